@@ -16,8 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks.shapes import TransformerConfig, transformer
-from runnel.backbones.base import Backbone, BackboneConfig
+from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
 from runnel.errors import InputError
@@ -106,7 +107,7 @@ def write_random_model(shape: Shape, vocabulary: str, folder: Path, seed: int) -
     else:
         config_class: Any = BACKBONES[shape.architecture].config_class
         backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
-        Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector()}), bare_templates(tokenizer)).save(partial)
+        Model(backbone, tokenizer, nn.ModuleDict({"embed": EndVector.module()}), bare_templates(tokenizer)).save(partial)
     partial.rename(folder)
 
 

@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import peak_bytes, reset_peak
-from runnel.backbones.encoder.model import passages_of
+from runnel.backbones.encoder.layout import passages_of
 from runnel.engine import Request
+from runnel.models.document_states import DocumentState
 from runnel.models.embedder import Embedder
-from runnel.models.memory import DocumentState, Memory
+from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Document

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig
+from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
-from runnel.backbones.encoder.model import EncoderConfig
+from runnel.backbones.config import BackboneConfig
+from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.library import Library, require_library

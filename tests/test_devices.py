@@ -25,10 +25,10 @@ from runnel.lab.training.forward import make_item, sentence_scores, trainable
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.graph import Long, make_pair, pair_scores, vectors
-from runnel.models.heads import LmHead
 from runnel.models.language_model import LanguageModel
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.torch_heads import LmHead
 
 GOLDEN = Path(__file__).parent / "golden"
 REAL = torch.cuda.is_available()

@@ -27,6 +27,19 @@ except SystemExit as end:
 """
 
 
+POCKET = """
+import runnel, tempfile
+model = runnel.SentenceRetriever.load('pocket').model
+embedder, reranker, retriever = runnel.Embedder(model), runnel.Reranker(model), runnel.SentenceRetriever(model)
+text = 'One dog barked. One cat slept.'
+assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384) and len(embedder.stream().feed(text).embedding()) == 384
+assert embedder.model is reranker.model and retriever.retrieve('dog', text)[0].text == 'One dog barked. '
+with tempfile.TemporaryDirectory() as folder:
+    (hit, _) = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
+assert hit.id == '0'
+"""
+
+
 def run_python(code, **options):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **options)
     assert done.returncode == 0, done.stderr
@@ -40,7 +53,9 @@ def run_python(code, **options):
         ("import runnel.text.documents.reader, runnel.commands.rows", {"torch"}),
         *((COMMAND.format(arguments), HEAVY) for arguments in (["--help"], ["find", "--help"], ["--version"])),
         # torch's Python code for meta tensors imports sympy: half of the time of a first load
-        *((f"import runnel; runnel.SentenceRetriever.load({name!r})", {"sympy"}) for name in ("pocket", "pocket-mamba2")),
+        ("import runnel; runnel.SentenceRetriever.load('pocket-mamba2')", {"sympy"}),
+        (POCKET, {"torch"}),
+        (COMMAND.format(["find", "dog", __file__]), {"torch"}),
     ],
 )
 def test_what_is_not_imported(code, absent):

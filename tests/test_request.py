@@ -38,11 +38,18 @@ def segments(hidden: torch.Tensor, cuts: list[int]) -> Iterator[tuple[int, torch
 
 
 def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
-    reading = OpenRequest(request, request.ids)
+    """What tensors give, which arrays give too."""
+    reading, without_torch = OpenRequest(request, request.ids), OpenRequest(request, request.ids)
     for start, part in segments(hidden, cuts):
         weights = weight[torch.from_numpy(request.ids[start : start + len(part)])]
         reading.add(len(part), *reading.part(start, part, weights))
-    return reading.result()
+        without_torch.add(len(part), *without_torch.part(start, part.numpy(), weights.numpy()))
+    result, arrays = reading.result(), without_torch.result()
+    for name in ("hidden", "means", "totals"):
+        found = getattr(arrays, name)
+        assert isinstance(found, np.ndarray)
+        np.testing.assert_allclose(found, np.asarray(getattr(result, name)), rtol=1e-4, atol=1e-5)
+    return result
 
 
 @settings(max_examples=50, deadline=None)

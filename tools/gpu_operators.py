@@ -20,7 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel import ops
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.gated_rms_norm import gated_rms_norm
+from runnel.ops.mlstm import mlstm
+from runnel.ops.selective_scan import selective_scan
+from runnel.ops.ssd import ssd
+from runnel.ops.wkv7 import wkv7
 
 AGREEMENT = 2e-2  # the largest difference over the largest value, bf16
 SHORT = 64
@@ -47,12 +52,12 @@ def operators(tokens: int, cu: Tensor, device: str) -> dict[str, Call]:
     gate_i, gate_f = normal(tokens, 8, dtype=wide), normal(tokens, 8, dtype=wide) + 4
     heads = x.view(tokens, 64, 64)
     return {
-        "causal_conv1d (4096)": lambda s: ops.causal_conv1d(x, taps, shift, cu, activation="silu", backend=s),
-        "gated_rms_norm (4096)": lambda s: (ops.gated_rms_norm(x, z, shift, 1e-5, backend=s),),
-        "selective_scan (Mamba-1 1.4B)": lambda s: ops.selective_scan(x, dt, rates, b, c, shift, cu, backend=s),
-        "ssd (Mamba-2 1.3B)": lambda s: ops.ssd(heads, dt[:, :64], head_rates, key, query, shift[:64], cu, backend=s),
-        "wkv7 (RWKV-7 1.5B)": lambda s: ops.wkv7(r, decay, k, v, -away, away, cu, backend=s),
-        "mlstm (xLSTM 7B)": lambda s: (ops.mlstm(mq, mk, mv, gate_i, gate_f, cu, backend=s)[0],),
+        "causal_conv1d (4096)": lambda s: causal_conv1d(x, taps, shift, cu, activation="silu", backend=s),
+        "gated_rms_norm (4096)": lambda s: (gated_rms_norm(x, z, shift, 1e-5, backend=s),),
+        "selective_scan (Mamba-1 1.4B)": lambda s: selective_scan(x, dt, rates, b, c, shift, cu, backend=s),
+        "ssd (Mamba-2 1.3B)": lambda s: ssd(heads, dt[:, :64], head_rates, key, query, shift[:64], cu, backend=s),
+        "wkv7 (RWKV-7 1.5B)": lambda s: wkv7(r, decay, k, v, -away, away, cu, backend=s),
+        "mlstm (xLSTM 7B)": lambda s: (mlstm(mq, mk, mv, gate_i, gate_f, cu, backend=s)[0],),
     }
 
 

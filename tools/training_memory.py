@@ -39,7 +39,7 @@ def backbone_of(name: str) -> Backbone:
 def measure(name: str, long: Long) -> str:
     """MiB of one step."""
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
-    model = Model(backbone_of(name), tokenizer, nn.ModuleDict({"embed": EndVector()}), {"document": DOCUMENT}, source=name)
+    model = Model(backbone_of(name), tokenizer, nn.ModuleDict({"embed": EndVector.module()}), {"document": DOCUMENT}, source=name)
     trainable(model)
     ids = np.random.default_rng(0).integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name])).astype(np.int32)
     vectors(model, [ids[0, :16]]).sum().backward()  # creates the gradients

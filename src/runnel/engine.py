@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from runnel.backbones.base import Backbone, expect_ids
-from runnel.backbones.state import State
+from runnel.backbones.config import expect_ids
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
-from runnel.ops.backend import plain_numbers
 from runnel.planning import Plan, fit, plan
 from runnel.records import expect_count
-from runnel.request import Call, OpenRequest, Packed, Request, Result, pack
+from runnel.request import Array, Call, OpenRequest, Packed, Request, Result, pack, space
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from runnel.backbones.base import Backbone
+    from runnel.backbones.encoder.arrays import ArrayEncoder
+    from runnel.backbones.state import State
 
 __all__ = ["Engine", "Request", "Result"]
 
@@ -45,7 +49,7 @@ class Engine:
         mark_vectors: (K, D) fp32, the vectors that `Request.marks` add to the embeddings.
         weight: (V,) fp32 weight of each token id in `Request.ranges` (default: 1).
         whole: use horizontal inference.
-        read_blocks: runs a step of a backbone without a state: (ids, cu_seqlens, added) to hidden (default: `backbone.step`).
+        read_blocks: runs a step of a backbone without a state: (ids, cu_seqlens) to hidden (default: `backbone.step`).
 
     Raises:
         InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
@@ -55,19 +59,19 @@ class Engine:
 
     def __init__(
         self,
-        backbone: Backbone,
+        backbone: Backbone | ArrayEncoder,
         step_tokens: int | Plan | None = None,
         memory_bytes: int | None = None,
         mark_vectors: Tensor | None = None,
         *,
-        weight: Tensor | None = None,
+        weight: Array | None = None,
         whole: bool = False,
-        read_blocks: Callable[..., Tensor] | None = None,
+        read_blocks: Callable[..., Array] | None = None,
     ) -> None:
         limits = [step_tokens, memory_bytes, True if whole and backbone.recurrent and memory_bytes is not None else None]
         if sum(limit is not None for limit in limits) > 1:
             raise InputError("give only one of step_tokens, memory_bytes and whole (whose memory grows with the longest text)")
-        self.backbone = backbone
+        self.backbone: Any = backbone
         self.whole = whole
         self._read_blocks = read_blocks
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
@@ -136,6 +140,8 @@ class Engine:
         `marks` are (n, T, K) float32. `states`, on the model's device, may be overwritten; with `keep_states` they are those
         after the tokens.
         """
+        import torch
+
         rows, added, device = torch.arange(len(states)), None, self.backbone.device
         if marks is not None and self.mark_vectors is not None:
             added = (torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors).to(device)
@@ -194,7 +200,7 @@ class Engine:
             ends = np.array([len(ids)]) if self.whole else self.backbone.block_ends(ids)
             if not self.backbone.recurrent and ends is not None:
                 continues = request.state is not None or request.keep_state
-                self.backbone.check_whole(torch.from_numpy(np.append(0, ends)), continues=continues)
+                self.backbone.check_whole(np.append(0, ends), continues=continues)
             if request.state is not None:
                 request.state.check(self.backbone.state_shapes(), rows=1)
             return OpenRequest(request, ids, ends, call, index)
@@ -227,7 +233,7 @@ class Engine:
             active = list(self._active)
         plan = self._plan(active) if active else []
         try:
-            with plain_numbers():
+            with self._numbers():
                 self._run_plan(plan)
         except BaseException as error:  # also Ctrl-C: states and outputs may be half updated
             with self._changed:
@@ -241,7 +247,7 @@ class Engine:
             return
         step = pack(plan)
         hidden = self._read(step)
-        given = zip(plan, hidden.split(step.lengths), step.parts(hidden, self.weight), strict=True)
+        given = zip(plan, step.split(hidden), step.parts(hidden, self.weight), strict=True)
         results = [self._deliver(item, part, *outputs) for (item, _), part, outputs in given]
         with self._changed:
             for (item, count), result in zip(plan, results, strict=True):
@@ -265,18 +271,30 @@ class Engine:
         self._active.pop(item, None)
         item.call.active.pop(item, None)
 
-    def _read(self, step: Packed) -> Tensor:
+    def _numbers(self) -> Any:
+        """Return the context of a step."""
+        if self.backbone.without_torch:
+            return nullcontext()
+        from runnel.ops.backend import plain_numbers
+
+        return plain_numbers()
+
+    def _read(self, step: Packed) -> Array:
+        if self.backbone.without_torch:
+            return (self._read_blocks or self.backbone.step_forms)(step.ids, step.cu_seqlens)
+        import torch
+
         device, added = self.backbone.device, None
         if self.mark_vectors is not None and step.marks is not None:
-            added = (step.marks @ self.mark_vectors).to(device)
-        ids = step.ids.to(device)
+            added = (torch.from_numpy(step.marks) @ self.mark_vectors).to(device)
+        ids, cu_seqlens = torch.from_numpy(step.ids).to(device), torch.from_numpy(step.cu_seqlens)
         if self._read_blocks is not None:
-            hidden = self._read_blocks(ids, step.cu_seqlens, added)
+            hidden = self._read_blocks(ids, cu_seqlens, added)
         else:
-            nowhere = [-1] * (step.cu_seqlens.numel() - 1)
+            nowhere = [-1] * (len(cu_seqlens) - 1)
             read_rows, write_rows = self._rows(step.plan) if self.backbone.recurrent else (nowhere, nowhere)
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
-            hidden = self.backbone.step(ids, step.cu_seqlens, self._pool, *rows, added)
+            hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
         return hidden.float()  # fp64 of a backbone in fp64
 
     def _rows(self, plan: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:
@@ -291,15 +309,16 @@ class Engine:
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
         return read_rows, write_rows
 
-    def _deliver(self, item: OpenRequest, hidden: Tensor, picked: Tensor, rows: Tensor) -> Result | None:
+    def _deliver(self, item: OpenRequest, hidden: Array, picked: Array, rows: Array) -> Result | None:
         try:
+            xp = space(hidden)
             # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
-            if not bool(torch.isfinite(hidden.sum())) and not bool(torch.isfinite(hidden).all()):
-                at = item.done + int((~torch.isfinite(hidden).all(dim=1)).nonzero()[0])
+            if not bool(xp.isfinite(hidden.sum())) and not bool(xp.isfinite(hidden).all()):
+                at = item.done + int(np.flatnonzero(~np.asarray(_on_cpu(xp.isfinite(hidden).all(1))))[0])
                 raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
-            item.add(len(hidden), picked.cpu(), rows.cpu())
+            item.add(len(hidden), _on_cpu(picked), _on_cpu(rows))
             if item.request.take is not None:
-                item.request.take(item.done - len(hidden), hidden.cpu())
+                item.request.take(item.done - len(hidden), _on_cpu(hidden))
             if item.left:
                 return None
             state = self._pool.select([item.row]).to("cpu") if item.request.keep_state else None
@@ -310,13 +329,14 @@ class Engine:
     @cached_property
     def _pool(self) -> State:
         """The states of unfinished texts."""
-        return self.backbone.new_state(1)
+        pool: State = self.backbone.new_state(1)
+        return pool
 
     def _row(self, state: State | None) -> int:
         """Return a free row set to `state`, or to the initial state; the pool doubles when it is full."""
         if not self._free:
             rows = len(self._pool)
-            self._pool = State.concatenate([self._pool, self.backbone.new_state(rows)])
+            self._pool = self._pool.concatenate([self._pool, self.backbone.new_state(rows)])
             self._free = list(range(rows, 2 * rows))
         row = self._free.pop()
         if state is not None:
@@ -326,11 +346,17 @@ class Engine:
         return row
 
 
-def _step_tokens(backbone: Backbone, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
+def _on_cpu(x: Array) -> Array:
+    return x if isinstance(x, np.ndarray) else x.cpu()
+
+
+def _step_tokens(backbone: Any, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
     """Return the tokens of a step with a single text, and with several."""
     if memory_bytes is not None:
         step_tokens = fit(backbone, memory_bytes)
     if step_tokens is None and backbone.device.type == "cuda":
+        import torch
+
         room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
         return min(_GPU_TEXT, room), room
     tokens = step_tokens.segment if isinstance(step_tokens, Plan) else _CPU_STEP if step_tokens is None else step_tokens

@@ -6,7 +6,8 @@ import inspect
 import json
 import math
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -25,6 +26,15 @@ def read_model_json(path: Path, *, expect: type = dict, default: object = None, 
     if not isinstance(value, expect):
         raise CheckpointError(f"{path} holds a {type(value).__name__}; expected {'an object' if expect is dict else 'a list'}")
     return value
+
+
+@contextmanager
+def valid_config(where: str) -> Iterator[None]:
+    """Turn an InputError, which speaks of values that a user passes, into a CheckpointError for those of a config."""
+    try:
+        yield
+    except InputError as error:
+        raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
 
 
 _MOST = 1 << 31  # no size, count or token id in a JSON object is larger

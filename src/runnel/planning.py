@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import torch
-
-from runnel.backbones.base import Backbone, PlainForm
 from runnel.errors import InputError
 from runnel.ops.backend import KERNELS, choose
+
+if TYPE_CHECKING:
+    from runnel.backbones.base import Backbone, PlainForm
 
 GPU_STEP = 16384  # the default tokens of a step on a GPU, and the longest for a budget; see `engine`
 # The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers from memory once either way,
@@ -69,6 +70,8 @@ def plan(backbone: Backbone, memory_bytes: int) -> Plan:
     untimed = fit(backbone, memory_bytes)
     if backbone.device.type == "meta":
         return untimed
+    import torch
+
     tokens = min(untimed.segment, _TIMED)
     ids = torch.arange(tokens, device=backbone.device) % min(backbone.vocab_size, 100)
     with torch.no_grad():
@@ -82,7 +85,11 @@ def plan(backbone: Backbone, memory_bytes: int) -> Plan:
 def _plain_form(backbone: Backbone) -> PlainForm | None:
     """Return the operator's plain torch form, None if that form does not run."""
     form = backbone.plain
-    if form is None or backbone.fast is not None or (backbone.device.type == "meta" and form.operator in KERNELS["gpu"]):
+    if form is None:
+        return None
+    import torch
+
+    if backbone.fast is not None or (backbone.device.type == "meta" and form.operator in KERNELS["gpu"]):
         return None  # on meta the model is only described; it runs elsewhere
     wide = torch.float64 if any(p.dtype == torch.float64 for p in backbone.parameters()) else torch.float32
     return form if choose(form.operator, "auto", torch.empty(0, device=backbone.device, dtype=wide)) == "torch" else None

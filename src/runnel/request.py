@@ -2,6 +2,8 @@
 
 Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment, in fp64 across segments.
 
+Hidden vectors are arrays where a model reads without torch, and tensors elsewhere; what is computed of them is of their kind.
+
     T  tokens of a text   n  tokens of a segment   P  positions   B  ranges   D  width of hidden vectors   K  kinds of mark
 """
 
@@ -12,17 +14,29 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
-from runnel.backbones.state import State
 from runnel.errors import InputError
 
-_NONE = torch.empty(0, 1)
+if TYPE_CHECKING:
+    from runnel.backbones.state import State
+
+Array = Any  # an array or a tensor
+_NONE: Array = np.empty((0, 1), np.float32)
+
+
+def space(x: Array) -> Any:
+    """Return numpy for an array, torch for a tensor: they share the names of many functions."""
+    return np if isinstance(x, np.ndarray) else sys.modules["torch"]
+
+
+def zeros(like: Array, *shape: int, wide: bool = False) -> Array:
+    """Return zeros as `like` is held, in its dtype or, `wide`, in fp64."""
+    if isinstance(like, np.ndarray):
+        return np.zeros(shape, np.float64 if wide else like.dtype)
+    return like.new_zeros(shape, dtype=space(like).float64 if wide else like.dtype)
 
 
 @dataclass(eq=False)
@@ -43,7 +57,7 @@ class Request:
     ids: np.ndarray
     positions: Sequence[int] | np.ndarray | None = None
     ranges: np.ndarray | None = None
-    take: Callable[[int, Tensor], None] | None = None
+    take: Callable[[int, Array], None] | None = None
     state: State | None = None
     keep_state: bool = False
     marks: np.ndarray | None = None
@@ -78,16 +92,17 @@ class Result:
 
     index: int
     tag: Any = None
-    hidden: Tensor = _NONE
-    sums: Tensor = _NONE
-    totals: Tensor = _NONE
+    hidden: Array = field(default_factory=lambda: _NONE)
+    sums: Array = field(default_factory=lambda: _NONE)
+    totals: Array = field(default_factory=lambda: _NONE)
     state: State | None = None
     error: Exception | None = None
 
     @property
-    def means(self) -> Tensor:
+    def means(self) -> Array:
         """(B, D) weighted means over the ranges, in the dtype of `hidden`; zeros for an empty one."""
-        return (self.sums / self.totals.clamp(min=1e-300)[:, None]).to(self.hidden.dtype)
+        means = self.sums / self.totals.clip(min=1e-300)[:, None]
+        return means.astype(self.hidden.dtype) if isinstance(means, np.ndarray) else means.to(self.hidden.dtype)
 
     def get(self) -> Result:
         """Return the result, or raise its error."""
@@ -143,35 +158,38 @@ class RangeSums:
         simple = len(ranges) == 1 and ranges[0, 0] < ranges[0, 1]
         self._edges = ranges[0] if simple else np.unique(ranges)
         self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)  # (B, 2) of each range
-        self._closed: list[Tensor] = []  # rows of complete stretches
-        self._open: Tensor | None = None  # (1, D + 1) the row of the stretch `_next` so far
+        self._closed: list[Array] = []  # rows of complete stretches
+        self._open: Array | None = None  # (1, D + 1) the row of the stretch `_next` so far
         self._next = 0
 
-    def part(self, start: int, hidden: Tensor, weights: Tensor) -> Tensor:
+    def part(self, start: int, hidden: Array, weights: Array) -> Array:
         """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D) and weights (n,)."""
         a, b = max(start, int(self._edges[0])), min(start + len(hidden), int(self._edges[-1]))
         if a >= b:
-            return hidden.new_zeros(0, hidden.shape[1] + 1, dtype=torch.float64)
+            return zeros(hidden, 0, hidden.shape[1] + 1, wide=True)
         if b - a < len(hidden):
             hidden, weights = hidden[a - start : b - start], weights[a - start : b - start]
         first, last = int(np.searchsorted(self._edges, a, side="right")) - 1, int(np.searchsorted(self._edges, b))
+        xp, edges = space(hidden), np.maximum(self._edges[first:last] - a, 0)
         if last - first == 1:
-            sums, totals = (weights @ hidden)[None], weights.sum(dtype=torch.float64)[None]
+            sums, totals = (weights @ hidden)[None], weights.sum(dtype=xp.float64)[None]
+        elif xp is np:
+            sums = np.add.reduceat(weights[:, None] * hidden, edges, axis=0)
+            totals = np.add.reduceat(weights.astype(np.float64), edges)
         else:
-            edges = np.maximum(self._edges[first:last] - a, 0)
-            owner = torch.from_numpy(np.repeat(np.arange(last - first), np.diff(edges, append=b - a))).to(weights.device)
-            at = torch.arange(b - a, device=hidden.device), hidden, torch.from_numpy(edges).to(hidden.device)
-            sums = F.embedding_bag(*at, mode="sum", per_sample_weights=weights)
-            totals = weights.new_zeros(last - first, dtype=torch.float64).index_add(0, owner, weights.double())
-        return torch.cat([sums.double(), totals[:, None]], dim=1)
+            owner = xp.from_numpy(np.repeat(np.arange(last - first), np.diff(edges, append=b - a))).to(weights.device)
+            at = xp.arange(b - a, device=hidden.device), hidden, xp.from_numpy(edges).to(hidden.device)
+            sums = xp.nn.functional.embedding_bag(*at, mode="sum", per_sample_weights=weights)
+            totals = zeros(weights, last - first, wide=True).index_add(0, owner, weights.double())
+        return xp.concatenate([sums.astype(np.float64) if xp is np else sums.double(), totals[:, None]], 1)
 
-    def add(self, stop: int, rows: Tensor) -> None:
+    def add(self, stop: int, rows: Array) -> None:
         """Add the `part` of the tokens up to `stop`; segments must come in order, each token once."""
         complete = max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
         self._next += complete
         first = rows[:1] if self._open is None else rows[:1] + self._open
         if complete or not self._closed:
-            self._closed.append(rows[:complete] if self._open is None else torch.cat([first, rows[1:complete]])[:complete])
+            self._closed.append(rows[:complete] if self._open is None else _join([first, rows[1:complete]])[:complete])
         if len(rows):  # the graph of the open row reaches back to its own tokens alone
             self._open = None if complete == len(rows) else rows[complete:] if complete else first
 
@@ -180,31 +198,33 @@ class RangeSums:
         """The number of tokens before the first incomplete stretch."""
         return sys.maxsize if self._next == max(0, len(self._edges) - 1) else int(self._edges[self._next])
 
-    def take_complete(self) -> tuple[int, Tensor]:
+    def take_complete(self) -> tuple[int, Array]:
         """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order that do not overlap."""
         rows, self._closed = self._all_closed(), []
         first = self._next - len(rows)
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])
-        return int(a), rows[torch.from_numpy(self._stretches[a:b, 0] - first)]
+        return int(a), rows[self._stretches[a:b, 0] - first]
 
-    def result(self) -> Tensor:
+    def result(self) -> Array:
         """Return the rows (B, D + 1) of all ranges."""
         stretches = self._all_closed()
         if len(self._stretches) == len(stretches) == 1:
             return stretches
-        first, last = torch.from_numpy(self._stretches.T)
+        first, last = self._stretches.T
         single = last - first == 1
         if bool(single.all()):
             return stretches[first]
-        before = torch.cat([stretches.new_zeros(1, stretches.shape[1]), stretches.cumsum(0)])
+        before = _join([zeros(stretches, 1, stretches.shape[1]), stretches.cumsum(0)])
         rows = before[last] - before[first]
         rows[single] = stretches[first[single]]
         return rows
 
-    def _all_closed(self) -> Tensor:
-        if len(self._closed) == 1:
-            return self._closed[0]
-        return torch.cat(self._closed) if self._closed else torch.zeros(0, 1, dtype=torch.float64)
+    def _all_closed(self) -> Array:
+        return _join(self._closed) if self._closed else np.zeros((0, 1))
+
+
+def _join(parts: Sequence[Array]) -> Array:
+    return parts[0] if len(parts) == 1 else space(parts[0]).concatenate(list(parts))
 
 
 @dataclass(eq=False)
@@ -248,18 +268,17 @@ class OpenRequest:
                 raise InputError(f"{name} are {reprlib.repr(places.tolist())}; expected numbers from 0 to {end - 1}")
         self._order = np.argsort(positions, kind="stable") if len(positions) > 1 else None
         self._positions = positions if self._order is None else positions[self._order]
-        self._picked: list[Tensor] = []
+        self._picked: list[Array] = []
         self._sums = RangeSums(ranges) if len(ranges) else None
         self._leading = len(ranges) - len(positions)  # ranges before the first with a position, for `take_complete`
 
-    def part(self, start: int, hidden: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    def part(self, start: int, hidden: Array, weights: Array) -> tuple[Array, Array]:
         """Return what tokens [start, start + n) give: hidden vectors (p, D) at positions, and rows of `RangeSums`."""
         first, last = np.searchsorted(self._positions, [start, start + len(hidden)])
-        at = torch.from_numpy(self._positions[first:last] - start)
-        picked = hidden[at] if first < last else hidden.new_zeros(0, hidden.shape[1])
-        return picked, _NONE if self._sums is None else self._sums.part(start, hidden, weights)
+        picked = hidden[self._positions[first:last] - start] if first < last else hidden[:0]
+        return picked, hidden[:0] if self._sums is None else self._sums.part(start, hidden, weights)
 
-    def add(self, count: int, picked: Tensor, rows: Tensor) -> None:
+    def add(self, count: int, picked: Array, rows: Array) -> None:
         """Add the `part` of the next `count` tokens."""
         self.done += count
         if len(picked) or not self._picked:
@@ -267,24 +286,24 @@ class OpenRequest:
         if self._sums is not None:
             self._sums.add(self.done, rows)
 
-    def take_complete(self) -> tuple[Tensor, Tensor]:
+    def take_complete(self) -> tuple[Array, Array]:
         """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in order and not overlap.
 
         The last position is in the last range, and so on; the first ranges may have none. Without ranges: of all positions read.
         """
-        hidden, rows = torch.cat(self._picked), _NONE
+        hidden, rows = _join(self._picked), _NONE
         rest, last = 0, self._picked[-1]
         if self._sums is not None:
             first, rows = self._sums.take_complete()
             rest = len(hidden) - max(0, min(len(rows), first + len(rows) - self._leading))  # the end of an unfinished range
-        self._picked = [last[len(last) - rest :] if rest else last[:0].detach()]  # its graph reaches back no further
+        self._picked = [last[len(last) - rest :] if rest else zeros(last, 0, last.shape[1])]  # its graph reaches back no further
         return hidden[: len(hidden) - rest], rows
 
     def result(self, state: State | None = None) -> Result:
         """Return the outcome, after the last token."""
-        hidden = torch.cat(self._picked) if self._picked else _NONE
+        hidden = _join(self._picked) if self._picked else _NONE
         if self._order is not None:
-            hidden = hidden[torch.from_numpy(np.argsort(self._order))]
+            hidden = hidden[np.argsort(self._order)]
         rows = _NONE if self._sums is None else self._sums.result()
         return Result(self.index, self.request.tag, hidden, rows[:, :-1], rows[:, -1], state)
 
@@ -323,18 +342,24 @@ class Packed:
 
     plan: Sequence[tuple[OpenRequest, int]]  # with the number of tokens of each
     starts: list[int]  # the first token of each
-    ids: Tensor  # (t,) int64
-    cu_seqlens: Tensor  # of the blocks
-    marks: Tensor | None  # (t, K) float32
+    ids: np.ndarray  # (t,) int64
+    cu_seqlens: np.ndarray  # of the blocks, int64
+    marks: np.ndarray | None  # (t, K) float32
 
     @property
     def lengths(self) -> list[int]:
         return [count for _, count in self.plan]
 
-    def parts(self, hidden: Tensor, weight: Tensor | None) -> list[tuple[Tensor, Tensor]]:
+    def split(self, rows: Array) -> list[Array]:
+        """Return the rows (t, ...) of each reading."""
+        return [rows[end - count : end] for count, end in zip(self.lengths, itertools.accumulate(self.lengths), strict=True)]
+
+    def parts(self, hidden: Array, weight: Array | None) -> list[tuple[Array, Array]]:
         """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in ranges, None: 1."""
-        weights = hidden.new_ones(len(hidden)) if weight is None else weight[self.ids].to(hidden)
-        split = zip(self.plan, self.starts, hidden.split(self.lengths), weights.split(self.lengths), strict=True)
+        weights = zeros(hidden, len(hidden)) + 1 if weight is None else weight[self.ids]
+        if not isinstance(weights, np.ndarray):
+            weights = weights.to(hidden)
+        split = zip(self.plan, self.starts, self.split(hidden), self.split(weights), strict=True)
         return [reading.part(*inputs) for (reading, _), *inputs in split]
 
 
@@ -344,16 +369,10 @@ def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:
     ids = np.concatenate([reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)], dtype=np.int64)
     kinds, marks, start = [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None], None, 0
     if kinds:
-        marks = torch.zeros(len(ids), kinds[0])
+        marks = np.zeros((len(ids), kinds[0]), np.float32)
         for (reading, count), place in zip(plan, places, strict=True):
             if reading.request.marks is not None:
-                marks[start : start + count] = torch.from_numpy(reading.request.marks[place])
+                marks[start : start + count] = reading.request.marks[place]
             start += count
     lengths = [length for reading, count in plan for length in reading.blocks(count)]
-    cu_seqlens = torch.tensor([0, *itertools.accumulate(lengths)])
-    return Packed(plan, [place.start for place in places], torch.from_numpy(ids), cu_seqlens, marks)
-
-
-def as_leaf(tensor: Tensor) -> Tensor:
-    """Return the same tensor as a leaf, which collects gradients for a later backward pass of the tensor."""
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+    return Packed(plan, [place.start for place in places], ids, np.cumsum([0, *lengths]), marks)

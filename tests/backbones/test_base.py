@@ -11,8 +11,8 @@ from helpers.tiny_backbones import assert_close, tiny_backbone, token_ids
 from helpers.toy import Toy
 from torch.nn import functional as F
 
-from runnel.backbones.base import BackboneConfig
-from runnel.backbones.encoder.model import EncoderConfig
+from runnel.backbones.config import BackboneConfig
+from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import build_backbone
-from runnel.backbones.encoder.model import EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.mamba1.model import Mamba1Config

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel import ops
 from runnel.errors import BackendUnavailable
 from runnel.ops.backend import _THROUGH_FLA, KERNELS
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.selective_scan import selective_scan
 
 BACKENDS = {
     "torch": (torch.float64, torch.float32, torch.bfloat16),
@@ -237,6 +238,6 @@ def test_several_threads_at_once(name: str) -> None:
 def test_a_backend_that_cannot_run_says_why() -> None:
     x, weight = torch.zeros(4, 3), torch.zeros(3, 4)
     with pytest.raises(BackendUnavailable, match="float64"):
-        ops.causal_conv1d(x.double(), weight, backend="cpu")
+        causal_conv1d(x.double(), weight, backend="cpu")
     with pytest.raises(BackendUnavailable, match=r"selective_scan.*has none"):
-        ops.selective_scan(x, x, weight, x[:, :1].expand(4, 4), x[:, :1].expand(4, 4), backend="cpu")
+        selective_scan(x, x, weight, x[:, :1].expand(4, 4), x[:, :1].expand(4, 4), backend="cpu")

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel import ops
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.gated_rms_norm import gated_rms_norm
+from runnel.ops.mlstm import mlstm
+from runnel.ops.selective_scan import selective_scan
+from runnel.ops.ssd import ssd
+from runnel.ops.trapezoid import trapezoid
+from runnel.ops.wkv7 import wkv7
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the GPU kernels run on the CPU; see tests/ops/test_gpu.py
 DEVICE = {"reference": "cpu", "torch": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda", "torch:cuda": "cuda"}
@@ -60,7 +66,7 @@ def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> O
         inputs = {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)}
         return inputs | ({"bias": normal(g, channels)} if bias else {})
 
-    function = partial(ops.causal_conv1d, activation=activation)
+    function = partial(causal_conv1d, activation=activation)
     return Operator(make, function, (channels, width - 1), ("x",), ("weight", "bias"))
 
 
@@ -70,7 +76,7 @@ def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Opera
         inputs |= {"A": -normal(g, heads).exp() * 4, "B": normal(g, tokens, groups, width), "C": normal(g, tokens, groups, width)}
         return inputs | ({"D": normal(g, heads)} if skip else {})
 
-    return Operator(make, ops.ssd, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+    return Operator(make, ssd, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
 
 
 def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
@@ -79,7 +85,7 @@ def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
         inputs |= {"A": -normal(g, channels, width).exp() * 4, "B": normal(g, tokens, width), "C": normal(g, tokens, width)}
         return inputs | ({"D": normal(g, channels)} if skip else {})
 
-    return Operator(make, ops.selective_scan, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+    return Operator(make, selective_scan, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
 
 
 def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.607) -> Operator:
@@ -90,7 +96,7 @@ def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.60
         inputs["v"] = normal(g, tokens, heads, value_size)
         return inputs | {"a": -removal, "b": removal * normal(g, *keys).sigmoid()}
 
-    return Operator(make, ops.wkv7, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
+    return Operator(make, wkv7, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
 
 
 def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]) -> Operator:
@@ -105,7 +111,7 @@ def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float
         return inputs
 
     parts = ((width, size), (width,), ())
-    return Operator(make, ops.mlstm, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"), parts)
+    return Operator(make, mlstm, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"), parts)
 
 
 def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
@@ -118,7 +124,7 @@ def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
 
     parts = ((size, width), (rank, width), (rank, size))
     shape = (heads, size * width + rank * width + rank * size)
-    return Operator(make, ops.trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts)
+    return Operator(make, trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts)
 
 
 _MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
@@ -130,7 +136,7 @@ def _gated_norm(channels: int, groups: int) -> Operator:
 
     def function(y: Tensor, z: Tensor, weight: Tensor, *, backend: str, **_: object) -> tuple[Tensor, Tensor]:
         no_state = torch.zeros(0, dtype=torch.float64 if y.dtype == torch.float64 else torch.float32)
-        return ops.gated_rms_norm(y, z, weight, 1e-5, groups, backend=backend), no_state
+        return gated_rms_norm(y, z, weight, 1e-5, groups, backend=backend), no_state
 
     return Operator(make, function, None, ("y", "z"), ("weight",))
 

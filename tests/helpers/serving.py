@@ -37,7 +37,7 @@ def serving(
     """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
     settings = ServerSettings(model=name, port=0, index=None if index is None else str(index), **limits)
     if loads_itself := load is None:
-        held = load_model(model) if isinstance(model, str) else model
+        held = load_model(model, arrays=True) if isinstance(model, str) else model
         load = partial(Loaded.of, name, held, settings.index)
     app = create_app(settings, load)
     socket, ready = bind(settings), threading.Event()

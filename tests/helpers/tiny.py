@@ -14,21 +14,12 @@ from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.models.base import Model
-from runnel.models.heads import (
-    EndScore,
-    EndVector,
-    Judge,
-    MatchScore,
-    MeanVector,
-    PairJudge,
-    PlainMeanVector,
-    TokenFeatures,
-    VectorRelevance,
-    VectorScore,
-)
+from runnel.models.heads import EndVector, Judge, PairJudge, PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
+from runnel.models.torch_heads import EndScore, MatchScore, MeanVector
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -64,9 +55,9 @@ def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backb
     backbone.requires_grad_(False)
     backbone.eval()
     if papers_heads:
-        heads = nn.ModuleDict({"embed": EndVector(), "sentences": EndScore(32), "rerank": EndScore(32)})
+        heads = nn.ModuleDict({"embed": EndVector.module(), "sentences": EndScore(32), "rerank": EndScore(32)})
     else:
-        features = TokenFeatures(backbone.vocab_size, 32)
+        features = TokenFeatures.module(backbone.vocab_size, 32)
         nn.init.normal_(features.mark_vectors)
         nn.init.normal_(features.log_weight, std=0.3)
         features.idf.uniform_()
@@ -95,9 +86,10 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: 
     model = tiny_model(folder, backbone=Encoder(config))
     features = model.heads["features"]
     assert isinstance(features, TokenFeatures)
-    head = VectorScore(32, size=8)
+    head = VectorScore.module(32, size=8)
     nn.init.normal_(head.out.weight)
-    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": head, "rerank": VectorRelevance(32)})
+    own = {"embed": PlainMeanVector.module(), "sentences": head, "rerank": VectorRelevance.module(32)}
+    heads = nn.ModuleDict({"features": model.heads["features"], **own})
     nn.init.zeros_(features.log_weight)
     templates = {"document": Template.parse(TEMPLATES["document"])}
     return Model(model.backbone, model.tokenizer, heads, templates, source="tiny encoder")
@@ -106,7 +98,7 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: 
 def judging_encoder(folder: Path) -> Model:
     """A tiny encoder with a second look, whose documents differ in whether they answer."""
     model = tiny_encoder(folder, judge_layers=1, pair_layers=1)
-    judge, pair = Judge(32).requires_grad_(False), PairJudge(32).requires_grad_(False)
+    judge, pair = Judge.module(32).requires_grad_(False), PairJudge.module(32).requires_grad_(False)
     nn.init.normal_(judge.document.weight)
     nn.init.normal_(pair.out.weight)
     judge.calibration[0] = 0.9

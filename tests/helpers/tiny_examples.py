@@ -17,14 +17,16 @@ from helpers.tiny_transformers import write_transformer
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.lab.training import recipes
 from runnel.lab.training.recipes import Recipe
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
-from runnel.models.heads import EndVector, LmHead, PlainMeanVector, TokenFeatures, VectorScore
+from runnel.models.heads import EndVector, PlainMeanVector, TokenFeatures, VectorScore
+from runnel.models.torch_heads import LmHead
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -92,7 +94,7 @@ def tiny_checkpoint(architecture: str) -> Path:
             shutil.copy(BUILT_IN["pocket"] / name, folder / name)
     else:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
-        heads = {"embed": EndVector(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
+        heads = {"embed": EndVector.module(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
         Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
     return folder
 
@@ -101,8 +103,8 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     """A model as `pocket`, which scores stored vectors."""
     sizes = {"num_heads": 2, "intermediate_size": 2 * _WIDTH, "max_positions": 64, "passage_tokens": 32}
     backbone = Encoder(EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id))
-    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
-    heads = {"features": features, "embed": PlainMeanVector(), "sentences": VectorScore(_WIDTH, size=8)}
+    features = TokenFeatures.module(tokenizer.vocab_size, _WIDTH)
+    heads = {"features": features, "embed": PlainMeanVector.module(), "sentences": VectorScore.module(_WIDTH, size=8)}
     return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
 
 

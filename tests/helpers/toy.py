@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import run_layer
 from runnel.backbones.state import State
 

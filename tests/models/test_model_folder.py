@@ -16,7 +16,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
@@ -74,7 +75,7 @@ def judging_model(folder: Path) -> Model:
     own = {"sentence_layers": 1, "judge_layers": 2, "pair_layers": 1}
     config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own)
     torch.manual_seed(3)
-    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector()})
+    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector.module()})
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
 
 

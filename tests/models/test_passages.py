@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Document, Embedder, Index, Reranker
+from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
-from runnel.models.memory import DocumentState
-from runnel.models.readers import passage_bounds, read_documents
+from runnel.models.document_states import DocumentState
+from runnel.models.readers import read_documents
 from runnel.text.templates import Template
 
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]

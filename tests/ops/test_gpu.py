@@ -21,14 +21,17 @@ from helpers.tiny_backbones import tiny_backbone, token_ids
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel import ops
 from runnel.backbones import layers
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import BackendUnavailable, install_command
 from runnel.ops import backend
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.gated_rms_norm import gated_rms_norm
+from runnel.ops.ssd import ssd
 from runnel.ops.ssd.gpu import ssd_gpu
 from runnel.ops.triton_launch import GpuChunks, rows, with_torch_backward
+from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.gpu import wkv7_gpu
 
 HERE = Path(__file__).parent
@@ -88,7 +91,7 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on the CPU")
 def test_gpu_kernels_asked_for_without_a_gpu():
     with pytest.raises(BackendUnavailable, match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu"):
-        ops.gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
+        gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
 
 
 def test_a_missing_package_is_named():
@@ -168,13 +171,13 @@ def stand_in(monkeypatch):
         assert output_final_state and bool((cu_seqlens.diff() > 0).all()) and torch.equal(cu_seqlens, cu_seqlens_cpu)
         called.append("causal_conv1d")
         options = {"activation": activation, "backend": "torch"}
-        y, end = ops.causal_conv1d(x[0], weight, bias, cu_seqlens, initial_state[..., 1:], **options)
+        y, end = causal_conv1d(x[0], weight, bias, cu_seqlens, initial_state[..., 1:], **options)
         return y[None], F.pad(end, (1, 0), value=float("nan"))
 
     def rmsnorm_fn(x, weight, bias, z, eps, group_size, norm_before_gate):
         assert bias is None and not norm_before_gate
         called.append("rmsnorm_fn")
-        return ops.gated_rms_norm(x, z, weight, eps, x.shape[1] // group_size, backend="torch")
+        return gated_rms_norm(x, z, weight, eps, x.shape[1] // group_size, backend="torch")
 
     modules = {
         f"fla.ops.{module}": {name: recurrence(name, step) for name in (f"chunk_{module}", f"fused_recurrent_{module}")}
@@ -202,7 +205,7 @@ ssd_inputs, wkv7_inputs = partial(drawn, "ssd-groups"), partial(drawn, "wkv7-odd
 
 
 @pytest.mark.parametrize(
-    ("run", "operator", "make"), [(ssd_gpu, ops.ssd, ssd_inputs), (wkv7_gpu, ops.wkv7, wkv7_inputs)], ids=["ssd", "wkv7"]
+    ("run", "operator", "make"), [(ssd_gpu, ssd, ssd_inputs), (wkv7_gpu, wkv7, wkv7_inputs)], ids=["ssd", "wkv7"]
 )
 @pytest.mark.parametrize("with_state", [True, False])
 def test_layouts_empty_sequences_and_gradients(stand_in, run, operator, make, with_state):

@@ -21,7 +21,13 @@ def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.d
     out = torch.full((tokens + 1, len(q)), 7.0, dtype=dtype)
     bits = (out.view(torch.uint16) if dtype == torch.bfloat16 else out).numpy()
     with parallel():
-        multiply(room.flatten(1).numpy(), scales.numpy(), pack(q, scale, groups), bits[:tokens], torch.get_num_threads())
+        multiply(
+            room.flatten(1).numpy(),
+            scales.numpy(),
+            pack(q.numpy(), scale.numpy(), groups),
+            bits[:tokens],
+            torch.get_num_threads(),
+        )
     assert bool((out[tokens] == 7).all())  # nothing is written behind the end
     return out[:tokens]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runnel.ops import mlstm
+from runnel.ops.mlstm import mlstm
 
 State = tuple[Tensor, Tensor, Tensor]
 

@@ -89,7 +89,7 @@ def test_forked_processes(tmp_path: Path, code: str, environment: dict[str, str]
 
 THREADS = """
 import threading
-from runnel.ops import ssd
+from runnel.ops.ssd import ssd
 embedders = [embedder, Embedder(tiny_model(Path(sys.argv[1]), seed=1))]
 expected = [one.encode(texts) for one in embedders]
 wrong, start = [], threading.Barrier(4)

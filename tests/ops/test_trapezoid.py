@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from runnel.ops import trapezoid
+from runnel.ops.trapezoid import trapezoid
 
 T, H, N, P = 70, 2, 6, 5
 CU = torch.tensor([0, 40, 40, 41, T])

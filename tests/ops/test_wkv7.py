@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.ops import wkv7
+from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import wkv7_torch
 
 FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)

@@ -104,7 +104,7 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: P
     def hits(one: VectorScore) -> float:
         return float(np.mean([recall(e.evidence, s.numpy(), 1) for e, s in zip(held, scores(one, held), strict=True)]))
 
-    assert hits(VectorScore(D)) < 0.2 < 0.8 <= hits(head)
+    assert hits(VectorScore.module(D)) < 0.2 < 0.8 <= hits(head)
     calibrate_by_set(head, kept, elsewhere(kept))
     expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
     assert float(expected) == pytest.approx(len(kept), rel=0.05)

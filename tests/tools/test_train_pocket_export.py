@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel import Embedder
-from runnel.backbones.encoder.model import Encoder, EncoderConfig, EncoderLayer
+from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.errors import CheckpointError
 from runnel.models.base import BUILT_IN, load_model
 from tools.train_pocket import export

@@ -65,7 +65,7 @@ def test_the_fit_finds_what_scores_mean() -> None:
         own, scores = i % 2 == 0, rng.normal(0, 3, 40)
         answers = own & (rng.random(40) < 1 / (1 + np.exp(2 - scores)))
         found.append(Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4)))
-    head = Judge(8).requires_grad_(False)
+    head = Judge.module(8).requires_grad_(False)
     fit(head, found)
     factor, summand = head.calibration.tolist()
     assert head.calibrated and factor == pytest.approx(1, abs=0.1) and summand == pytest.approx(-2, abs=0.2)

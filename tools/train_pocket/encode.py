@@ -73,7 +73,7 @@ def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float3
     """Return (n, D) unit vectors of a set's chosen questions, and store them; sentence layers read them if the model has any."""
     scorer, texts = VectorScorer(_model(out)), [question.text for question in one.questions]
     name = f"{one.found.name}-{'held' if measure else 'train'}"
-    return _kept(out, name, len(texts), lambda: np.stack([read.vector.numpy() for read in scorer.read_queries(texts)]))
+    return _kept(out, name, len(texts), lambda: np.stack([read.vector for read in scorer.read_queries(texts)]))
 
 
 def _kept(out: Path, name: str, count: int, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:

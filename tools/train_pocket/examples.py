@@ -90,7 +90,7 @@ def load_table(data: Path, out: Path) -> WordTable:
 
 def unit_vectors(document: SentenceVectors) -> Tensor:
     """Return (S, D) of unit length; zeros for a sentence without tokens."""
-    return F.normalize(document.sums(), dim=-1)
+    return F.normalize(torch.from_numpy(document.sums()), dim=-1)
 
 
 def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> list[Example]:

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -46,8 +47,8 @@ def default_folder() -> Path:
 def write_folder(
     folder: Path,
     target: Path,
-    sentences: VectorScore,
-    rerank: VectorRelevance,
+    sentences: Any,
+    rerank: Any,
     idf: torch.Tensor,
     card: str,
     tuned: Path | None = None,
@@ -69,9 +70,9 @@ def write_folder(
     passages = {"max_positions": _POSITIONS, "passage_tokens": PASSAGE_TOKENS, "begin_id": 101}  # [CLS]
     encoder = Encoder(replace(whole.config, **passages, sentence_layers=own))
     encoder.load_state_dict(weights)
-    features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
+    features = TokenFeatures.module(encoder.vocab_size, encoder.hidden_size)
     features.idf.copy_(idf)
-    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector(), "sentences": sentences, "rerank": rerank})
+    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector.module(), "sentences": sentences, "rerank": rerank})
     tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
     if target.exists():
         shutil.rmtree(target)
@@ -100,7 +101,7 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
         if not given:
             continue
         if own := {name.removeprefix(f"head.{form}."): tensor for name, tensor in given.items() if name.startswith("head.")}:
-            heads[form] = head = kind(encoder.hidden_size)
+            heads[form] = head = kind.module(encoder.hidden_size)
             head.load_state_dict(head.state_dict() | own)
         layers = {name: tensor for name, tensor in given.items() if not name.startswith("head.")}
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith(f"{form}_layers.")} | layers
@@ -136,7 +137,7 @@ def write_encoder(folder: Path, out: Path) -> None:
         out.mkdir(parents=True, exist_ok=True)
         part = out / "encoder.part"
         size = len(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
-        write_folder(folder, part, VectorScore(WIDTH), VectorRelevance(WIDTH), torch.ones(size), "")
+        write_folder(folder, part, VectorScore.module(WIDTH), VectorRelevance.module(WIDTH), torch.ones(size), "")
         part.replace(target)
 
 
@@ -151,7 +152,7 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     Raises:
         ValueError: it takes more than `MOST_BYTES` on disk.
     """
-    rerank, (weights, bias) = VectorRelevance(WIDTH), relevance.load(out)
+    rerank, (weights, bias) = VectorRelevance.module(WIDTH), relevance.load(out)
     with torch.no_grad():
         rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
         rerank.linear.bias.fill_(bias)

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import torch
@@ -74,7 +75,7 @@ def train(
     """Fit a head; `strangers`: questions to documents that do not answer."""
     changes = (*_SETTINGS, f"train.batch={_BATCH}", f"train.max_steps={steps}", f"train.seed={seed}")
     torch.manual_seed(seed)
-    head = VectorScore(hidden_size)
+    head = VectorScore.module(hidden_size)
     drawn = DrawnExamples([*examples, *strangers], steps * _BATCH, seed)
     with TemporaryDirectory() as folder:
         recipe = recipes.read("evidence-vectors", changes=changes)
@@ -91,7 +92,7 @@ def train(
 def merged(heads: Sequence[VectorScore]) -> VectorScore:
     """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the z-scores of cosine and BM25."""
     hidden_size, sizes = heads[0].sentence.in_features, [h.sentence.out_features for h in heads]
-    head = VectorScore(hidden_size, sum(sizes))
+    head = VectorScore.module(hidden_size, sum(sizes))
     for name in ("sentence", "query", "known"):
         layer = getattr(head, name)
         layer.weight.copy_(torch.cat([getattr(h, name).weight for h in heads]))
@@ -117,7 +118,7 @@ def calibrate_by_set(head: VectorScore, examples: Sequence[Example], strangers: 
     calibrate(head, [item(one) for one in chosen], set_weights(chosen).tolist())
 
 
-def save(head: VectorScore, out: Path, note: dict[str, object]) -> None:
+def save(head: Any, out: Path, note: dict[str, object]) -> None:
     """Write `out`/head.safetensors, and its settings to `out`/head.json."""
     save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, out / "head.safetensors")
     known = {"kind": "vector_score", "options": head.options, "calibration": head.calibration.tolist(), **note}
@@ -126,6 +127,6 @@ def save(head: VectorScore, out: Path, note: dict[str, object]) -> None:
 
 def load(out: Path, hidden_size: int = 384) -> VectorScore:
     """Load the head that `save` wrote."""
-    head = VectorScore(hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"])
+    head = VectorScore.module(hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"])
     head.load_state_dict(load_file(out / "head.safetensors"))
     return head.eval()

@@ -25,7 +25,8 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.encoder.model import Encoder, EncoderLayer, whole_tokens
+from runnel.backbones.encoder.layout import whole_tokens
+from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.models.base import load_model
 from runnel.models.heads import Judge, PairJudge
 from runnel.models.second_look import lay_around
@@ -149,7 +150,7 @@ class _Training:
         self.idf = torch.from_numpy(idf).to(self.device)
         self.layers = nn.ModuleList(EncoderLayer(encoder.config) for _ in range(LAYERS))
         self.layers.load_state_dict(nn.ModuleList(encoder.blocks[-LAYERS:]).state_dict())
-        self.head, self.rng = KINDS[form](encoder.hidden_size), np.random.default_rng(seed)
+        self.head, self.rng = KINDS[form].module(encoder.hidden_size), np.random.default_rng(seed)
         self.layers.to(self.device)
         self.head.to(self.device)
         sets = [name for name in asked if name not in _SHARES]

@@ -62,7 +62,7 @@ def load(data: Path, out: Path, name: str) -> LongDocuments:
 
 def _ranked(out: Path, name: str, one: LongDocuments) -> dict[str, NDArray[np.float64]]:
     backbone, texts = load_model(out / "encoder").backbone, list(one.texts.values())
-    passages = [stored(out, name, document, text).passage_sums(backbone).numpy() for document, text in one.texts.items()]
+    passages = [stored(out, name, document, text).passage_sums(backbone) for document, text in one.texts.items()]
     whole, nearest = cosines(one.vectors, passages)
     index = Bm25(texts)
     words = np.stack([index.scores(question) for question in one.questions])

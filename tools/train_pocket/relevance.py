@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import passage_bounds
+from runnel.backbones.encoder.layout import passage_bounds
 from runnel.models.base import load_model
 from runnel.models.lexical import WordTable
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, relevance_features
@@ -100,7 +100,7 @@ def _lists_of(one: Chosen, out: Path, table: WordTable, whole: bool) -> list[Can
     documents = {d: stored(out, name, d, one.found.texts[d]) for d in names}
     places = [one for d, v in documents.items() for one in ([Read(d, 0, len(v), v)] if whole else passages(d, v))]
     index = Bm25([p.content.text for p in places])
-    queries = torch.from_numpy(question_vectors(out, one, measure=False))
+    queries = question_vectors(out, one, measure=False)
     lists = []
     for n in np.random.default_rng(0).permutation([n for n, q in enumerate(one.questions) if q.document in documents])[
         :_QUESTIONS

@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones.encoder.model import passage_bounds
+from runnel.backbones.encoder.layout import passage_bounds
 from runnel.lab.training.document_trainer import span_loss
 from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors

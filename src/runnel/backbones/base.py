@@ -8,57 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import math
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, Self
+from typing import ClassVar, NamedTuple, Protocol, Self
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from runnel.backbones.config import BackboneConfig, Blocks, expect_ids
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
-from runnel.errors import InputError, StateError
-from runnel.json_objects import arguments
+from runnel.errors import InputError
 from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
-
-
-@dataclass(frozen=True)
-class BackboneConfig:
-    """The shape of a backbone. Sub-classes are frozen dataclasses; `unchecked` names fields that any number may be in."""
-
-    unchecked: ClassVar[tuple[str, ...]] = ()
-    if TYPE_CHECKING:
-
-        @property
-        def num_layers(self) -> int: ...  # a field or a property of every sub-class
-
-    def __post_init__(self) -> None:
-        """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others) positive and finite."""
-        for field in fields(self):
-            value, kind = getattr(self, field.name), str(field.type).removesuffix(" | None")
-            if value is not None and field.name not in self.unchecked:
-                self.expect(kind != "int" or value >= 1, field.name, rule="at least 1")
-                self.expect(kind != "float" or 0 < value < math.inf, field.name, rule="a positive, finite number")
-
-    def expect(self, holds: bool, *names: str, rule: str) -> None:
-        """Raise InputError with the values of these names unless the rule about them holds."""
-        if not holds:
-            values = " and ".join(f"{name} {getattr(self, name)}" for name in names)
-            raise InputError(f"{values}: expected {rule}")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any], where: str = "the config") -> Self:
-        """Return the inverse of `to_dict`. Raises CheckpointError on unknown or missing names and values of another type."""
-        return cls(**arguments(cls, values, where))
 
 
 class FastPath(Protocol):
@@ -81,7 +43,7 @@ class PlainForm(NamedTuple):
     copies: int  # of a chunk's tensors that it has in memory at a time, as measured
 
 
-class Backbone(nn.Module, ABC):
+class Backbone(Blocks, nn.Module, ABC):
     """A language model without its LM head; all are recurrent except `Encoder` and `Library`.
 
     Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
@@ -92,7 +54,6 @@ class Backbone(nn.Module, ABC):
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    title: ClassVar[str]  # the architecture's usual name, for messages
     matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
     # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
@@ -104,9 +65,6 @@ class Backbone(nn.Module, ABC):
     ties_lm_head: ClassVar[bool] = False  # whether published LM heads are the embedding table, where the config does not say
     logit_cap: ClassVar[float | None] = None  # c of their c tanh(x / c), where the config does not say
     has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
-    block: int | None = 1  # tokens that are read together: 1 in a recurrence, a passage's in an encoder; None: the whole text
-    max_tokens: int | None = None  # the longest block it can read; None: any
-    own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_forms`
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -255,30 +213,13 @@ class Backbone(nn.Module, ABC):
         return State(tensors, torch.zeros(rows, dtype=torch.int64))
 
     @property
-    def recurrent(self) -> bool:
-        """Whether it carries a state from token to token. Other backbones read each block whole, and have no state."""
-        return self.block == 1
-
-    @property
-    def passage_tokens(self) -> int | None:
-        """The tokens of the passages, each read whole, of long texts; see `encoder/model.py`. None: it reads otherwise."""
-        return None if self.block == 1 else self.block
-
-    @property
-    def longest_text(self) -> int | None:
-        """The tokens, special ones included, of the longest text it can read; None: any."""
-        return self.max_tokens if self.block is None else None
-
-    def block_ends(self, ids: np.ndarray) -> np.ndarray | None:
-        """Return the ends of a text's blocks in ascending order, the last one at len(ids), or None if any token may be one.
-
-        The blocks depend on ids (T,) alone, so a text that is read in any steps of whole blocks gives the same hidden vectors.
-        """
-        return None if self.recurrent else np.array([len(ids)])
-
-    @property
     def device(self) -> torch.device:
         return next(self.parameters()).device
+
+    @property
+    def dtypes(self) -> list[str]:
+        """The dtypes of the weights, sorted."""
+        return sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.state_dict().values()})
 
     @property
     def state_bytes(self) -> int:
@@ -332,30 +273,6 @@ class Backbone(nn.Module, ABC):
         if state is not None:
             state.check(self.state_shapes(), rows=cu_seqlens.numel() - 1)
         return cu_seqlens
-
-    def check_whole(self, cu_seqlens: Tensor, *, continues: bool) -> None:
-        """Raise for what a backbone without a state cannot do: continue from a state, or read a sequence that is too long."""
-        if continues:
-            raise StateError(
-                f"{self.title} reads a text only whole: it has no state to start from or to keep, so no streams, no remembered "
-                "documents and no segments. Give encode() or score() the whole text each time, or use a recurrent model"
-            )
-        longest = int(cu_seqlens.diff().max()) if cu_seqlens.numel() > 1 else 0
-        if self.max_tokens is not None and longest > self.max_tokens:
-            raise InputError(
-                f"the text has {longest:,} tokens with its special ones, and this {self.title} reads at most {self.max_tokens:,}"
-                "; cut it with max_tokens=, split it into windows, or use a recurrent model, which has no limit"
-            )
-
-
-def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
-    """Raise InputError unless `ids` is a tensor or an array (T,) of token ids, T >= `least`."""
-    kind, shape = str(getattr(ids, "dtype", type(ids).__name__)).removeprefix("torch."), tuple(getattr(ids, "shape", ()))
-    whole = re.fullmatch(r"u?int\d+", kind) is not None
-    low, high = (int(ids.min()), int(ids.max())) if whole and 0 not in shape else (0, 0)
-    if not whole or len(shape) != 1 or shape[0] < least or low < 0 or high >= vocab_size:
-        expected = f"whole numbers from 0 to {vocab_size - 1}, packed in one dimension (T,), T >= {least}"
-        raise InputError(f"token ids are {low} to {high}, {kind} of shape {shape}; expected {expected}")
 
 
 def digest_weights(name: str, module: nn.Module) -> str:

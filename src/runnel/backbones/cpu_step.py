@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from math import prod
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -21,12 +18,11 @@ from runnel.backbones.base import Backbone, weight_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import bytes_per_group, multiply
-from runnel.ops.numba_math import as_array, index_array, parallel
+from runnel.ops.numba_math import StepMemory, as_array, count_workers, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
-_LINE = 64  # bytes
 
 
 class Activations(NamedTuple):
@@ -40,41 +36,6 @@ class Activations(NamedTuple):
     def of(tensor: Tensor) -> Activations:
         """Return numbers (T, K)."""
         return Activations(tensor, as_array(tensor), np.empty((len(tensor), 0), np.float32))
-
-
-class StepMemory:
-    """Memory by name that is kept between steps and grows to the largest one asked for."""
-
-    def __init__(self) -> None:
-        self._flat: dict[str, Any] = {}
-        self._last: dict[str, tuple[tuple[int, ...], Any]] = {}  # what was returned last: many steps have the same size
-
-    def tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return a tensor of any content. A name always has the same dtype."""
-        view: Tensor = self._view(name, shape, lambda size: torch.empty(size, dtype=dtype))
-        return view
-
-    def array(self, name: str, *shape: int) -> Floats:
-        """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN."""
-        view: Floats = self._view(name, shape, _aligned_zeros)
-        return view
-
-    def _view(self, name: str, shape: tuple[int, ...], allocate: Callable[[int], Any]) -> Any:
-        if name not in self._last or self._last[name][0] != shape:
-            size = prod(shape)
-            if name not in self._flat or len(self._flat[name]) < size:
-                for kept in (self._flat, self._last):  # first, so that old and new are never held together
-                    kept.pop(name, None)
-                self._flat[name] = allocate(size)
-            self._last[name] = shape, self._flat[name][:size].reshape(shape)
-        return self._last[name][1]
-
-
-def _aligned_zeros(size: int) -> Floats:
-    """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines take several times as long."""
-    memory = np.zeros(size + _LINE // 4 - 1, np.float32)  # takes no memory before it is used
-    first = -memory.ctypes.data % _LINE // 4
-    return memory[first : first + size]
 
 
 class Product:
@@ -93,7 +54,7 @@ class Product:
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
             with parallel():
-                multiply(x.array, x.scale, weights, out.array, torch.get_num_threads())
+                multiply(x.array, x.scale, weights, out.array, count_workers())
         else:
             torch.mm(x.tensor, self._layer.weight.t(), out=out.tensor)
         if self._bias is not None:
@@ -137,17 +98,22 @@ class CpuStep(ABC):
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
         """Run all layers on hidden (T, D) fp32, which may be overwritten; update the pool's states, ordered as `state_shapes`."""
 
+    def _tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return memory of any content as a tensor of fp32, bf16 or uint8."""
+        kinds = {torch.bfloat16: np.uint16, torch.uint8: np.uint8}
+        return torch.from_numpy(self._memory.array(name, *shape, dtype=kinds.get(dtype, np.float32))).view(dtype)
+
     def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
         """Return memory for what a product gives: (T, N)."""
-        return Activations.of(self._memory.tensor(name, tokens, columns, dtype=self._dtype))
+        return Activations.of(self._tensor(name, tokens, columns, dtype=self._dtype))
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int = 1) -> Activations:
         """Return memory for what a product takes: (T, K) in G groups."""
         if not self._int8:
             return self._numbers(name, tokens, columns)
         size = groups * bytes_per_group(columns, groups)
-        x = self._memory.tensor(name, tokens, size, dtype=torch.uint8)
-        return Activations(x, x.numpy(), self._memory.tensor(f"{name} scales", tokens, groups).numpy())
+        x = self._tensor(name, tokens, size, dtype=torch.uint8)
+        return Activations(x, x.numpy(), self._tensor(f"{name} scales", tokens, groups).numpy())
 
     def _stream(self, residual: Tensor, eps: float) -> ResidualStream:
         """Return the residual stream of a step that begins with (T, D)."""
@@ -183,13 +149,3 @@ class ResidualStream(NamedTuple):
             squares = self.nothing if squares is None else squares
             add_rms_norm(self.array, self.out.array, squares, count, weight, self.eps, hidden.numpy())
         return hidden
-
-
-def count_workers() -> int:
-    """Return the number of threads that a kernel runs on: torch's, as far as numba has them."""
-    return max(1, min(torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS))
-
-
-def count_groups(inputs: int, size: int) -> int:
-    """Return the groups of a layer's inputs that share a scale in 8 bits: of `size` inputs where that divides them, else one."""
-    return 1 if inputs % size else max(1, inputs // size)

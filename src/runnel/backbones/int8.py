@@ -58,14 +58,14 @@ class Int8Linear(nn.Module):
         assert self._words is not None
         assert self._offsets is not None
         parts = [tensor.cpu().numpy() for tensor in (self._words, self._offsets, self.weight_scale.float())]
-        return unpack(Int8Weights(*parts), self.in_features).to(self._words.device)
+        return torch.from_numpy(unpack(Int8Weights(*parts), self.in_features)).to(self._words.device)
 
     def packed(self, groups: int) -> Int8Weights:
         """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the CPU, and keep only that form."""
         from runnel.ops.int8_matmul import Int8Weights, pack
 
         if self._words is None or self._offsets is None or self._offsets.shape[1] != groups:
-            new = pack(self.weight, self.weight_scale, groups)
+            new = pack(self.weight.numpy(), self.weight_scale.float().numpy(), groups)
             self._words, self._offsets = torch.from_numpy(new.words), torch.from_numpy(new.offsets)
             self._rows = None
         return Int8Weights(self._words.numpy(), self._offsets.numpy(), self.weight_scale.float().numpy())

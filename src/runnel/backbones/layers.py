@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from runnel.backbones.base import Backbone, BackboneConfig, stream_dtype
+from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 

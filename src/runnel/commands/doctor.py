@@ -117,13 +117,13 @@ def _pocket() -> dict[str, Any]:
     result: dict[str, Any] = {"problem": None, "dtype": None, "tokens_per_s": None, "plain_tokens_per_s": None, "cosine": None}
     try:
         embedder = Embedder.load("pocket")
-        backbone = embedder.model.backbone
-        result["dtype"] = str(next(backbone.parameters()).dtype).removeprefix("torch.")
+        model = embedder.model.with_torch()
+        result["dtype"] = str(next(model.backbone.parameters()).dtype).removeprefix("torch.")
         vector, speed = _measure(embedder)
-        if backbone.fast is None:
+        if model is embedder.model and model.backbone.fast is None:
             return result | {"plain_tokens_per_s": speed}
-        backbone.fast, result["tokens_per_s"] = None, speed
-        plain, result["plain_tokens_per_s"] = _measure(embedder)
+        model.backbone.fast, result["tokens_per_s"] = None, speed
+        plain, result["plain_tokens_per_s"] = _measure(Embedder(model))
         result["cosine"] = float(vector @ plain)
         if result["cosine"] < 0.99:
             result["problem"] = f"the kernels' vector differs from plain torch's: cosine {result['cosine']:.3f}; please report it"

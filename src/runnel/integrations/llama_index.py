@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runnel.backbones.encoder.model import passage_bounds
+from runnel.backbones.encoder.layout import passage_bounds
 from runnel.errors import needing
 from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder

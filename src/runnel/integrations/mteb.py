@@ -198,7 +198,7 @@ def _meta(model: Model, name: object, revision: str | None, settings: Sequence[o
     """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
     path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
     label = path.parent.name if path.name == "model" else path.name  # of a run
-    weights = list(model.backbone.parameters())
+    weights = list(model.with_torch().backbone.parameters())
     known: dict[str, object] = {
         "name": f"runnel/{label}",
         "revision": revision or digest(model.backbone.fingerprint(), repr(settings)),

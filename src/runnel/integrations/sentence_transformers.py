@@ -34,10 +34,9 @@ from runnel.models.adapters import FILE as ADAPTER_FILE
 from runnel.models.adapters import save_adapter
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.foreign import Job
+from runnel.models.foreign import LIBRARY_FOLDER, Job
 from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
-from runnel.models.transformers import LIBRARY_FOLDER
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 

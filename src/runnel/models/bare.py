@@ -18,7 +18,8 @@ from runnel.backbones.checkpoint.tensors import code_classes, reason_of
 from runnel.errors import CheckpointError
 from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
-from runnel.models.heads import EndScore, EndVector
+from runnel.models.heads import EndVector
+from runnel.models.torch_heads import EndScore
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import (
@@ -64,7 +65,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
         return Parts(tokenizer, embedding_rwkv.read_heads(checkpoint), embedding_rwkv.TEMPLATES, embedding_rwkv.PROMPTS)
-    heads = nn.ModuleDict({"embed": EndVector()})
+    heads = nn.ModuleDict({"embed": EndVector.module()})
     unit: Unit = "sentence"
     if checkpoint.heads:  # a single-pass scanner's
         linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}

@@ -10,65 +10,47 @@ modules.json, config_sentence_transformers.json   for sentence-transformers (`ru
 from __future__ import annotations
 
 import inspect
-import json
+import logging
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
-import torch
-from safetensors.torch import save_file
-from torch import Tensor, nn
+from safetensors import SafetensorError
 
-from runnel.backbones.base import Backbone, digest_weights
-from runnel.backbones.checkpoint.load import (
-    Checkpoint,
-    NoRandomNumbers,
-    find_checkpoint,
-    load_checkpoint,
-    read_config,
-    valid_config,
-)
-from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
-from runnel.backbones.encoder.model import Encoder, Form
-from runnel.backbones.int8 import quantize
-from runnel.backbones.library import Library
+from runnel.backbones.config import digest_arrays
+from runnel.backbones.encoder.layout import EncoderBlocks, EncoderConfig, Form
 from runnel.engine import Engine
-from runnel.errors import CheckpointError, InputError
-from runnel.files import replacing, write
-from runnel.json_objects import arguments
-from runnel.models import embedding_rwkv, heads
-from runnel.models.bare import read_bare
-from runnel.models.foreign import JOBS, Job, write_sentence_transformer
-from runnel.models.heads import (
-    POOLINGS,
-    Head,
-    LateInteraction,
-    Pooling,
-    TokenFeatures,
-    check_pooling,
-    head_kind,
-    sentence_heads,
-    vector_head,
-)
+from runnel.errors import CheckpointError, InputError, RunnelError
+from runnel.json_objects import arguments, read_model_json, valid_config
+from runnel.models import heads
+from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_transformer
+from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind
 from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
-from runnel.models.transformers import LIBRARY_FOLDER, is_transformer, load_transformer, pair_notation, save_library
-from runnel.ops.backend import plain_numbers, wanted_device
+from runnel.ops.backend import numba_problem, on_cpu, say_once
 from runnel.records import expect_choice, expect_text
+from runnel.request import Array
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
-_VERSION = 1
-HEADS: dict[str, Any] = {
-    head_kind(head): head
-    for module in (heads, embedding_rwkv)
-    for head in vars(module).values()
-    if isinstance(head, type) and issubclass(head, Head) and head not in (Head, LateInteraction)
+if TYPE_CHECKING:
+    import torch
+
+    from runnel.backbones.base import Backbone
+    from runnel.backbones.encoder.arrays import ArrayEncoder, Dtype
+
+log = logging.getLogger("runnel")
+VERSION = 1  # of the layout
+ARRAY_HEADS: dict[str, type[Head]] = {  # that need no torch, by their kind
+    head_kind(kind): kind
+    for kind in vars(heads).values()
+    if isinstance(kind, type) and issubclass(kind, Head) and kind not in (Head, LateInteraction)
 }
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # By one engine each.
@@ -80,9 +62,10 @@ kept: Kept | None = None  # models to share between commands, in a process that 
 class Model:
     """The parts that the three kinds of model share."""
 
-    backbone: Backbone
+    backbone: Any  # a `Backbone`, or without torch an `ArrayEncoder`
     tokenizer: Tokenizer
-    heads: nn.ModuleDict  # "features" (`TokenFeatures`), "embed", "sentences", "rerank", "generate"; any may be missing
+    # By name, an `nn.ModuleDict`, or without torch a dict; any may be missing.
+    heads: Any  # "features" (`TokenFeatures`), "embed", "sentences", "judge", "pair", "rerank", "generate"
     templates: dict[str, Template]  # "document" (every text of an embedder; queries differ by prompt), "rerank", "sentences"
     prompts: dict[str, str] = field(default_factory=dict)  # put before a query or a document, by name, such as "query"
     source: str = "memory"  # where the model was loaded from, for messages
@@ -90,15 +73,17 @@ class Model:
     unit: Unit = "sentence"  # what the sentence head scores
 
     def __post_init__(self) -> None:
-        self.backbone.requires_grad_(False)
-        self.heads.requires_grad_(False)
+        if not self.backbone.without_torch:
+            self.backbone.requires_grad_(False)
+            self.heads.requires_grad_(False)
         features = self.heads["features"] if "features" in self.heads else None
-        self.features: TokenFeatures | None = features if isinstance(features, TokenFeatures) else None
+        self.features: Any = features if isinstance(features, TokenFeatures) else None
         self.refresh()
 
     def refresh(self) -> None:
         """Rebuild what is derived from the heads (token weights, engine) after they change or move to another device."""
-        self.weight = self.features.weight().detach() if self.features else torch.ones(self.backbone.vocab_size)
+        weight = self.features.weight() if self.features else np.ones(self.backbone.vocab_size, np.float32)
+        self.weight: Array = weight if self.backbone.without_torch else sys.modules["torch"].as_tensor(weight).detach()
         for derived in ("words", "for_sentences"):
             vars(self).pop(derived, None)
         self._start_engines()
@@ -107,13 +92,13 @@ class Model:
     def words(self) -> WordTable:
         """The words of the vocabulary; the model needs token features."""
         assert self.features is not None
-        return word_table(self.tokenizer.vocabulary, self.features.idf.numpy())
+        return word_table(self.tokenizer.vocabulary, self.features.static_idf)
 
     @property
     def finds_sentences(self) -> bool:
         """Whether the model scores sentences: with its head, or as any encoder does (`for_sentences`)."""
         marked = None not in (self.tokenizer.begin_id, self.tokenizer.end_id)
-        return "sentences" in self.heads or (isinstance(self.backbone, Encoder) and marked and "document" in self.templates)
+        return "sentences" in self.heads or (isinstance(self.backbone, EncoderBlocks) and marked and "document" in self.templates)
 
     @cached_property
     def for_sentences(self) -> Model:
@@ -123,11 +108,12 @@ class Model:
         """
         if "sentences" in self.heads:
             return self
-        if not isinstance(self.backbone, Encoder) or "document" not in self.templates:
+        if not isinstance(self.backbone, EncoderBlocks) or "document" not in self.templates:
             self.head("sentences")  # raises
-        encoder = cast(Encoder, self.backbone).in_passages(self.tokenizer.markers()[0])
-        heads = sentence_heads(encoder.vocab_size, encoder.hidden_size) | dict(self.heads.items())
-        return replace(self, backbone=encoder, heads=nn.ModuleDict(heads))
+        from runnel.models.torch_heads import with_sentence_heads
+
+        encoder = self.backbone.in_passages(self.tokenizer.markers()[0])
+        return replace(self, backbone=encoder, heads=with_sentence_heads(encoder, self.heads))
 
     def prompt_ids(self, name: str) -> np.ndarray:
         """Return the ids (p,) int32 of a prompt, without the space at its end, which belongs to the text; none without prompt."""
@@ -137,10 +123,10 @@ class Model:
         """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of its own."""
         self.engine, encoder = self.new_engine(), self.backbone
         self._form_engines: dict[tuple[Form, ...], Engine] = {}
-        if isinstance(encoder, Encoder):
+        if isinstance(encoder, EncoderBlocks):
             for forms in _READ_TOGETHER:
                 if encoder.config.own_layers(forms[-1]):
-                    self._form_engines[forms] = self.new_engine(read_blocks=partial(encoder.step_forms, forms=forms))
+                    self._form_engines[forms] = self.new_engine(read_blocks=partial(self.backbone.step_forms, forms=forms))
 
     def sentence_engine(self, *, texts: bool) -> Engine:
         """Return the engine for a document's sentences; `texts`: those of `engine` too, in the first half of each hidden vector.
@@ -162,15 +148,27 @@ class Model:
         self._start_engines()
 
     def new_engine(
-        self, step_tokens: int | None = None, memory_bytes: int | None = None, read_blocks: Callable[..., Tensor] | None = None
+        self, step_tokens: int | None = None, memory_bytes: int | None = None, read_blocks: Callable[..., Array] | None = None
     ) -> Engine:
         """Return an engine for this model, see `Engine`; `self.engine` is one of the default size."""
-        marks = self.features.mark_vectors.detach() if self.features else None
+        marks = None if self.features is None or self.backbone.without_torch else self.features.mark_vectors.detach()
         return Engine(self.backbone, step_tokens, memory_bytes, mark_vectors=marks, weight=self.weight, read_blocks=read_blocks)
 
     def fingerprint(self) -> str:
         """Return a hex digest of the weights of the backbone and of all heads; unfinished work carries it."""
+        if self.backbone.without_torch:
+            named = {f"{name}.{key}": array for name, head in self.heads.items() for key, array in head.arrays().items()}
+            return digest_arrays(self.backbone.fingerprint(), sorted(named.items()))
+        from runnel.backbones.base import digest_weights
+
         return digest_weights(self.backbone.fingerprint(), self.heads)
+
+    def with_torch(self) -> Model:
+        """Return the model itself, or what torch computes of the same files, which can be trained."""
+        if not self.backbone.without_torch:
+            return self
+        own = {name: getattr(self, name) for name in ("templates", "prompts", "card", "unit")}
+        return replace(load_model(self.backbone.folder, self.backbone.dtype, "cpu"), **own, source=self.source)
 
     def prompt(self, prompt: str | None) -> str:
         """Return the text of a prompt given by name or as text; "" for None."""
@@ -185,7 +183,11 @@ class Model:
             )
         return self.prompts.get(prompt, prompt)
 
-    def head(self, name: str) -> Head:
+    def stores_vectors(self, job: str) -> bool:
+        """Return whether a job's head scores vectors of a document, which is read once for all queries."""
+        return bool(self.head(job).inputs == "vectors")
+
+    def head(self, name: str) -> Any:
         """Return the head for a job; raise CheckpointError if the model has none."""
         head, problem = self.heads[name] if name in self.heads else None, None
         if head is None:
@@ -195,7 +197,6 @@ class Model:
             problem = f"token features, which its {name!r} head needs; save the model again"
         if problem:
             raise CheckpointError(f"{self.source} has no {problem}")
-        assert isinstance(head, Head)
         return head
 
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
@@ -211,64 +212,32 @@ class Model:
         if job is not None:
             self.head(job)  # raises if the model has none
         self.write(folder, weights=weights)
+        from runnel.backbones.library import Library
+
         if job is not None and not isinstance(self.backbone, Library):
             write_sentence_transformer(Path(folder), job, self.prompts)
 
     def write(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Save without the two files for sentence-transformers, which that library's own models write themselves."""
-        expect_choice(weights, ("as_is", "int8"), "weights")
-        expect_adapters(self, False)  # a model folder cannot hold them
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "README.md", self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n")
-        if isinstance(self.backbone, Library):
-            save_library(self.backbone, folder, weights, self.tokenizer, self.templates, self.prompts)
-            return
-        tensors: dict[str, Tensor] = {}
-        for prefix, module in (("backbone", self.backbone), ("heads", self.heads)):
-            for name, tensor in module.state_dict().items():
-                key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # in layers that run in 8 bits
-                wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
-                if weights == "int8" and wide and prefix == "heads":
-                    tensors[key] = tensor.half()  # a head has few weights, and 8 bits would change its scores
-                elif weights == "int8" and wide:
-                    tensors[key], tensors[key + ".scale"] = quantize(tensor)
-                else:
-                    tensors[key] = tensor.detach().contiguous().clone()
-        config = {
-            "runnel": {
-                "version": _VERSION,
-                "backbone": {"architecture": self.backbone.architecture, "config": self.backbone.config.to_dict()},
-                "heads": {name: head.config for name, head in self.heads.items()},
-                "templates": {name: template.to_dict() for name, template in self.templates.items()},
-                "prompts": self.prompts,
-                "markers": {"begin": self.tokenizer.begin_id, "end": self.tokenizer.end_id},
-                "unit": self.unit,
-            }
-        }
-        self.tokenizer.save(folder)
-        with replacing(folder / "model.safetensors") as partial:  # sentence-transformers saves in every process of a run
-            save_file(tensors, partial, metadata={"format": "pt"})
-        write(folder / "config.json", json.dumps(config, indent=2) + "\n")
+        from runnel.models.torch_models import write_model
+
+        write_model(self.with_torch(), Path(folder), weights)
 
 
 def find_model(name: str | Path) -> tuple[Path, str]:
     """Return the folder or weights file of a model, and "st" or "st-code" of a name that begins so."""
     prefix, _, plain = str(name).partition(":")
     prefix = prefix if prefix in ("st", "st-code") else ""
-    found = BUILT_IN.get(str(name)) or find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
-    inside = found / LIBRARY_FOLDER
-    return (inside if inside.is_dir() else found), prefix
+    place = plain if prefix else str(name)
+    path = BUILT_IN.get(str(name)) or Path(place).expanduser()
+    if not place or not path.is_dir():
+        from runnel.backbones.checkpoint.load import find_checkpoint  # imports torch
+
+        path = find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
+    inside = path / LIBRARY_FOLDER
+    return (inside if inside.is_dir() else path), prefix
 
 
-def expect_adapters(model: Model, adapted: bool) -> None:
-    """Raise InputError unless a model's backbone has adapters, or has none."""
-    if model.backbone.adapted != adapted:
-        came, expected = ("already", "none") if model.backbone.adapted else ("no", "some")
-        raise InputError(f"{model.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()")
-
-
-@plain_numbers()
 def load_model(
     name: str | Path,
     dtype: str | torch.dtype = "auto",
@@ -277,6 +246,7 @@ def load_model(
     pooling: Pooling | None = None,
     template: str | None = None,
     job: Job = "embed",
+    arrays: bool = False,
 ) -> Model:
     """Load a built-in model (`BUILT_IN`), a model folder, a bare checkpoint, a sentence-transformers folder or a hub id.
 
@@ -288,6 +258,7 @@ def load_model(
             of all ("mean"), without a trained projection; default: the pooling that the model was trained with.
         template: how a pair is written: one of `PAIR_TEMPLATES` in `text/templates.py`; default: the model's.
         job: what the model is loaded for; a transformer without a layer for pairs gets a new one, without a head.
+        arrays: read without torch if this model can be, on a CPU. It cannot be trained (`Model.with_torch`).
 
     Raises:
         CheckpointError: the model is missing or cannot be used; the message says why.
@@ -297,41 +268,30 @@ def load_model(
         expect_choice(pooling, POOLINGS, "pooling")
     path, prefix = find_model(name)
     folder = path if path.is_dir() else path.parent  # a weights file: the other files are in its folder
-    config = read_config(path) or {}
-    transformer = bool(prefix) or ("runnel" not in config and is_transformer(folder, config))
+    load: Callable[[], Model] | None = None
+    place: object = "cpu"
+    if arrays and path.is_dir() and not (prefix or pooling or template):
+        load = _array_loader(folder, dtype, device, str(name))
+    if load is None:
+        from runnel.models.torch_models import torch_loader
 
-    def load() -> Model:
-        if transformer:
-            options: Any = {"pooling": pooling, "template": template, "job": job, "prefix": prefix}
-            backbone, parts = load_transformer(folder, config, dtype, device, **options)
-            return Model(backbone, **vars(parts), source=str(name))
-        checkpoint = load_checkpoint(path, dtype=dtype, device=device)
-        if "runnel" in config:
-            model = read_folder(folder, config["runnel"], checkpoint, str(name))
-        else:
-            model = Model(checkpoint.backbone, **vars(read_bare(folder, checkpoint)), source=str(name))
-        if pooling is not None:
-            check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
-            model.heads["embed"] = vector_head(pooling)
-        if template is not None:
-            before = "" if model.tokenizer.begin_id is None else "{begin}"
-            model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
-        return model
-
+        load, place = torch_loader(path, prefix, dtype, device, str(name), pooling=pooling, template=template, job=job)
     if kept is None:
         return load()
-    key = (str(name), path.absolute(), dtype, wanted_device(device), pooling, template, job if transformer else None)
+    key = (str(name), path.absolute(), str(dtype), place, pooling, template)
     return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
 
 
 @dataclass(frozen=True)
-class _Markers:
+class Markers:
+    """The special tokens around a text."""
+
     begin: int | None
     end: int | None
 
 
 @dataclass(frozen=True)
-class _Description:
+class Description:
     """The object "runnel" of config.json. The backbone's part is read by `backbones.checkpoint.load`."""
 
     version: int
@@ -339,52 +299,88 @@ class _Description:
     heads: dict[str, dict[str, Any]]
     templates: dict[str, dict[str, Any]]
     prompts: dict[str, str]
-    markers: _Markers
+    markers: Markers
     unit: Unit
 
+    @classmethod
+    def read(cls, config: Mapping[str, Any], source: str) -> Description:
+        """Raise CheckpointError unless this version of runnel reads the object."""
+        if config.get("version") != VERSION:
+            raise CheckpointError(
+                f"{source} has model format {config.get('version')!r}, this version of runnel reads {VERSION}; upgrade runnel"
+            )
+        return cls(**arguments(cls, config, f"{source}: config.json"))
 
-def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
-    """Return the model in a folder that runnel wrote."""
-    if config.get("version") != _VERSION:
-        raise CheckpointError(
-            f"{source} has model format {config.get('version')!r}, this version of runnel reads {_VERSION}; upgrade runnel"
-        )
-    read = _Description(**arguments(_Description, config, f"{source}: config.json"))
-    heads = _read_heads(read.heads, checkpoint, source)
-    jobs = {name: head for name, head in heads.items() if name in Head.jobs}
-    needed = {"document" if name == "embed" or head.inputs == "vectors" else name for name, head in jobs.items()}
-    if missing := sorted(needed - set(read.templates)):
-        raise CheckpointError(
-            f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
-        )
-    with valid_config(source):
-        tokenizer = Tokenizer.load(folder, begin=read.markers.begin, end=read.markers.end)
-        templates = {name: Template.from_dict(value) for name, value in read.templates.items()}
-    card = folder / "README.md"
-    text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
-    return Model(checkpoint.backbone, tokenizer, heads, templates, read.prompts, source, text, read.unit)
-
-
-def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
-    """Read the heads with their weights, and allocate memory only after checking the weights' shapes."""
-    with torch.device("meta"), NoRandomNumbers():
-        heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
-    wanted = heads.state_dict()
-    shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
-    # Sharded training stores numbers as (1,).
-    found = {name: t.view(()) if t.shape == (1,) and shapes.get(name) == () else t for name, t in checkpoint.heads.items()}
-    check_tensors(from_tensors(found, "the heads"), shapes, source)
-    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
-    heads.load_state_dict({name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in found.items()}, assign=True)
-    return heads
+    def model(self, folder: Path, backbone: Backbone | ArrayEncoder, heads: Any, source: str) -> Model:
+        """Return the model of a folder, with its backbone and heads."""
+        jobs = {name: head for name, head in heads.items() if name in Head.jobs}
+        needed = {"document" if name == "embed" or head.inputs == "vectors" else name for name, head in jobs.items()}
+        if missing := sorted(needed - set(self.templates)):
+            raise CheckpointError(
+                f"{source}: config.json lacks the template {missing[0]!r}, which its heads need; save the model again"
+            )
+        with valid_config(source):
+            tokenizer = Tokenizer.load(folder, begin=self.markers.begin, end=self.markers.end)
+            templates = {name: Template.from_dict(value) for name, value in self.templates.items()}
+        card = folder / "README.md"
+        text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""
+        return Model(backbone, tokenizer, heads, templates, self.prompts, source, text, self.unit)
 
 
-def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
-    options = dict(config)
-    kind: Any = options.pop("kind", None)
-    what = f"{source}: the head {name!r} of config.json"
-    with valid_config(source):
-        expect_choice(kind, sorted(key for key, head in HEADS.items() if name in head.jobs), f"the kind of the head {name!r}")
-    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
-    taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
-    return HEADS[kind](**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))
+def _array_loader(folder: Path, dtype: str | torch.dtype, device: str, source: str) -> Callable[[], Model] | None:
+    """Return what loads the model of a folder without torch; None if that cannot read it.
+
+    Where the weights are not as expected, what is returned lets torch load them, or say what is wrong.
+    """
+    kind = str(dtype).removeprefix("torch.")
+    if not (folder / "config.json").is_file() or kind not in ("auto", "float32", "bfloat16", "int8") or not on_cpu(device):
+        return None
+    config: Any = read_model_json(folder / "config.json").get("runnel")
+    backbone = config.get("backbone") if isinstance(config, dict) else None
+    if not isinstance(backbone, dict) or backbone.get("architecture") != "encoder" or numba_problem() is not None:
+        return None
+
+    def load() -> Model:
+        try:
+            return _load_arrays(folder, config, kind, source)
+        except (RunnelError, SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            log.debug("%s is left to torch: %s", source, error)
+        from runnel.models.torch_models import torch_loader
+
+        return torch_loader(folder, "", dtype, device, source)[0]()
+
+    return load
+
+
+def _load_arrays(folder: Path, config: Any, dtype: str, source: str) -> Model:
+    """Return a model; raise if torch has to load it."""
+    from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype  # numba takes a while to import
+    from runnel.ops.int8_matmul import vnni_problem
+
+    chosen = cast("Dtype", default_dtype() if dtype == "auto" else dtype)
+    if (chosen == "int8" and vnni_problem()) or (chosen == "bfloat16" and default_dtype() != chosen):
+        raise ValueError(f"no kernels for {chosen}")
+    read = Description.read(config, source)
+    shape = EncoderConfig.from_dict(read.backbone["config"])
+    if shape.begin_id is None or not {"features", "sentences"} <= set(read.heads):
+        raise ValueError("it does not find sentences in passages")
+    backbone = ArrayEncoder(folder / "model.safetensors", shape, chosen)
+    own = {name: _head(name, dict(options), backbone) for name, options in read.heads.items()}
+    model = read.model(folder, backbone, own, source)
+    say_once(f"{backbone.title} runs with kernels compiled for this processor")
+    return model
+
+
+def _head(name: str, options: dict[str, Any], backbone: Any) -> Head:
+    """Return a head with its weights."""
+    kind: Any = ARRAY_HEADS[options.pop("kind")]
+    if name not in kind.jobs:
+        raise ValueError(f"{kind} is no head for {name}")
+    sizes = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
+    taken = {key: value for key, value in sizes.items() if key in inspect.signature(kind).parameters}
+    head: Head = kind(**taken, **arguments(kind, options, name, given=tuple(sizes)))
+    found = backbone.read_head(name)
+    if {key: array.shape for key, array in found.items()} != {key: array.shape for key, array in head.arrays().items()}:
+        raise ValueError(f"the weights of the head {name} have other shapes")
+    head.load(found)
+    return head

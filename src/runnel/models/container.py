@@ -8,25 +8,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+from safetensors.numpy import load, save
 
 from runnel.errors import StateError, describe
 
 
-def pack(arrays: Mapping[str, Tensor | np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
+def pack(arrays: Mapping[str, np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
     """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not stored."""
-    tensors = {}
-    for name, array in arrays.items():
-        numbers = np.frombuffer(bytearray(array), dtype=np.uint8) if isinstance(array, bytes) else array
-        tensor = torch.from_numpy(np.ascontiguousarray(numbers)) if isinstance(numbers, np.ndarray) else numbers
-        tensors[name] = tensor.contiguous()
-    return save(tensors, {"runnel": f"{_digest(tensors, fingerprint, about)} {fingerprint}"})
+    held = {
+        name: np.frombuffer(array, dtype=np.uint8) if isinstance(array, bytes) else np.asarray(array, order="C")
+        for name, array in arrays.items()
+    }
+    return save(held, {"runnel": f"{_digest(held, fingerprint, about)} {fingerprint}"})
 
 
-def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None = "") -> dict[str, Tensor]:
+def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None = "") -> dict[str, np.ndarray]:
     """Return the arrays that `pack` stored, by name. A bytes object becomes a uint8 array.
 
     Args:
@@ -39,15 +36,15 @@ def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None =
     """
     with damage_in_state(place):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        tensors, (digest, _, model) = load(data), header["runnel"].partition(" ")
+        arrays, (digest, _, model) = load(data), header["runnel"].partition(" ")
     problem = None
-    if about is not None and digest != _digest(tensors, model, about):
+    if about is not None and digest != _digest(arrays, model, about):
         problem = "is damaged, or belongs to another text"
     elif fingerprint not in (None, model):
         problem = f"was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use that one"
     if problem:
         raise StateError(f"{place} {problem}, or read the text again")
-    return tensors
+    return arrays
 
 
 @contextmanager
@@ -64,10 +61,9 @@ def damage_in_state(place: str) -> Iterator[None]:
         ) from error
 
 
-def _digest(tensors: Mapping[str, Tensor], model: str, about: str) -> str:
+def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:
     digest = hashlib.blake2b(f"{model}\n{about}".encode("utf-8", "surrogatepass"), digest_size=16)
-    for name, tensor in sorted(tensors.items()):
-        digest.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
-        if tensor.numel():
-            digest.update(tensor.flatten().view(torch.uint8).numpy().data)
+    for name, array in sorted(arrays.items()):
+        digest.update(f"{name} {array.dtype} {list(array.shape)}".encode())
+        digest.update(array.tobytes())
     return digest.hexdigest()

@@ -18,7 +18,8 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.hardware import available_memory, cores
 from runnel.models.bare import read_bare
-from runnel.models.base import BUILT_IN, Model, read_folder
+from runnel.models.base import BUILT_IN, Model
+from runnel.models.torch_models import read_folder
 from runnel.models.transformers import read_encoder
 from runnel.ops.backend import has_native_bf16, wanted_dtype
 from runnel.text.tokenizer import Tokenizer, tokenizer_file

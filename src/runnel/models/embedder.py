@@ -8,11 +8,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
@@ -22,7 +22,10 @@ from runnel.models.readers import expect_filled, reader_of, spans_in
 from runnel.models.stream import Stream
 from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
-from runnel.request import Progress, Request, TokenCount
+from runnel.request import Array, Progress, Request, TokenCount, space
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger("runnel")
 _BATCH = 32  # texts per tokenizer call, and vectors per call of the head
@@ -70,7 +73,7 @@ class Embedder:
             CheckpointError: the model is missing or cannot embed.
             InputError: the model does not support this pooling, or has fewer than `truncate_dim` numbers.
         """
-        return cls(load_model(name, dtype, device, pooling=pooling), truncate_dim=truncate_dim)
+        return cls(load_model(name, dtype, device, pooling=pooling, arrays=True), truncate_dim=truncate_dim)
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -141,12 +144,12 @@ class Embedder:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), TokenCount(progress).add)
         while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
-            yield from self.vectors(torch.cat(batch))
+            yield from self.vectors(space(batch[0]).concatenate(batch))
 
-    def vectors(self, pooled: Tensor) -> np.ndarray:
+    def vectors(self, pooled: Array) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (n, D)."""
-        with inference():
-            return truncated(self._head(pooled).numpy(), self.dimension)
+        with nullcontext() if isinstance(pooled, np.ndarray) else inference():
+            return truncated(np.asarray(self._head(pooled)), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""

@@ -22,7 +22,8 @@ from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.models.heads import Head, wide
+from runnel.models.heads import wide
+from runnel.models.torch_heads import TorchHead
 from runnel.text.templates import DOCUMENT, Template
 
 _VECTOR, _RERANKER = "retr_head.", "reranker."
@@ -33,7 +34,7 @@ TEMPLATES = {"document": DOCUMENT, "rerank": Template.parse(_TASK + "Document: {
 PROMPTS = {"query": _TASK + "Query: "}
 
 
-class ResidualVector(Head):
+class ResidualVector(TorchHead):
     """The hidden vector at the end marker after a feed-forward layer, a residual connection and a norm (EmbeddingRWKV)."""
 
     def __init__(self, hidden_size: int) -> None:
@@ -48,7 +49,7 @@ class ResidualVector(Head):
         return F.normalize(self.norm(pooled + self.fc2(F.relu(self.fc1(pooled)))), dim=-1)
 
 
-class StateScore(Head):
+class StateScore(TorchHead):
     """A score from the state after the last token (EmbeddingRWKV's state reranker).
 
     Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the matrices of the chosen layers of
@@ -106,7 +107,7 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     return heads
 
 
-def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> Head:
+def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> TorchHead:
     from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # no other model needs them
 
     tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
@@ -128,7 +129,7 @@ def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.heads.items() if name.startswith(prefix)}
 
 
-def _filled(head: Head, tensors: dict[str, Tensor], where: str) -> Head:
+def _filled(head: TorchHead, tensors: dict[str, Tensor], where: str) -> TorchHead:
     """Fill a head that is on the meta device with these tensors, and return it."""
     expected = {name: tuple(tensor.shape) for name, tensor in head.state_dict().items()}
     check_tensors(from_tensors(tensors, "the heads"), expected, where)

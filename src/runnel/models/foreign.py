@@ -23,6 +23,7 @@ from runnel.models.heads import Pooling
 
 log = logging.getLogger("runnel")
 Job = Literal["embed", "rerank"]
+LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
 # What sentence-transformers loads a saved folder as: its model class, and the module of `runnel.integrations`.
 JOBS: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),

@@ -16,10 +16,10 @@ from torch.utils.checkpoint import checkpoint
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.items import Item, unit_scores
+from runnel.models.items import Item, as_leaf, unit_scores
 from runnel.models.reranker import Reranker
 from runnel.records import expect_count
-from runnel.request import OpenRequest, Packed, Request, Result, as_leaf, pack
+from runnel.request import OpenRequest, Packed, Request, Result, pack
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def close(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple[list[Outputs], State]:
     """Run one step: return what it gives each reading, and the state after it."""
-    features, ids = model.features, packed.ids.to(model.backbone.device)
+    features, ids = model.features, torch.from_numpy(packed.ids).to(model.backbone.device)
     added = None
     if packed.marks is not None and features is not None:
-        added = packed.marks.to(features.mark_vectors) @ features.mark_vectors
+        added = torch.from_numpy(packed.marks).to(features.mark_vectors) @ features.mark_vectors
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=long.bf16):
-        hidden, state = model.backbone(ids, packed.cu_seqlens, state, added, recompute=long.recompute)
+        hidden, state = model.backbone(ids, torch.from_numpy(packed.cu_seqlens), state, added, recompute=long.recompute)
     return packed.parts(hidden, None if features is None else features.weight()), state
 
 

@@ -1,10 +1,12 @@
 """Heads: from hidden vectors to a document vector, a relevance score or sentence scores.
 
-    D  width of the hidden vectors   E  width of the embedding   V  vocabulary   K  kinds of mark   n  items
+    D  width of the hidden vectors   V  vocabulary   K  kinds of mark   n  items
 
     S  sentences   F  lexical features   Q  tokens of the query   T  tokens of the sentence
 
-All heads but `LmHead` run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
+Heads run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text. Those here compute in numpy
+what is given to them as arrays, and in torch what is given as tensors. Their weights are arrays, or those of a torch module
+(`Head.module`), which can be trained; other heads, and no array, are in `torch_heads.py`. No torch is imported here.
 """
 
 from __future__ import annotations
@@ -12,18 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 
 from runnel.errors import InputError
 from runnel.models.lexical import COLUMNS
-from runnel.ops.backend import plain_numbers
-from runnel.request import Request, Result
+from runnel.ops.gelu import gelu
+from runnel.request import Array, Request, Result, space
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
@@ -34,13 +33,20 @@ MARKS = 3
 WITHOUT_TOKENS = -700.0  # a document's score if it has no token: below any other, and a number for JSON, even exp(700)
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-OneToken = Literal["cls", "eos"]
 # What a head scores: the pooled text; besides it the means of two parts and their matching tokens (`models/items.py`); the state
 # after the last token; or stored vectors, of a query and a document that are read separately.
 Inputs = Literal["text", "matches", "state", "vectors"]
 
 
-class Head(nn.Module):
+class Linear:
+    """A linear layer: weight (N, K) and bias (N,), zeros before they are loaded."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        self.weight: Array = np.zeros((outputs, inputs), np.float32)
+        self.bias: Array = np.zeros(outputs, np.float32)
+
+
+class Head:
     """A head, which declares what it needs of a text."""
 
     jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
@@ -49,13 +55,47 @@ class Head(nn.Module):
     state: ClassVar[str] = ""  # the tensor of the state that it reads
 
     def __init__(self, **options: object) -> None:
-        super().__init__()
         self.options = options  # its settings in config.json, without the model's widths
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.forward(*inputs)
+
+    def forward(self, *inputs: Any) -> Any:
+        raise NotImplementedError
+
+    @classmethod
+    def module(cls, *sizes: int, **options: Any) -> Any:
+        """Return a fresh head as a torch module, whose weights can be trained: this class, with those of torch."""
+        from runnel.models.torch_heads import module_class
+
+        return module_class(cls)(*sizes, **options)
+
+    # How weights are held; a torch module does it otherwise.
+
+    def new_linear(self, inputs: int, outputs: int, *, fill: float | None = None) -> Any:
+        """Return a linear layer: a fresh one is random, or zero with the bias `fill`."""
+        return Linear(inputs, outputs)
+
+    def new_numbers(self, values: Any, *, fixed: bool = False) -> Array:
+        """Return a weight that is `values` before it is trained; `fixed`: it is not trained with the others."""
+        return np.asarray(values, np.float32)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the weights by name, in a head that is no torch module."""
+        layers = {name: layer for name, layer in vars(self).items() if isinstance(layer, Linear)}
+        held = {f"{name}.{part}": array for name, layer in layers.items() for part, array in vars(layer).items()}
+        return held | {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+
+    def load(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Take weights, named and shaped as those of `arrays`."""
+        for name, array in arrays.items():
+            layer, _, part = name.rpartition(".")
+            setattr(getattr(self, layer) if layer else self, part, array.astype(np.float32))
 
     @property
     def calibrated(self) -> bool:
         """Whether a fit has set the `calibration`: only then are scores logits."""
-        return getattr(self, "calibration", torch.tensor(UNFIT)).tolist() != UNFIT
+        return list(map(float, getattr(self, "calibration", UNFIT))) != UNFIT
 
     @property
     def config(self) -> dict[str, object]:
@@ -70,7 +110,7 @@ class Head(nn.Module):
             return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
         return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
 
-    def pooled(self, result: Result) -> Tensor:
+    def pooled(self, result: Result) -> Array:
         """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""
         if self.inputs == "state":
             assert result.state is not None
@@ -85,22 +125,26 @@ class TokenFeatures(Head):
 
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
-        self.log_weight = nn.Parameter(torch.zeros(vocab_size))
-        self.mark_vectors = nn.Parameter(torch.zeros(MARKS, hidden_size))  # added to embeddings in proportion to a token's marks
-        self.idf: Tensor  # (V,) in [0, 1], static
-        self.register_buffer("idf", torch.ones(vocab_size))
+        self.log_weight = self.new_numbers(np.zeros(vocab_size))
+        self.mark_vectors = self.new_numbers(np.zeros((MARKS, hidden_size)))  # added to embeddings in proportion to marks
+        self.idf = self.new_numbers(np.ones(vocab_size), fixed=True)  # (V,) in [0, 1], static
 
-    def weight(self) -> Tensor:
+    def weight(self) -> Array:
         """Return the positive weights (V,) of tokens in means."""
-        return self.log_weight.exp()
+        return space(self.log_weight).exp(self.log_weight)
+
+    @property
+    def static_idf(self) -> np.ndarray:
+        """The idf as an array."""
+        return as_held(self.idf, np.zeros(0))
 
 
 class EndVector(Head):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
-    def forward(self, pooled: Tensor) -> Tensor:
+    def forward(self, pooled: Array) -> Array:
         """(n, D) -> (n, D) of unit length."""
-        return F.normalize(wide(pooled), dim=-1)
+        return normalize(wide(pooled))
 
 
 class FirstVector(EndVector):
@@ -115,84 +159,6 @@ class PlainMeanVector(EndVector):
     pooling = "mean"
 
 
-class MeanVector(Head):
-    """The normalized projection of a weighted mean of hidden vectors, including the end marker's."""
-
-    pooling = "mean"
-
-    def __init__(self, hidden_size: int, size: int | None = None) -> None:
-        super().__init__(size=size)
-        self.project = nn.Linear(hidden_size, size or hidden_size)
-        with torch.no_grad():
-            self.project.weight.zero_().fill_diagonal_(1.0)  # not torch.eye, which imports torch._dynamo on the meta device
-            self.project.bias.zero_()
-
-    def forward(self, mean: Tensor) -> Tensor:
-        """(n, D) -> (n, E) of unit length."""
-        return F.normalize(self.project(wide(mean)), dim=-1)
-
-
-class EndScore(Head):
-    """A linear layer on one hidden vector: at the end marker (papers B, C) or at each sentence's last token (paper E).
-
-    With two outputs (no, yes) the score is their difference.
-    """
-
-    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos") -> None:
-        super().__init__(outputs=outputs, bias=bias, pooling=pooling)
-        self.pooling = pooling
-        self.linear = nn.Linear(hidden_size, outputs, bias=bias)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        """(n, D) -> (n,)"""
-        return score(self.linear(wide(pooled)))
-
-
-class MatchScore(Head):
-    """A score from vectors and exact matches: Linear([mean, end]) + g cos(P mean, P other) + f . lexical
-
-    Sentence retrieval: `mean` and `end` are the sentence's, `other` is the query's mean, `lexical` (n, 2) the sentence's share of
-    matched query idf and its in-document BM25. Reranking: `mean` and `end` are the query's, read after the document,
-    `other` is the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
-    """
-
-    inputs = "matches"
-
-    def __init__(self, hidden_size: int, lexical: int, match_size: int = 128) -> None:
-        super().__init__(lexical=lexical, match_size=match_size)
-        self.linear = nn.Linear(2 * hidden_size, 1)
-        self.match = nn.Linear(hidden_size, match_size, bias=False)
-        self.cosine_weight = nn.Parameter(torch.tensor(5.0))
-        self.lexical_weight = nn.Parameter(torch.full((lexical,), 2.0))
-
-    def forward(self, mean: Tensor, end: Tensor, other: Tensor, lexical: Tensor | None) -> Tensor:
-        """mean, end, other (n, D) or other (1, D); lexical (n, F), None: zeros -> (n,)"""
-        score = self.linear(wide(torch.cat([mean, end], dim=-1)))[:, 0]
-        cosine = F.cosine_similarity(self.match(wide(mean)), self.match(wide(other)), dim=-1)
-        score = score + self.cosine_weight * cosine
-        return score if lexical is None else score + lexical.to(score) @ self.lexical_weight
-
-
-class LmHead(Head):
-    """The LM head of a recurrent model: logits of the next token from the hidden vector of each token, in the weights' dtype.
-
-    `tied`: the backbone's embedding table is the matrix; `soft_cap`: c of logits c * tanh(x / c), as in xLSTM.
-    """
-
-    jobs = ("generate",)
-
-    def __init__(self, vocab_size: int, hidden_size: int, tied: bool = False, soft_cap: float | None = None) -> None:
-        super().__init__(tied=tied, soft_cap=soft_cap)
-        self.soft_cap = soft_cap
-        self.weight = None if tied else nn.Parameter(torch.zeros(vocab_size, hidden_size))
-
-    def forward(self, hidden: Tensor, table: Tensor) -> Tensor:
-        """hidden (n, D), the embedding table (V, D) -> (n, V) in the dtype of `hidden`."""
-        weight = table if self.weight is None else self.weight
-        logits = F.linear(hidden.to(weight.dtype), weight).to(hidden.dtype)
-        return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
-
-
 class VectorScore(Head):
     """Scores of a document's sentences from stored vectors and lexical features, without reading the text again.
 
@@ -204,55 +170,52 @@ class VectorScore(Head):
 
     def __init__(self, hidden_size: int, size: int = 96) -> None:
         super().__init__(size=size)
-        self.sentence = nn.Linear(hidden_size, size)
-        self.query = nn.Linear(hidden_size, size)
-        self.known = nn.Linear(len(_KNOWN), size)
-        self.middle = nn.Linear(size, size)
-        self.out = nn.Linear(size, 1)
-        self.direct = nn.Parameter(torch.zeros(len(_KNOWN)))
-        self.calibration: Tensor  # factor and summand
-        self.register_buffer("calibration", torch.tensor(UNFIT))
-        with torch.no_grad():  # the initial score is the sum of the z-scores of cosine and BM25
-            self.out.weight.zero_()
-            self.out.bias.zero_()
-            self.direct[[_KNOWN.index("z cosine"), _KNOWN.index("z BM25")]] = 1.0
+        self.sentence = self.new_linear(hidden_size, size)
+        self.query = self.new_linear(hidden_size, size)
+        self.known = self.new_linear(len(_KNOWN), size)
+        self.middle = self.new_linear(size, size)
+        self.out = self.new_linear(size, 1, fill=0.0)  # the initial score is the sum of the z-scores of cosine and BM25
+        self.direct = self.new_numbers([float(name in ("z cosine", "z BM25")) for name in _KNOWN])
+        self.calibration = self.new_numbers(UNFIT, fixed=True)  # factor and summand
 
-    def forward(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+    def forward(self, query: Array, vectors: Array, features: Array) -> Array:
         """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
-        return self.uncalibrated(query, vectors, features) * self.calibration[0] + self.calibration[1]
+        factor, summand = as_held(self.calibration, query)
+        return self.uncalibrated(query, vectors, features) * factor + summand
 
-    def uncalibrated(self, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+    def uncalibrated(self, query: Array, vectors: Array, features: Array) -> Array:
         """Return the scores of `forward` before calibration."""
         query, vectors, features = wide(query), wide(vectors), wide(features)
         if not len(vectors):
-            return query.new_zeros(0)
-        blocks = zip(vectors.split(_BLOCK), known(query, vectors, features).split(_BLOCK), strict=True)
-        projected = self.query(query)
-        return torch.cat([self.combine(projected, *block) for block in blocks])
+            return query[:0]
+        columns, projected = known(query, vectors, features), apply(self.query, query)
+        blocks = [slice(start, start + _BLOCK) for start in range(0, len(vectors), _BLOCK)]
+        return space(query).concatenate([self.combine(projected, vectors[block], columns[block]) for block in blocks])
 
-    def combine(self, query: Tensor, vectors: Tensor, known: Tensor) -> Tensor:
+    def combine(self, query: Array, vectors: Array, known: Array) -> Array:
         """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K) -> (S,)"""
-        hidden = F.gelu(4 * self.sentence(vectors) * query + self.known(known))
-        return 3 * self.out(F.gelu(self.middle(hidden)))[:, 0] + known @ self.direct
+        hidden = _gelu(4 * apply(self.sentence, vectors) * query + apply(self.known, known))
+        return 3 * apply(self.out, _gelu(apply(self.middle, hidden)))[:, 0] + known @ as_held(self.direct, known)
 
-    def parts(self, query: Tensor, vectors: Tensor, features: Tensor, row: int) -> dict[str, float]:
+    def parts(self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int) -> dict[str, float]:
         """Return summands of the score of sentence `row`: the score of an average sentence, with the mean of all inputs, and the
         Shapley value of each of `PARTS`: how much the score changes when its inputs become the sentence's, over all orders.
         """
         query, vectors, features = wide(query), wide(vectors), wide(features)
         columns, names = known(query, vectors, features), list(PARTS)
-        chosen = torch.tensor(list(itertools.product([False, True], repeat=len(names))))  # (2^parts, parts), all sets of parts
-        own = torch.zeros(len(chosen), columns.shape[1], dtype=torch.bool)  # the columns of the sentence itself
+        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))  # (2^parts, parts), all sets of parts
+        own = np.zeros((len(chosen), columns.shape[1]), bool)  # the columns of the sentence itself
         for part, name in enumerate(names):
             own[:, list(PARTS[name])] = chosen[:, part : part + 1]
-        mixed = torch.where(own, columns[row], columns.mean(0))
-        pairs = torch.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
-        scores = self.combine(self.query(query), pairs, mixed) * self.calibration[0] + self.calibration[1]
+        mixed = np.where(own, columns[row], columns.mean(0))
+        pairs = np.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
+        factor, summand = as_held(self.calibration, query)
+        scores = self.combine(apply(self.query, query), pairs, mixed) * factor + summand
         sums = {"average sentence": float(scores[0])}
         for part, name in enumerate(names):
-            others = chosen.sum(1) - chosen[:, part].long()
-            weight = torch.tensor([1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()], dtype=scores.dtype)
-            sums[name] = float((torch.where(chosen[:, part], weight, -weight) * scores).sum())
+            others = chosen.sum(1) - chosen[:, part]
+            weight = np.array([1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()], scores.dtype)
+            sums[name] = float((np.where(chosen[:, part], weight, -weight) * scores).sum())
         return sums
 
 
@@ -264,11 +227,11 @@ class VectorRelevance(Head):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(self.FEATURES, 1)
+        self.linear = self.new_linear(self.FEATURES, 1)
 
-    def forward(self, features: Tensor) -> Tensor:
+    def forward(self, features: Array) -> Array:
         """(n, 3) -> (n,)"""
-        return self.linear(wide(features))[:, 0]
+        return apply(self.linear, wide(features))[:, 0]
 
 
 UNFIT = [1.0, 0.0]  # factor and summand before a fit
@@ -276,13 +239,13 @@ _AROUND = 3  # sentences on each side in the mean of its last column
 _BLOCK = 1024  # sentences
 # The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of the means around them and the
 # `COLUMNS` (S, F), then the latter.
-_OF_VECTORS: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+_OF_VECTORS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "cosine": lambda cosine, around, features: cosine,
     "z cosine": lambda cosine, around, features: _standard(cosine),
     "z BM25": lambda cosine, around, features: _standard(features[:, list(COLUMNS).index("BM25 share")]),
-    "below best": lambda cosine, around, features: cosine - cosine.amax(),
-    "z before": lambda cosine, around, features: F.pad(_standard(cosine)[:-1], (1, 0)),
-    "z after": lambda cosine, around, features: F.pad(_standard(cosine)[1:], (0, 1)),
+    "below best": lambda cosine, around, features: cosine - cosine.max(),
+    "z before": lambda cosine, around, features: _concat(_zero(cosine), _standard(cosine)[:-1]),
+    "z after": lambda cosine, around, features: _concat(_standard(cosine)[1:], _zero(cosine)),
     "z around": lambda cosine, around, features: _standard(around),
 }
 _KNOWN = (*_OF_VECTORS, *COLUMNS)
@@ -298,39 +261,67 @@ _PART_COLUMNS = {
 PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.items()}
 
 
-def known(query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
+def known(query: Array, vectors: Array, features: Array) -> Array:
     """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features (S, F) -> (S, K)."""
-    cosine, around = vectors @ query, _cosines_around(query, vectors)
+    cosine, around, xp = vectors @ query, _cosines_around(query, vectors), space(query)
     columns = [column(cosine, around, features) for column in _OF_VECTORS.values()]
-    return torch.cat([torch.stack(columns, dim=1), features], dim=1)
+    return xp.concatenate([xp.stack(columns, 1), features], 1)
 
 
-def _cosines_around(query: Tensor, vectors: Tensor) -> Tensor:
+def _cosines_around(query: Array, vectors: Array) -> Array:
     """Return the cosine of the query and the mean of the vectors around each vector, (S,): in blocks that fit into caches."""
-    padded, cosines = F.pad(vectors, (0, 0, _AROUND, _AROUND)), []
+    xp, edge = space(query), vectors[:1] * 0
+    padded, cosines = xp.concatenate([edge] * _AROUND + [vectors] + [edge] * _AROUND), []
     for start in range(0, len(vectors), _BLOCK):
         block = padded[start : start + _BLOCK + 2 * _AROUND]
         count = len(block) - 2 * _AROUND
-        total = block[:count].clone()
-        for step in range(1, 2 * _AROUND + 1):  # in one order: equal neighborhoods have equal cosines
+        total = block[:count] + block[1 : 1 + count]
+        for step in range(2, 2 * _AROUND + 1):  # in one order: equal neighborhoods have equal cosines
             total += block[step : step + count]
-        cosines.append((F.normalize(total, dim=-1) * query).sum(-1))
-    return torch.cat(cosines)
+        cosines.append((normalize(total) * query).sum(-1))
+    return xp.concatenate(cosines)
 
 
-def _standard(x: Tensor) -> Tensor:
+def _concat(*parts: Array) -> Array:
+    return space(parts[0]).concatenate(parts)
+
+
+def _zero(x: Array) -> Array:
+    """Return one zero, (1,)."""
+    return x[:1] * 0
+
+
+def _standard(x: Array) -> Array:
     """Return z-scores; zeros if all values are equal."""
-    return (x - x.mean()) / (x.std(correction=0) + 1e-6)
+    return (x - x.mean()) / (space(x).std(x, correction=0) + 1e-6)
 
 
-def wide(x: Tensor) -> Tensor:
+def wide(x: Array) -> Array:
     """Return x in fp32, or unchanged if it is fp64."""
-    return x if x.dtype == torch.float64 else x.float()
+    if isinstance(x, np.ndarray):
+        return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+    return x if "float64" in str(x.dtype) else x.float()
 
 
-def score(logits: Tensor) -> Tensor:
-    """(n, 1 or 2) -> (n,): one output, or the second minus the first."""
-    return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
+def as_held(weight: Array, x: Array) -> Array:
+    """Return a weight as x is held: as an array for an array, in which case nothing is trained."""
+    return weight if type(weight) is np.ndarray or not isinstance(x, np.ndarray) else weight.detach().cpu().numpy()
+
+
+def apply(layer: Any, x: Array) -> Array:
+    """Return the output (..., N) of a linear layer for x (..., K)."""
+    return x @ as_held(layer.weight, x).T + as_held(layer.bias, x)
+
+
+def normalize(x: Array) -> Array:
+    """Return x (..., D) with vectors of unit length; zeros stay."""
+    if not isinstance(x, np.ndarray):
+        return space(x).nn.functional.normalize(x, dim=-1)
+    return x / np.maximum(np.sqrt(np.einsum("...d,...d->...", x, x)), 1e-12)[..., None]
+
+
+def _gelu(x: Array) -> Array:
+    return gelu(x) if isinstance(x, np.ndarray) else space(x).nn.functional.gelu(x)
 
 
 def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
@@ -339,12 +330,12 @@ def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
         raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
 
 
-def vector_head(pooling: Pooling) -> EndVector:
-    """Return the parameter-free head with this pooling."""
-    return next(cls() for cls in (EndVector, FirstVector, PlainMeanVector) if cls.pooling == pooling)
+def vector_head(pooling: Pooling) -> type[EndVector]:
+    """Return the class of the parameter-free head with this pooling."""
+    return next(cls for cls in (EndVector, FirstVector, PlainMeanVector) if cls.pooling == pooling)
 
 
-def head_kind(head: type[nn.Module]) -> str:
+def head_kind(head: type) -> str:
     """Return the name of a kind of head in config.json, such as "end_vector"."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower()
 
@@ -363,23 +354,22 @@ class LateInteraction(Head):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
-        self.weight = nn.Linear(hidden_size, 1)
-        self.mix = nn.Parameter(torch.tensor([8.0, 4.0, 8.0]))  # of the sentence's tokens, of those around it too, of means
-        with torch.no_grad():
-            self.weight.weight.zero_()
-            self.weight.bias.zero_()
+        self.weight = self.new_linear(hidden_size, 1, fill=0.0)
+        self.mix = self.new_numbers([8.0, 4.0, 8.0])  # of the sentence's tokens, of those around it too, of means
 
-    def weigh(self, hidden: Tensor, idf: Tensor) -> Tensor:
+    def weigh(self, hidden: Array, idf: Array) -> Array:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
-        return (idf + _LEAST_IDF) * self.weight(hidden)[:, 0].clamp(-3, 3).exp()
+        return (idf + _LEAST_IDF) * space(hidden).exp(apply(self.weight, hidden)[:, 0].clip(-3, 3))
 
-    def forward(self, query: Tensor, weights: Tensor, mean: Tensor, sentence: Tensor, around: Tensor) -> Tensor:
+    def forward(self, query: Array, weights: Array, mean: Array, sentence: Array, around: Array) -> Array:
         """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean (D,); the hidden vectors of the
         sentence (T, D) and of what is read with it (any, D) -> ().
         """
-        own = (F.normalize(sentence, dim=-1) @ query.T).amax(0)
-        seen = own if not len(around) else torch.maximum(own, (F.normalize(around, dim=-1) @ query.T).amax(0))
-        return torch.stack([own @ weights, seen @ weights, F.cosine_similarity(sentence.mean(0), mean, dim=0)]) @ self.mix
+        xp = space(query)
+        own = xp.amax(normalize(sentence) @ query.T, 0)
+        seen = own if not len(around) else xp.maximum(own, xp.amax(normalize(around) @ query.T, 0))
+        cosine = normalize(sentence.mean(0)) @ normalize(mean)
+        return xp.stack([own @ weights, seen @ weights, cosine]) @ as_held(self.mix, query)
 
 
 class PairJudge(LateInteraction):
@@ -392,12 +382,10 @@ class PairJudge(LateInteraction):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
-        self.middle, self.out = nn.Linear(2 * hidden_size, hidden_size), nn.Linear(hidden_size, 1)
-        with torch.no_grad():
-            self.out.weight.zero_()
-            self.out.bias.fill_(-12.0)  # about what the late interaction of an untrained encoder has
+        self.middle = self.new_linear(2 * hidden_size, hidden_size)
+        self.out = self.new_linear(hidden_size, 1, fill=-12.0)  # about what the late interaction of an untrained encoder has
 
-    def look(self, hidden: Tensor, idf: Tensor, asked: int, sentence: slice, around: Tensor) -> Tensor:
+    def look(self, hidden: Array, idf: Array, asked: int, sentence: slice, around: Array) -> Array:
         """Score a sequence ().
 
         Args:
@@ -407,8 +395,8 @@ class PairJudge(LateInteraction):
         """
         query, text = hidden[1 : 1 + asked], hidden[sentence]
         weights = self.weigh(query, idf)
-        met = self(F.normalize(query, dim=-1), weights / weights.sum(), query.mean(0), text, hidden[around])
-        return met + self.out(F.gelu(self.middle(torch.cat([hidden[0], text.mean(0)]))))[0]
+        met = self(normalize(query), weights / weights.sum(), query.mean(0), text, hidden[around])
+        return met + apply(self.out, _gelu(apply(self.middle, _concat(hidden[0], text.mean(0)))))[0]
 
 
 class Judge(LateInteraction):
@@ -419,15 +407,10 @@ class Judge(LateInteraction):
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
-        self.document = nn.Linear(self.FACTS, 1)
-        self.near = nn.Parameter(torch.tensor([0.0, 16.0, 2.0, 0.0]))  # of the first four facts, to choose among documents
-        self.calibration: Tensor  # factor and summand of a sentence's score
-        self.register_buffer("calibration", torch.tensor(UNFIT))
-        self.floor: Tensor  # the judge's score of a sentence that is not read again
-        self.register_buffer("floor", torch.tensor(4.0))
-        with torch.no_grad():
-            self.document.weight.zero_()
-            self.document.bias.zero_()
+        self.document = self.new_linear(self.FACTS, 1, fill=0.0)
+        self.near = self.new_numbers([0.0, 16.0, 2.0, 0.0])  # of the first four facts, to choose among documents
+        self.calibration = self.new_numbers(UNFIT, fixed=True)  # factor and summand of a sentence's score
+        self.floor = self.new_numbers(4.0, fixed=True)  # the judge's score of a sentence that is not read again
 
     def inside(self, scores: np.ndarray) -> np.ndarray:
         """Return the logits (S,) that sentences answer, if their document does, from the sums of both looks."""
@@ -435,23 +418,8 @@ class Judge(LateInteraction):
 
     def answers(self, facts: np.ndarray) -> float:
         """Return the logit that a document with these `FACTS` answers."""
-        return float(self.document(torch.from_numpy(facts).to(self.document.weight.dtype)))
+        return float(apply(self.document, facts.astype(np.float32))[0])
 
     def nearness(self, facts: np.ndarray) -> float:
         """Return what is added to the scores of a document's sentences when the best of several documents are read again."""
-        return float(torch.from_numpy(facts).to(self.near.dtype) @ self.near)
-
-
-@plain_numbers()
-def sentence_heads(vocab_size: int, hidden_size: int) -> dict[str, nn.Module]:
-    """Return fresh heads, by name, with which any encoder finds sentences (`Model.for_sentences`).
-
-    They add up what a sentence's vector and its words say, and the second look; nothing is calibrated. A passage begins with the
-    prompt for documents, a query with that for queries. A sentence's vector is the mean of its own tokens in the passage, and a
-    query's the mean of its tokens, also if the model pools the first token, which stands for the whole passage. The model's own
-    pooling makes the vectors of texts and passages.
-    """
-    with torch.random.fork_rng(devices=[]):  # the same weights each time
-        torch.manual_seed(0)
-        features = TokenFeatures(vocab_size, hidden_size)
-        return {"features": features, "sentences": VectorScore(hidden_size), "judge": Judge(hidden_size)}
+        return float(facts.astype(np.float32) @ as_held(self.near, facts))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from runnel.models.base import Model
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, Head
-from runnel.request import OpenRequest, Request, Result, as_leaf
+from runnel.request import OpenRequest, Request, Result
 from runnel.text.sentences import SentenceTokens
 
 
@@ -61,7 +61,7 @@ def mark_pair(
     `document` has distinct, sorted ids.
     """
     assert model.features is not None
-    idf = model.features.idf.cpu().numpy()
+    idf = model.features.static_idf
     marks = np.zeros((len(ids), MARKS), dtype=np.float32)
     marks[start : start + len(query)] = mark(query, document, idf, MARK_QUERY)
     terms, first = np.unique(query, return_index=True)
@@ -107,6 +107,11 @@ class UnitScores:
         lexical = torch.from_numpy(self._lexical[first : self.done]).to(hidden)
         scores: Tensor = self._head(_means(rows).to(hidden), hidden, other.to(hidden), lexical)
         return scores
+
+
+def as_leaf(tensor: Tensor) -> Tensor:
+    """Return the same tensor as a leaf, which collects gradients for a later backward pass of the tensor."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
 def _means(rows: Tensor) -> Tensor:

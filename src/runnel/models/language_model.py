@@ -21,7 +21,7 @@ from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
 from runnel.models.base import BUILT_IN, Model, load_model
-from runnel.models.heads import LmHead
+from runnel.models.torch_heads import LmHead
 from runnel.ops.backend import inference
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer

@@ -1,36 +1,28 @@
-"""Readers: how a model reads documents. Recurrent models carry a state through a text, encoders read it in passages of whole
-sentences, other transformers each passage as a text of its own.
+"""Readers: how a model reads documents. Encoders read them in passages of whole sentences; recurrent models, which carry a state
+through a text, and other transformers, which read each passage as a text of its own, are in `torch_readers.py`.
 
 One pass gives a document's vector and those of its passages; with a state, each is conditioned on the text before it. For long
 documents the pass also returns the state before the last passage: if text is appended later, reading resumes there.
 
-P  passages   d  width of the vectors   D  width of hidden vectors
+P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
 """
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from runnel.backbones.encoder.model import lay_out, passage_bounds
-from runnel.backbones.state import State
-from runnel.errors import InputError, StateError
-from runnel.models.base import Model
-from runnel.models.container import pack, unpack
-from runnel.models.memory import DocumentState, Remembered, StateScorer
-from runnel.models.scanner import Scanner
-from runnel.models.sentence_vectors import SentenceSums, VectorScorer
-from runnel.models.stream import PassageStream, StateStream, Stream
-from runnel.request import Progress, Request, Result, TokenCount
+from runnel.backbones.encoder.layout import lay_out
+from runnel.errors import InputError
+from runnel.models.heads import normalize
+from runnel.models.memory import Remembered
+from runnel.models.sentence_vectors import SentenceSums
+from runnel.models.stream import PassageStream, Stream
+from runnel.request import Array, Progress, Request, Result, TokenCount, space
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import read_sentences, sentence_of_tokens, split_sentences, whole_spans
@@ -39,7 +31,6 @@ from runnel.text.tokenizer import Encoded
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
-log = logging.getLogger("runnel")
 Documents = Sequence[str | DocumentText]
 
 
@@ -92,11 +83,11 @@ class Reader(ABC):
         row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers())
         return row.ids, row.places
 
-    def _vectors(self, pooled: Sequence[Tensor]) -> list[np.ndarray]:
+    def _vectors(self, pooled: Sequence[Array]) -> list[np.ndarray]:
         """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for each."""
         if not pooled:
             return []
-        vectors = self.embedder.vectors(torch.cat(list(pooled)))
+        vectors = self.embedder.vectors(space(pooled[0]).concatenate(list(pooled)))
         return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])
 
 
@@ -133,150 +124,6 @@ def read_documents(
     return embedder.reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
 
 
-@dataclass(eq=False)
-class _Reading:
-    """A document in progress. The last passage starts at token `split`, reading starts at token `begin`."""
-
-    ids: np.ndarray
-    spans: np.ndarray
-    starts: np.ndarray  # (P,) tokens
-    ends: np.ndarray
-    begin: int = 0
-    split: int = 0
-    state: State | None = None
-    total: float = 0.0  # sum of the weights of all tokens before `begin`, later before `split`
-    sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
-    known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
-    saved: bytes | None = None
-    memory: Remembered | None = None
-    text: str = ""
-
-
-class StateReader(Reader):
-    """A reader with a recurrent model."""
-
-    stream = StateStream
-
-    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
-        readings = list(self._prepare(list(map(text_of, documents)), options))
-        for reading, before in zip(readings, saved, strict=True):
-            if before is not None:
-                self._resume(reading, before)
-        read = [len(reading.ids) - reading.begin for reading in readings]
-        count, engine = TokenCount(options.progress), self.model.engine
-        first = [reading for reading in readings if reading.split > reading.begin]
-        for result in engine.map([self._request(each, each.split, keep_state=True) for each in first], count.add):
-            self._take(result)
-            result.tag.state, result.tag.begin = result.state, result.tag.split
-        for reading in readings:
-            if reading.split:
-                reading.saved = self._dump(reading)
-        requests = [self._request(each, len(each.ids), keep_state=options.remember) for each in readings]
-        for result in engine.map(requests, count.add):
-            after = self._take(result)
-            if result.state is not None:
-                result.tag.memory = self._remembered(result.tag, result.state, after)
-        pooled: list[Tensor] = []
-        for reading in readings:
-            assert reading.known is not None and reading.sum is not None
-            pooled.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
-        return [
-            ReadDocument(vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory)
-            for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
-        ]
-
-    def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
-        """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
-        model, template = self.model, self.model.templates["document"]
-        prompt = model.prompts.get("document", "")
-        encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
-        for text, one in zip(texts, encoded, strict=True):
-            rendered, sentences = template.render(model.tokenizer, document=one.ids), split_sentences(text)
-            own = one.shifted(-len(prompt))  # the prompt has negative offsets
-            bounds = sentence_of_tokens(sentences, own)
-            bounds[0] = np.searchsorted(own.starts, 0)
-            chosen = passage_bounds(bounds, options.passage_tokens)
-            tokens = bounds[chosen] + rendered.slices["document"].start
-            spans = _passage_spans(text, sentences, chosen)
-            reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:], text=text)
-            if len(rendered.ids) >= options.save_from and len(chosen) > 2:
-                reading.split = int(tokens[-2])
-            yield reading
-
-    def _resume(self, reading: _Reading, saved: bytes) -> None:
-        """Continue from an earlier reading if this document begins like that one and the saved data is not damaged."""
-        try:
-            values = unpack(saved, "the state of an earlier reading", self.model.backbone.fingerprint())
-            at, count = int(values["at"]), len(values["known"])
-            state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
-            state.check(self.model.backbone.state_shapes())
-            known, total, sums, depends = values["known"], float(values["total"]), values["sum"], values["depends"].tolist()
-        except (StateError, KeyError, IndexError) as error:
-            log.warning("%s; reading the document from the start", error)
-            return
-        if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
-            return
-        if depends != _dependencies(reading, at, count):
-            return
-        reading.state, reading.begin = state, at
-        reading.known, reading.sum, reading.total = known, sums, total
-
-    def _dump(self, reading: _Reading) -> bytes:
-        assert reading.state is not None and reading.known is not None and reading.sum is not None
-        values = {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
-        values |= {
-            "tokens": reading.state.tokens,
-            "at": torch.tensor([reading.split]),
-            "known": reading.known,
-            "sum": reading.sum,
-        }
-        values["total"] = torch.tensor([reading.total], dtype=torch.float64)
-        values["depends"] = torch.tensor(_dependencies(reading, reading.split, len(reading.known)))
-        return pack(values, self.model.backbone.fingerprint())
-
-    def _request(self, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
-        """Return the request for tokens `begin` to `stop`, which pools their passages, the tokens after the last, and all."""
-        inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
-        starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
-        ids = reading.ids[reading.begin : stop]
-        total = len(ids)
-        starts, ends = np.append(starts, [min(ends[-1], total - 1), 0]), np.append(ends, [total, total])
-        request = Request(ids, state=reading.state, keep_state=keep_state, tag=reading)
-        if self.embedder.pooling == "mean":
-            return replace(request, ranges=np.stack([starts, ends], axis=1))
-        return replace(request, positions=ends - 1)
-
-    def _take(self, result: Result) -> Tensor:
-        """Add a result to its document: passages, and the total to the running sum. Return the pooled tokens after them (D,)."""
-        reading: _Reading = result.get().tag
-        if self.embedder.pooling == "mean":
-            pooled, whole = result.means, result.sums[-1]
-            reading.sum = whole if reading.sum is None else reading.sum + whole
-            reading.total += float(result.totals[-1])
-        else:
-            pooled = result.hidden
-            reading.sum, reading.total = pooled[-1].double(), 1.0  # the hidden vector at the last token so far
-        reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
-        return pooled[-2]
-
-    def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
-        """Make the remembered document from the end state, as the reranker: with the mean from the document's first token on."""
-        assert reading.known is not None
-        edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
-        weight = self.model.weight.numpy()[reading.ids].astype(np.float64)
-        totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
-        parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
-        document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])
-        return DocumentState.keep(reading.text, state, (totals @ parts / totals.sum()).float(), document, "int8")
-
-
-def _dependencies(reading: _Reading, at: int, count: int) -> list[int]:
-    """Return a digest of everything that the state and the first `count` passages, up to token `at`, depend on."""
-    digest = hashlib.blake2b(reading.ids[:at].astype("<i4").tobytes(), digest_size=20)
-    digest.update(reading.starts[:count].astype("<i8").tobytes())
-    return list(digest.digest())
-
-
 class PassageReader(Reader):
     """A reader with an encoder; each passage gets the vector of its text alone."""
 
@@ -296,14 +143,16 @@ class PassageReader(Reader):
             blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
             ranges = np.concatenate([blocks, [[0, len(row.ids)]]]) if mean else None
             positions = None if mean else blocks[:, 0] if self.embedder.pooling == "cls" else blocks[:, 1] - 1
-            spans = _passage_spans(text, tokens.spans, row.passages)
-            requests.append(Request(row.ids, positions, ranges, take=sums.take if options.remember else None, tag=(spans, sums)))
+            spans = passage_spans(text, tokens.spans, row.passages)
+            take = sums.take if options.remember else None
+            requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
         results = (model.sentence_engine(texts=True) if options.remember else model.engine).run(
             requests, TokenCount(options.progress).add
         )
         read = []
         pooled = [
-            result.means[:, :width] if self.embedder.pooling == "mean" else _with_whole(result, width) for result in results
+            np.asarray(result.means)[:, :width] if self.embedder.pooling == "mean" else _with_whole(result, width)
+            for result in results
         ]
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
@@ -312,42 +161,14 @@ class PassageReader(Reader):
         return read
 
 
-def _with_whole(result: Result, width: int) -> Tensor:
+def _with_whole(result: Result, width: int) -> np.ndarray:
     """Return the pooled token of each passage and, for the document, their mean weighted by the passages' tokens, (P+1, D)."""
-    first, (_, sums) = result.get().hidden[:, :width], result.tag
-    counts = torch.from_numpy(np.diff(sums.layout.edges)).to(first.dtype)
-    unit = torch.nn.functional.normalize(first, dim=-1)
-    return torch.cat([first, counts[None] @ unit])
+    first, (_, sums) = np.asarray(result.get().hidden)[:, :width], result.tag
+    counts = np.diff(sums.layout.edges).astype(np.float32)
+    return np.concatenate([first, counts[None] @ normalize(first)])
 
 
-class WholeReader(Reader):
-    """A reader with a transformer: its first token represents the text that it begins, and no other."""
-
-    stream = StateStream  # raises: it has no state
-
-    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
-        model = self.model
-        template, prompt = model.templates["document"], "document" if "document" in model.prompts else None
-        most, longest = options.passage_tokens, model.backbone.longest_text
-        if longest is not None:
-            around = len(next(self.embedder.render(["a"], prompt=prompt)))  # the prompt and special tokens, and "a"
-            most = min(most, longest - around)
-        spans, rows, counts, texts = [], [], [], list(map(text_of, documents))
-        for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
-            sentences = split_sentences(text)
-            spans.append(_passage_spans(text, sentences, passage_bounds(sentence_of_tokens(sentences, encoded), most)))
-            read = list(self.embedder.render((text[start:end] for start, end in spans[-1]), prompt=prompt))
-            rows += read
-            counts.append(np.array([len(row) for row in read]))
-        vectors, out = self.embedder.encode_rows(rows, options.progress), []
-        for one, count in zip(spans, counts, strict=True):
-            own = np.stack(list(itertools.islice(vectors, len(count))))
-            mean, tokens = count.astype(np.float32) @ own, int(count.sum())
-            out.append(ReadDocument(mean / np.linalg.norm(mean), one, own, tokens, tokens, None, None))
-        return out
-
-
-def _passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Return the characters (P, 2) of passages that begin with the `chosen` sentences (P+1,); they tile the text."""
     edges = np.append(sentences[:, 0], len(text))[chosen]
     return np.stack([edges[:-1], edges[1:]], axis=1)
@@ -355,26 +176,9 @@ def _passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.n
 
 def reader_of(embedder: Embedder) -> Reader:
     """Return the reader for an embedder's model."""
-    return {None: WholeReader, 1: StateReader}.get(embedder.model.backbone.block, PassageReader)(embedder)
+    block = embedder.model.backbone.block
+    if block is None or block == 1:
+        from runnel.models.torch_readers import StateReader, WholeReader
 
-
-def document_scorer(model: Model) -> StateScorer | VectorScorer:
-    """Return what remembers documents and scores them."""
-    vectors = stores_vectors(model, "rerank")
-    return VectorScorer(model, passages=model.backbone.own_sentences) if vectors else StateScorer(model)
-
-
-def sentence_scorer(model: Model) -> Scanner | VectorScorer:
-    """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
-    able = model.for_sentences
-    return VectorScorer(able) if stores_vectors(able, "sentences") else Scanner(able)
-
-
-def stores_vectors(model: Model, job: str) -> bool:
-    """Return whether a job's head scores vectors of a document, which is read once for all queries."""
-    return model.head(job).inputs == "vectors"
-
-
-def has_sentence_layers(model: Model) -> bool:
-    """Return whether layers of their own read sentences for a head over their vectors."""
-    return stores_vectors(model, "sentences") and model.backbone.own_sentences
+        return WholeReader(embedder) if block is None else StateReader(embedder)
+    return PassageReader(embedder)

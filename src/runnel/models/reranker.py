@@ -11,25 +11,28 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
-import torch
 
-from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
-from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
-from runnel.models.readers import document_scorer
-from runnel.ops.backend import inference
+from runnel.models.sentence_vectors import VectorScorer
 from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.work import top
+
+if TYPE_CHECKING:
+    import torch
+
+    from runnel.backbones.state import State
+    from runnel.models.document_states import StateScorer
+    from runnel.models.items import Item
 
 log = logging.getLogger("runnel")
 
@@ -44,7 +47,7 @@ class Reranker:
         expect_loaded(model, "Reranker")
         self.model = model
         self._head = model.head("rerank")
-        self.scorer = document_scorer(model)
+        self.scorer = _document_scorer(model)
         self._template, self.remembers = self.scorer.template, self.scorer.remembers
         self.truncated = 0  # documents cut by `max_tokens` in the last call
 
@@ -62,7 +65,7 @@ class Reranker:
             CheckpointError: the model is missing or has no rerank head.
             InputError: the template is unknown.
         """
-        return cls(load_model(name, dtype, device, template=template, job="rerank"))
+        return cls(load_model(name, dtype, device, template=template, job="rerank", arrays=True))
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -203,6 +206,8 @@ class Reranker:
     ) -> Iterator[Request]:
         """Yield a request for each text, given with its ids; `counts` counts the documents with this text."""
         tokenizer = self.model.tokenizer
+        from runnel.models.items import Item
+
         start: State | None = None
         template = self._template
         if template.fields[0] == "query" and self.model.backbone.recurrent:
@@ -221,6 +226,8 @@ class Reranker:
 
     def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
+        from runnel.models.items import Item, mark_pair
+
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
         ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
         if self._head.inputs != "matches":
@@ -231,6 +238,9 @@ class Reranker:
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
 
     def _score(self, result: Result) -> float:
+        from runnel.models.items import unit_scores
+        from runnel.ops.backend import inference
+
         with inference():
             return float(unit_scores(self._head, result)[0])
 
@@ -255,3 +265,12 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
     for name, item in items:
         document = item if isinstance(item, Document) else Document(name, item.text if isinstance(item, DocumentText) else item)
         yield document.id, item if isinstance(item, DocumentText) else document.text
+
+
+def _document_scorer(model: Model) -> StateScorer | VectorScorer:
+    """Return what remembers documents and scores them."""
+    if model.stores_vectors("rerank"):
+        return VectorScorer(model, passages=model.backbone.own_sentences)
+    from runnel.models.document_states import StateScorer
+
+    return StateScorer(model)

@@ -19,10 +19,10 @@ from torch import Tensor
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
+from runnel.models.document_states import DocumentState
 from runnel.models.heads import MARK_DOCUMENT, MARKS
 from runnel.models.items import Item, UnitScores, mark
 from runnel.models.lexical import piece_features
-from runnel.models.memory import DocumentState
 from runnel.models.sentence_vectors import Scored, no_vectors_error
 from runnel.records import expect_text
 from runnel.request import OpenRequest, Progress, Request, TokenCount
@@ -56,7 +56,7 @@ class Scanner:
                 f"{template}; use a recurrent model"
             )
         self._prefix, self.template = template.before("document"), template.starting_at("document")
-        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.idf.cpu().numpy()
+        self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
 
     def read_query(self, query: str) -> ScannedQuery:
         query_ids, ids, place = self.prefix(query)

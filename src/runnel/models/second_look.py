@@ -15,15 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from runnel.backbones.encoder.model import whole_tokens
+from runnel.backbones.encoder.layout import whole_tokens
 from runnel.models.base import Model
-from runnel.models.heads import Judge, PairJudge
+from runnel.models.heads import Judge, PairJudge, normalize
 from runnel.models.lexical import COLUMNS
-from runnel.ops.backend import inference
-from runnel.request import Request
+from runnel.request import Array, Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
 from runnel.work import top
 
@@ -145,11 +142,11 @@ def lay_around(
     return np.concatenate(row).astype(np.int32), first, first + len(text)
 
 
-def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> Tensor:
+def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> np.ndarray:
     """Return (T,) bool: what is read with a sentence, without markers and the first `before` tokens."""
     around = ~np.isin(row, markers)
     around[:before] = around[sentence] = False
-    return torch.from_numpy(around)
+    return around
 
 
 def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
@@ -192,10 +189,9 @@ class Judging:
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
         floor, together = float(self._head.floor), np.zeros(len(chosen))
-        with inference():
-            apart = self._judge(chosen)
-            if self._pair is not None and chosen:
-                together = self._judge_pairs(self._pair, chosen, apart)
+        apart = self._judge(chosen)
+        if self._pair is not None and chosen:
+            together = self._judge_pairs(self._pair, chosen, apart)
         if not self._head.calibrated:
             apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
             floor = float(apart.min(initial=0.0))
@@ -230,13 +226,13 @@ class Judging:
         hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
         own = np.zeros(len(query), np.float32)
         own[1 + len(prompt) : -1] = 1
-        weights = self._head.weigh(hidden[0], torch.from_numpy(self._model.words.idf[query])) * torch.from_numpy(own)
-        asked = torch.nn.functional.normalize(hidden[0], dim=-1), weights / weights.sum(), hidden[0].mean(0)
+        weights = self._head.weigh(hidden[0], self._model.words.idf[query]) * own
+        asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
             around = _around(row, before, slice(first, last), (begin, end))
             found.append(self._head(*asked, vectors[first:last], vectors[around]))
-        return torch.stack(found).double().numpy()
+        return np.array(found, np.float64)
 
     def _judge_pairs(self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray) -> np.ndarray:
         """Return what the pair layers say of each sentence, (n,), at least one: of the best before, and the least of that for the
@@ -247,11 +243,11 @@ class Judging:
         begin, end = self._model.tokenizer.markers()
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         rows = [self._row(look, sentence, begin, end, asked) for look, sentence in (chosen[i] for i in best)]
-        idf, found = torch.from_numpy(self._model.words.idf[asked]), []
+        idf, found = self._model.words.idf[asked], []
         for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
             around = _around(row, 1 + len(asked), slice(first, last), (begin, end))
             found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
-        judged = torch.stack(found).double().numpy()
+        judged = np.array(found, np.float64)
         values = np.full(len(chosen), judged.min())
         values[best] = judged
         return values
@@ -268,19 +264,19 @@ class Judging:
         titles = np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in above)])
         return lay_around(look.ids, look.bounds, sentence, titles, longest, (begin, end), prompt)
 
-    def _read(self, rows: Sequence[np.ndarray], form: Literal["judge", "pair"]) -> list[Tensor]:
+    def _read(self, rows: Sequence[np.ndarray], form: Literal["judge", "pair"]) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
         vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
 
         def request(row: np.ndarray, into: np.ndarray) -> Request:
-            def take(start: int, hidden: Tensor) -> None:
-                into[start : start + len(hidden)] = hidden.numpy()
+            def take(start: int, hidden: Array) -> None:
+                into[start : start + len(hidden)] = np.asarray(hidden)
 
             return Request(row, (), take=take)
 
         for result in self._model.judge_engine(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
             result.get()
-        return [torch.from_numpy(one) for one in vectors]
+        return vectors
 
     def _conclude(self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float) -> SecondLook:
         """Return the final scores of a document.

@@ -11,20 +11,24 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
 
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
-from runnel.models.readers import sentence_scorer, spans_in
-from runnel.models.sentence_vectors import Scored, SentenceVectors, no_vectors_error, sentence_tokens
+from runnel.models.readers import spans_in
+from runnel.models.sentence_vectors import Scored, SentenceVectors, VectorScorer, no_vectors_error, sentence_tokens
 from runnel.records import Sentence, expect_count, expect_loaded, expect_series
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans
+
+if TYPE_CHECKING:
+    import torch
+
+    from runnel.models.scanner import Scanner
 
 Documents = Iterable[str | DocumentText | SentenceVectors]  # texts, those with their headings, those from `remember`
 
@@ -54,7 +58,7 @@ class SentenceRetriever:
         Raises:
             CheckpointError: the model is missing or has no sentence head.
         """
-        return cls(load_model(name, dtype, device))
+        return cls(load_model(name, dtype, device, arrays=True))
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -267,3 +271,13 @@ def _check_units(document: object, unit: object, spans: object = None, window: o
     chosen = [name for name, value in choices.items() if value is not None]
     if len(chosen) > 1:
         raise InputError(f"{' and '.join(chosen)} both say what to score; give only one of them, with the text of the document")
+
+
+def sentence_scorer(model: Model) -> Scanner | VectorScorer:
+    """Return what scores the sentences of documents; an encoder without a head for them gets fresh heads."""
+    able = model.for_sentences
+    if able.stores_vectors("sentences"):
+        return VectorScorer(able)
+    from runnel.models.scanner import Scanner
+
+    return Scanner(able)

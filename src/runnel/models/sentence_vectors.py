@@ -13,20 +13,17 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.model import lay_out, passages_of
+from runnel.backbones.config import Blocks
+from runnel.backbones.encoder.layout import lay_out, passages_of
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore
+from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
 from runnel.models.memory import Memory, Precision, Remembered
 from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
-from runnel.ops.backend import inference
 from runnel.records import Sentence, expect_text, probability
-from runnel.request import Progress, RangeSums, Request, TokenCount
+from runnel.request import Array, Progress, RangeSums, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
@@ -71,17 +68,18 @@ class SentenceVectors(Remembered):
     def __len__(self) -> int:
         return len(self.spans)
 
-    def sums(self) -> Tensor:
-        """Return the sums of hidden vectors, (S, D) fp32."""
+    def sums(self) -> np.ndarray:
+        """Return the sums of hidden vectors, (S, D) float32."""
         return _wide(self.vectors, self.scales)
 
-    def passage_sums(self, backbone: Backbone, prompt: int = 0) -> Tensor:
-        """Return the sums of the hidden vectors of each passage as a text, (P, D) fp32. `prompt`: tokens of the prompt."""
+    def passage_sums(self, backbone: Blocks, prompt: int = 0) -> np.ndarray:
+        """Return the sums of the hidden vectors of each passage as a text, (P, D) float32. `prompt`: tokens of the prompt."""
         if self.passages is not None:
             return _wide(*self.passages)
-        return torch.from_numpy(np.add.reduceat(self.sums().numpy(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]))
+        sums: np.ndarray = np.add.reduceat(self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1])
+        return sums
 
-    def arrays(self) -> Mapping[str, Tensor | np.ndarray]:
+    def arrays(self) -> Mapping[str, np.ndarray]:
         values = {name: getattr(self, name) for name in _ARRAYS}
         values["ids"] = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
         for name in ("spans", "bounds"):
@@ -90,9 +88,9 @@ class SentenceVectors(Remembered):
         return values | dict(zip(_PASSAGES, self.passages or (), strict=False))
 
     @classmethod
-    def of(cls, text: str, arrays: Mapping[str, Tensor]) -> SentenceVectors:
-        spans, ids, bounds, vectors, scales, kinds = (arrays[name].numpy() for name in _ARRAYS)
-        passages = (arrays[_PASSAGES[0]].numpy(), arrays[_PASSAGES[1]].numpy()) if _PASSAGES[0] in arrays else None
+    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> SentenceVectors:
+        spans, ids, bounds, vectors, scales, kinds = (arrays[name] for name in _ARRAYS)
+        passages = (arrays[_PASSAGES[0]], arrays[_PASSAGES[1]]) if _PASSAGES[0] in arrays else None
         wide = spans.astype(np.int64), ids.astype(np.int32), bounds.astype(np.int64)
         return cls(text, *wide, vectors, scales, kinds, passages)
 
@@ -109,19 +107,20 @@ class SentenceSums:
         self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
         inside = np.zeros(len(row.ids), np.float32)
         inside[row.places] = 1  # not the markers and prompts
-        weights, self._tokens = torch.from_numpy(inside), tokens
+        self._tokens = tokens
         sentences, blocks = np.stack([row.starts, row.ends], axis=1)[full], np.stack([row.edges[:-1], row.edges[1:]], axis=1)
-        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, weights, full)
+        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, inside, full)
         self._passages: _Rounded | None = None
         if passages:
-            self._passages = _Rounded(len(blocks), backbone.hidden_size, blocks, weights, np.arange(len(blocks)))
+            self._passages = _Rounded(len(blocks), backbone.hidden_size, blocks, inside, np.arange(len(blocks)))
 
-    def take(self, start: int, hidden: Tensor) -> None:
+    def take(self, start: int, hidden: Array) -> None:
         """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
+        read = np.asarray(hidden)
         if self._passages is not None:
-            whole, hidden = hidden.chunk(2, dim=1)
+            whole, read = np.hsplit(read, 2)
             self._passages.add(start, whole)
-        self._sentences.add(start, hidden)
+        self._sentences.add(start, read)
 
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
@@ -134,25 +133,25 @@ class SentenceSums:
 class _Rounded:
     """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
 
-    def __init__(self, count: int, width: int, ranges: np.ndarray, weights: Tensor, places: np.ndarray) -> None:
+    def __init__(self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray) -> None:
         """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
         self.vectors, self.scales = np.zeros((count, width), dtype=np.int8), np.zeros(count, dtype=np.float32)
         self._sums, self._weights, self._places = RangeSums(ranges), weights, places
 
-    def add(self, start: int, hidden: Tensor) -> None:
+    def add(self, start: int, hidden: np.ndarray) -> None:
         stop = start + len(hidden)
         self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
         first, complete = self._sums.take_complete()
-        places, sums = self._places[first : first + len(complete)], complete[:, :-1].float()
-        scale = sums.abs().amax(dim=-1, keepdim=True) / _WIDEST
-        self.vectors[places] = (sums / scale.clamp(min=torch.finfo(torch.float32).tiny)).round().to(torch.int8).numpy()
-        self.scales[places] = scale[:, 0].numpy()
+        places, sums = self._places[first : first + len(complete)], complete[:, :-1].astype(np.float32)
+        scale = np.abs(sums).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
+        self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(np.int8)
+        self.scales[places] = scale[:, 0]
 
 
-def _wide(vectors: np.ndarray, scales: np.ndarray) -> Tensor:
+def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
     wide = vectors.astype(np.float32)
     wide *= scales[:, None]
-    return torch.from_numpy(wide)
+    return wide
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +203,8 @@ class VectorQuery:
     """A query that has been read: its ids, its vector (D,) for sentences, and the one for passages and whole documents."""
 
     ids: np.ndarray
-    vector: Tensor
-    text: Tensor
+    vector: np.ndarray
+    text: np.ndarray
 
 
 class VectorScorer:
@@ -237,7 +236,7 @@ class VectorScorer:
         """Read queries, in order."""
         for result in self.model.sentence_engine(texts=self._passages).map(map(self._query_request, queries)):
             done, width = result.get(), self.model.backbone.hidden_size
-            vectors = torch.nn.functional.normalize(done.means[0].unflatten(0, (-1, width)), dim=-1)
+            vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
     def _query_request(self, query: str) -> Request:
@@ -276,7 +275,6 @@ class VectorScorer:
         """Read documents to remember them; `precision` is of states, which there are none of."""
         return self.read(sentence_tokens(self.model, self.template, documents), progress)
 
-    @inference()
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
         if not len(memory):
@@ -287,7 +285,7 @@ class VectorScorer:
                 raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
             features.append(relevance_features(asked, document, self.model.words, self.model.backbone, prompt))
             empty.append(not len(document.ids))
-        scores: np.ndarray = self.model.head("rerank")(torch.from_numpy(np.stack(features))).numpy()
+        scores: np.ndarray = self.model.head("rerank")(np.stack(features))
         return np.where(empty, np.float32(WITHOUT_TOKENS), scores)
 
     def look(self, query: VectorQuery, document: SentenceVectors) -> Scored:
@@ -296,9 +294,8 @@ class VectorScorer:
         full, vectors, features = self.inputs(query, document)
         evidence = np.zeros(FACTS)
         if full.any():
-            with inference():
-                plain[full] = self._head(query.vector, vectors, features).numpy()
-                evidence = document_facts(plain[full], (vectors @ query.vector).numpy(), features.numpy())
+            plain[full] = self._head(query.vector, vectors, features)
+            evidence = document_facts(plain[full], vectors @ query.vector, features)
         look = first_look(query.ids, document, plain, evidence, lead=self.judging is not None)
         return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
 
@@ -307,17 +304,15 @@ class VectorScorer:
         full, vectors, features = self.inputs(query, document)
         if not full[index]:
             return {}
-        with inference():
-            return self._head.parts(query.vector, vectors, features, int(np.count_nonzero(full[:index])))
+        return self._head.parts(query.vector, vectors, features, int(np.count_nonzero(full[:index])))
 
-    def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, Tensor, Tensor]:
+    def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return which sentences have a token (S,), their n unit vectors (n, D), and their features (n, F)."""
         full = np.diff(document.bounds) > 0
         if not full.any():
-            return full, torch.zeros(0, document.vectors.shape[1]), torch.zeros(0, FEATURES)
+            return full, np.zeros((0, document.vectors.shape[1]), np.float32), np.zeros((0, FEATURES), np.float32)
         features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
-        sums = document.sums() if full.all() else document.sums()[torch.from_numpy(full)]
-        return full, torch.nn.functional.normalize(sums, dim=-1, out=sums), torch.from_numpy(features)
+        return full, normalize(document.sums() if full.all() else document.sums()[full]), features
 
 
 def no_vectors_error(model: Model) -> InputError:
@@ -329,12 +324,12 @@ def no_vectors_error(model: Model) -> InputError:
 
 
 def relevance_features(
-    query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Backbone, prompt: int = 0
+    query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Blocks, prompt: int = 0
 ) -> np.ndarray:
     """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token. `prompt`: its tokens."""
     if not len(document.ids):
         return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
     passages = document.passage_sums(backbone, prompt)
-    vectors = torch.nn.functional.normalize(torch.cat([passages, passages.sum(0, keepdim=True)]), dim=-1)
+    vectors = normalize(np.concatenate([passages, passages.sum(0, keepdims=True)]))
     *cosines, whole = (vectors @ query.text).tolist()
     return np.array([max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32)

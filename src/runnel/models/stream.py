@@ -14,16 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from runnel.backbones.encoder.model import Layout, lay_out, whole_tokens
-from runnel.backbones.state import State
+from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.models.container import damage_in_state, pack, unpack
 from runnel.records import expect_text
-from runnel.request import Request, Result
+from runnel.request import Array, Request
 from runnel.text.sentences import SentenceTokens, read_sentences
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ class Stream(ABC):
 
     def __init__(self, embedder: Embedder, prompt: str = "") -> None:
         self._embedder, self._model = embedder, embedder.model
-        self._sum = torch.zeros(self._model.backbone.hidden_size, dtype=torch.float64)  # of hidden vectors so far
+        self._sum = np.zeros(self._model.backbone.hidden_size)  # of hidden vectors so far
         self._empty = True  # nothing has been fed that has a token; the prompt does not count
         self._start(self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt)
 
@@ -71,7 +68,7 @@ class Stream(ABC):
 
     def save(self, path: str | Path) -> None:
         """Write everything needed to continue to one file (atomically)."""
-        values = {"sum": self._sum, "empty": torch.tensor(self._empty), **self._values()}
+        values = {"sum": self._sum, "empty": np.array(self._empty), **self._values()}
         write(Path(path), pack(values, self._model.backbone.fingerprint(), "stream"))
 
     @classmethod
@@ -96,67 +93,15 @@ class Stream(ABC):
     def _add(self, text: str) -> None: ...
 
     @abstractmethod
-    def _pooled(self) -> Tensor:
+    def _pooled(self) -> Array:
         """Return what the head makes a vector of, (1, D)."""
 
     @abstractmethod
-    def _values(self) -> Mapping[str, Tensor | bytes]:
+    def _values(self) -> Mapping[str, np.ndarray | bytes]:
         """Return what `_restore` needs."""
 
     @abstractmethod
-    def _restore(self, values: Mapping[str, Tensor]) -> None: ...
-
-
-class StateStream(Stream):
-    """The stream of a recurrent model: the end marker and the last unsettled word are read on a copy of the state."""
-
-    def _start(self, lead: str) -> None:
-        backbone = self._model.backbone
-        backbone.check_whole(torch.zeros(1), continues=not backbone.recurrent)
-        self._tokens, self._state = self._model.tokenizer.stream(), backbone.new_state(1)
-        self._total = 0.0
-        self._last = torch.full((1, len(self._sum)), torch.nan)  # hidden vector of the last token, once one has been read here
-        template = self._model.templates["document"]
-        self._rest = template.starting_at("document")
-        self._advance(template.before("document").render(self._model.tokenizer).ids)
-        self._add(lead)
-
-    @property
-    def tokens(self) -> int:  # type: ignore[override]
-        return int(self._state.tokens[0])
-
-    def _add(self, text: str) -> None:
-        self._advance(self._tokens.feed(text).ids)
-
-    def _pooled(self) -> Tensor:
-        tail = self._rest.render(self._model.tokenizer, document=self._tokens.peek().ids).ids
-        total, weight, last = self._sum, self._total, self._last
-        if len(tail):
-            result = self._read(tail)
-            total, weight, last = total + result.sums[0], weight + float(result.totals[0]), result.hidden
-        return (total / weight).float()[None] if self._embedder.pooling == "mean" else last
-
-    def _values(self) -> Mapping[str, Tensor | bytes]:
-        values = {f"state.{name}": tensor for name, tensor in self._state.tensors.items()} | {"tokens": self._state.tokens}
-        return {**values, "total": torch.tensor(self._total, dtype=torch.float64), "pending": self._tokens.save().encode()}
-
-    def _restore(self, values: Mapping[str, Tensor]) -> None:
-        state = {name: values[f"state.{name}"].to(tensor) for name, tensor in self._state.tensors.items()}
-        self._state = State(state, values["tokens"]).check(self._model.backbone.state_shapes())
-        self._total = float(values["total"])
-        self._tokens.restore(values["pending"].numpy().tobytes().decode())
-
-    def _advance(self, ids: np.ndarray) -> None:
-        if len(ids):
-            result = self._read(ids)
-            assert result.state is not None
-            self._state, self._last = result.state, result.hidden
-            self._sum, self._total = self._sum + result.sums[0], self._total + float(result.totals[0])
-
-    def _read(self, ids: np.ndarray) -> Result:
-        """Read ids after the text so far, without changing the stream."""
-        request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
-        return self._model.engine.run([request])[0]
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None: ...
 
 
 class PassageStream(Stream):
@@ -172,16 +117,16 @@ class PassageStream(Stream):
         if len(self._text) >= self._look:
             self._settle()
 
-    def _pooled(self) -> Tensor:
+    def _pooled(self) -> Array:
         ids = self._lay_out()[0].ids
         total = self._sum + self._read(ids) if len(ids) else self._sum
-        return (total / (self.tokens + len(ids))).float()[None]
+        return (total / (self.tokens + len(ids))).astype(np.float32)[None]
 
-    def _values(self) -> Mapping[str, Tensor | bytes]:
-        return {"tokens": torch.tensor(self.tokens), "text": self._text.encode("utf-8", "surrogatepass")}
+    def _values(self) -> Mapping[str, np.ndarray | bytes]:
+        return {"tokens": np.array(self.tokens), "text": self._text.encode("utf-8", "surrogatepass")}
 
-    def _restore(self, values: Mapping[str, Tensor]) -> None:
-        self._text = values["text"].numpy().tobytes().decode("utf-8", "surrogatepass")
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None:
+        self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
         self.tokens, self._look = int(values["tokens"]), max(_SETTLE_CHARS, len(self._text))
 
     def _settle(self) -> None:
@@ -203,7 +148,7 @@ class PassageStream(Stream):
         backbone, markers = self._model.backbone, self._model.tokenizer.markers()
         return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
-    def _read(self, ids: np.ndarray) -> Tensor:
+    def _read(self, ids: np.ndarray) -> np.ndarray:
         """Return the sum (D,) fp64 of the hidden vectors of a row."""
         (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
-        return result.sums[0]
+        return np.asarray(result.sums[0])

@@ -31,7 +31,8 @@ from runnel.errors import CheckpointError, InputError
 from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
 from runnel.models.foreign import Job, pair_template, published_prompts, read_sentence_transformer, text_template, warn
-from runnel.models.heads import FirstVector, Head, Pooling, check_pooling, score, vector_head, wide
+from runnel.models.heads import FirstVector, Pooling, check_pooling, vector_head, wide
+from runnel.models.torch_heads import TorchHead, score
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
@@ -39,10 +40,9 @@ from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 _MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}  # as the library calls them
 _GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
 _TEMPLATES = "runnel_templates"  # in the config.json of saved models
-LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
 
 
-class Scores(Head):
+class Scores(TorchHead):
     """The score of a pair from a cross-encoder's logits."""
 
     pooling = "cls"
@@ -104,7 +104,7 @@ def load_transformer(
     written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
-    heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector()}
+    heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector.module()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
     templates = {name: Template.parse(notation) for name, notation in written.items()}
@@ -119,7 +119,7 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
     if theirs is not None:
         backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
         warn(folder, theirs, pooled, text)
-    heads = nn.ModuleDict({"embed": vector_head(pooled)})
+    heads = nn.ModuleDict({"embed": vector_head(pooled).module()})
     if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):  # what files name may differ
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)

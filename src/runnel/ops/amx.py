@@ -80,7 +80,22 @@ def multiply_block(
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         if _COMPILED:
-            _build_block(builder, *values)
+            _build_block(builder, BLOCK, *values)
+        return context.get_dummy_value()
+
+    size = types.intp
+    return types.none(sums, size, left, size, right, size, size, types.boolean), generate
+
+
+@intrinsic
+def multiply_half_block(
+    typing_context: Any, sums: Any, sums_row: Any, left: Any, left_row: Any, right: Any, right_row: Any, depth: Any, fresh: Any
+) -> Any:  # fmt: skip
+    """Compute the first LANES rows of `multiply_block`, with the same result, and nothing else."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        if _COMPILED:
+            _build_block(builder, LANES, *values)
         return context.get_dummy_value()
 
     size = types.intp
@@ -88,9 +103,13 @@ def multiply_block(
 
 
 def _build_block(
-    builder: Any, sums: Any, sums_row: Any, left: Any, left_row: Any, right: Any, right_row: Any, depth: Any, fresh: Any
+    builder: Any, rows: int, sums: Any, sums_row: Any, left: Any, left_row: Any, right: Any, right_row: Any, depth: Any,
+    fresh: Any,
 ) -> None:  # fmt: skip
-    """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the right one."""
+    """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the right one.
+
+    With LANES `rows`, tiles 2, 3 and 5 are not used.
+    """
 
     def place(base: Any, row: Any, first: int, column: Any) -> list[Any]:
         """The place of a tile from row `first` on and its stride, as the instructions take them."""
@@ -99,10 +118,10 @@ def _build_block(
         return [builder.bitcast(pointer, _BYTE.as_pointer()), builder.mul(row, ir.Constant(I64, 4))]
 
     halves = [(0, ir.Constant(I64, 0)), (LANES, ir.Constant(I64, LANES))]
-    outputs = [place(sums, sums_row, row, column) for row, _ in halves for _, column in halves]
+    outputs = [place(sums, sums_row, row, column) for row, _ in halves if row < rows for _, column in halves]
     with builder.if_else(fresh) as (cleared, continued):
         with cleared:
-            for tile in range(4):
+            for tile in range(len(outputs)):
                 _call(builder, "tilezero", tile)
         with continued:
             for tile, output in enumerate(outputs):
@@ -110,9 +129,10 @@ def _build_block(
     with cgutils.for_range_slice(builder, ir.Constant(I64, 0), depth, ir.Constant(I64, LANES), I64) as (k, _):
         below = builder.gep(builder.bitcast(right, I32.as_pointer()), [builder.mul(k, right_row)])
         for half, (row, column) in enumerate(halves):
-            _call(builder, "tileloadd64", 4 + half, *place(left, left_row, row, k))
+            if row < rows:
+                _call(builder, "tileloadd64", 4 + half, *place(left, left_row, row, k))
             _call(builder, "tileloadd64", 6 + half, *place(below, right_row, 0, column))
-        for tile in range(4):
+        for tile in range(len(outputs)):
             _call(builder, "tdpbf16ps", tile, 4 + tile // 2, 6 + tile % 2)
     for tile, output in enumerate(outputs):
         _call(builder, "tilestored64", tile, *output)

@@ -13,16 +13,18 @@ import logging
 import os
 import platform
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from runnel.errors import BackendUnavailable, InputError, install_command
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 Backend = Literal["reference", "torch", "cpu", "gpu"]
 _THROUGH_FLA = {  # operators whose GPU kernels are from another package
@@ -37,11 +39,11 @@ KERNELS = {
     "gpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan", "ssd", "wkv7"}),
 }
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float64": torch.float64, "int8": torch.int8}
+_DTYPES = ("float32", "bfloat16", "float64", "int8")
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
 
 _log = logging.getLogger("runnel")
-_default_device: torch.device | None = None
+_default_device: str | None = None
 _default_lock = threading.RLock()
 # Of torch when each open `plain_numbers` began, in any thread: the first is the calling program's.
 _defaults: list[torch.dtype] = []
@@ -51,7 +53,8 @@ _defaults: list[torch.dtype] = []
 def default_device(device: str) -> Iterator[None]:
     """Load models on this device, in all threads, where none or "auto" is asked for; raises as `wanted_device`."""
     global _default_device
-    before, _default_device = _default_device, wanted_device(device)
+    before = _default_device
+    _default_device = device if device == "cpu" else str(wanted_device(device))
     try:
         yield
     finally:
@@ -60,8 +63,10 @@ def default_device(device: str) -> Iterator[None]:
 
 def wanted_device(device: str | torch.device) -> torch.device:
     """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it, else the CPU."""
+    import torch
+
     if device == "auto":
-        return _default_device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        return torch.device(_default_device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(device)) is None:
         raise InputError(f'device must be "auto", "cpu", "cuda" or "cuda:1", got {str(device)!r}')
     target = torch.device(device)
@@ -76,12 +81,23 @@ def wanted_device(device: str | torch.device) -> torch.device:
     return target
 
 
+def on_cpu(device: str) -> bool:
+    """Return whether `wanted_device` is the CPU, without importing torch where this can be known; raises as that does."""
+    chosen = (_default_device or "auto") if device == "auto" else device
+    if chosen == "auto" and sys.platform == "linux" and "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists():
+        return True
+    return chosen == "cpu" or wanted_device(chosen).type == "cpu"
+
+
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32."""
+    import torch
+
     if dtype == "auto":
         return torch.bfloat16 if device.type != "cpu" or has_native_bf16() else torch.float32
-    found = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in _DTYPES.values():
+    dtypes = {name: getattr(torch, name) for name in _DTYPES}
+    found = dtypes.get(dtype) if isinstance(dtype, str) else dtype
+    if found is None or found not in dtypes.values():
         raise InputError(f'dtype must be "auto", {", ".join(map(repr, _DTYPES))} or that torch dtype, got {dtype!r}')
     return found
 
@@ -92,6 +108,8 @@ def has_native_bf16() -> bool:
 
     Without such instructions bf16 is emulated and slower than fp32.
     """
+    import torch
+
     capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
     if any(capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")):
         return True
@@ -109,6 +127,8 @@ def plain_numbers() -> Iterator[None]:
 
     All threads share torch's default dtype, so the last of those that are here at once restores it.
     """
+    import torch
+
     if torch.is_inference_mode_enabled():
         with torch.inference_mode(False), torch.no_grad(), plain_numbers():
             yield
@@ -135,6 +155,8 @@ def plain_numbers() -> Iterator[None]:
 @contextmanager
 def inference() -> Iterator[None]:
     """Compute without autograd, as `plain_numbers`."""
+    import torch
+
     with plain_numbers(), torch.inference_mode():
         yield
 
@@ -145,6 +167,8 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
         return requested  # type: ignore[return-value]
     on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
     problem = _gpu_problem(operator, x) if on_gpu else _cpu_problem(operator, x)
+    import torch
+
     if problem is None and x.dtype not in (torch.float32, torch.bfloat16):
         problem = f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and bfloat16)"
     kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
@@ -174,6 +198,8 @@ def _cpu_problem(operator: str, x: Tensor) -> str | None:
 
 
 def _gpu_problem(operator: str, x: Tensor) -> str | None:
+    import torch
+
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs kernels on the CPU: slow, for tests
     if x.device.type != "cuda" and not interpreted:
         return f"the input is on {x.device.type}"

@@ -17,13 +17,11 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
-from torch import Tensor
 
 from runnel.ops.numba_math import FEATURES, PARALLEL, SERIAL, Array, Pointer, build_constant
 from runnel.ops.simd import (
@@ -74,24 +72,29 @@ class Int8Weights(NamedTuple):
     scale: NDArray[np.float32]  # (N,)
 
 
-def pack(q: Tensor, scale: Tensor, groups: int) -> Int8Weights:
+def pack(q: NDArray[np.int8], scale: NDArray[np.float32], groups: int) -> Int8Weights:
     """Lay weights out for `multiply`: q (N, K) int8, scale (N,)."""
     outputs, inputs = q.shape
     panels = ceil_div(outputs, TILE_COLUMNS)
     size = bytes_per_group(inputs, groups)
     padded = np.zeros((panels * TILE_COLUMNS, groups, size), np.int8)
-    padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1).numpy()
+    padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1)
     sums = padded.sum(-1, dtype=np.int32).reshape(panels, TILE_COLUMNS, groups)
     words = padded.reshape(panels, TILE_COLUMNS, -1, _BYTES_PER_WORD).transpose(0, 2, 1, 3)
     offsets = np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1))
-    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scale.float().numpy())
+    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scale)
 
 
-def unpack(w: Int8Weights, inputs: int) -> Tensor:
+def unpack(w: Int8Weights, inputs: int) -> NDArray[np.int8]:
     """Return the q (N, K) that was given to `pack`, with K = `inputs`."""
     groups = w.offsets.shape[1]
     rows = w.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, bytes_per_group(inputs, groups))
-    return torch.from_numpy(np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(len(w.scale), inputs))
+    return np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(len(w.scale), inputs)
+
+
+def count_groups(inputs: int, size: int) -> int:
+    """Return the groups of a layer's inputs that share a scale: of `size` inputs where that divides their number, else one."""
+    return 1 if inputs % size else max(1, inputs // size)
 
 
 def bytes_per_group(inputs: int, groups: int) -> int:
@@ -265,7 +268,8 @@ def multiply(x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) 
     """
     tokens, panels = x.shape[0], w.words.shape[0]
     tasks = ceil_div(tokens, _ROWS_PER_TASK) * panels
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
+    counter[0] = 0
     for _ in prange(workers):
         tile = np.empty(TILE_ROWS * TILE_COLUMNS, np.float32)
         task = next_task(address(counter))

@@ -4,28 +4,34 @@ parallel regions.
 Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on fp32 scalars inside jitted
 loops and are written so that LLVM vectorizes those loops; they cannot be called from plain Python.
 
+Importing this imports no torch: models that need none load in half the time.
+
 numba's cache checks only the file of the cached function: after an edit here, remove `__pycache__` of the kernels.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, NamedTuple
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import njit, types
 from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
 from numba.extending import intrinsic
-from torch import Tensor
+from numpy.typing import NDArray
 
 from runnel.errors import BackendUnavailable
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def _features() -> frozenset[str]:
@@ -67,6 +73,8 @@ FASTMATH = {"contract", "reassoc", "nsz"}
 # error_model="numpy": with Python's, every division tests for zero and raises, which prevents vectorization.
 SERIAL: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True, "cache": True}
 PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
+
+LINE = 64  # bytes of a cache line
 
 _F32 = ir.FloatType()
 _I32 = ir.IntType(32)
@@ -206,9 +214,9 @@ def softplus(x: Number) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# numba's OpenMP layer uses the OpenMP library that torch has already loaded (so torch must be imported first,
-# as above), and both share one pool of threads. Any other layer has its own threads, which compete with torch's: short texts
-# took up to three times as long. The disadvantage: a forked child has no such pool.
+# numba's OpenMP layer and torch share the OpenMP library that is loaded first, and its pool of threads. Any other layer has its
+# own threads, which compete with torch's: short texts took up to three times as long. The disadvantage: a forked child has no
+# such pool.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 _region = threading.RLock()
@@ -221,7 +229,7 @@ def parallel() -> Iterator[None]:
     """Guard calls of kernels compiled with `parallel=True`.
 
     One region runs at a time, because numba's portable pool must not be entered twice and because two concurrent regions would
-    only share the same cores; other Python threads wait here. The region uses as many threads as torch. With one thread,
+    only share the same cores; other Python threads wait here. The region uses `count_workers` threads. With one thread,
     each Python thread is its own worker, and they run concurrently if numba's pool allows it.
 
     Raises:
@@ -234,12 +242,27 @@ def parallel() -> Iterator[None]:
             "the model only in the child, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
         )
     _entered = True
-    threads = torch.get_num_threads()
+    threads = _wanted_threads()
     with nullcontext() if threads == 1 and _layer() in ("omp", "tbb") else _region:
-        numba.set_num_threads(max(1, min(threads, numba.config.NUMBA_NUM_THREADS)))
-        if torch.get_num_threads() != threads:  # the first start of numba's pool resets the shared library's thread count
+        numba.set_num_threads(count_workers())
+        torch = sys.modules.get("torch")
+        if torch is not None and _wanted_threads() != threads:  # the first start of numba's pool resets torch's number
             torch.set_num_threads(threads)
         yield
+
+
+def _wanted_threads() -> int:
+    """Return torch's number of threads; where torch is not imported, what its default would be."""
+    of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)  # none yet while another thread imports torch
+    if of_torch is not None:
+        return int(of_torch())
+    configured = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(configured) if configured.isdecimal() and int(configured) else int(numba.config.NUMBA_DEFAULT_NUM_THREADS)
+
+
+def count_workers() -> int:
+    """Return the number of threads that a kernel runs on: torch's, or its default without torch, as far as numba has them."""
+    return max(1, min(_wanted_threads(), numba.config.NUMBA_NUM_THREADS))
 
 
 def _layer() -> str | None:
@@ -255,7 +278,8 @@ def _after_fork() -> None:
     global _region, _pool_is_lost
     _region = threading.RLock()  # another thread of the parent may have held the lock
     if _entered:
-        torch.set_num_threads(1)
+        if "torch" in sys.modules:
+            sys.modules["torch"].set_num_threads(1)
         _pool_is_lost = _layer() == "omp"
 
 
@@ -263,14 +287,48 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def aligned_zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+    """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines take several times as long."""
+    size = prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + LINE - 1, np.uint8)  # takes no memory before it is used
+    first = -memory.ctypes.data % LINE
+    return memory[first : first + size].view(dtype).reshape(shape)
+
+
+class StepMemory:
+    """Memory by name that is kept between steps and grows to the largest one asked for."""
+
+    def __init__(self) -> None:
+        self._flat: dict[str, NDArray[Any]] = {}
+        self._last: dict[str, tuple[tuple[int, ...], NDArray[Any]]] = {}  # returned last: many steps have the same size
+
+    def array(self, name: str, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
+        """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN.
+
+        A name always has the same dtype.
+        """
+        if name not in self._last or self._last[name][0] != shape:
+            size = prod(shape)
+            if name not in self._flat or len(self._flat[name]) < size:
+                for kept in (self._flat, self._last):  # first, so that old and new are never held together
+                    kept.pop(name, None)
+                self._flat[name] = aligned_zeros(size, dtype=dtype)
+            self._last[name] = shape, self._flat[name][:size].reshape(shape)
+        return self._last[name][1]
+
+
 def as_array(tensor: Tensor) -> np.ndarray:
     """Return a view of the tensor as numpy; bf16 as bit patterns (uint16)."""
+    import torch
+
     tensor = tensor.detach()
     return tensor.view(torch.uint16).numpy() if tensor.dtype == torch.bfloat16 else tensor.numpy()
 
 
 def index_array(tensor: Tensor) -> np.ndarray:
     """Return indices as int64, copied only if necessary."""
+    import torch
+
     return tensor.to(torch.int64).contiguous().numpy()
 
 
@@ -281,11 +339,16 @@ class FlatRows(NamedTuple):
     distance: int
 
 
-def flat_rows(tensor: Tensor) -> FlatRows:
-    """Return the memory of a tensor (T, ...) and the distance between its rows.
+def flat_rows(tensor: Tensor | np.ndarray) -> FlatRows:
+    """Return the memory of a tensor (T, ...), or an array (T, n), and the distance between its rows.
 
     Rows that are columns of a wider matrix are not copied; other tensors that are not contiguous within rows are.
     """
+    if isinstance(tensor, np.ndarray):
+        (rows, row), (apart, size) = tensor.shape, tensor.strides
+        if not tensor.size:
+            return FlatRows(np.zeros(1, tensor.dtype), row)
+        return FlatRows(np.lib.stride_tricks.as_strided(tensor, ((rows - 1) * apart // size + row,), (size,)), apart // size)
     row = tensor.shape[1:].numel()
     if tensor.numel() == 0:
         return FlatRows(as_array(tensor.new_zeros(1)), row)

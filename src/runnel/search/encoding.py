@@ -13,9 +13,9 @@ import numpy as np
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import truncated
-from runnel.models.readers import ReadDocument, read_documents, sentence_scorer
+from runnel.models.readers import ReadDocument, read_documents
 from runnel.models.reranker import Reranker, cannot_remember_error
-from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_retriever import SentenceRetriever, sentence_scorer
 from runnel.records import Document, Places, expect_count, utf8
 from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
@@ -190,7 +190,7 @@ def _probe(embedder: Embedder, *, sentences: bool) -> np.ndarray:
     vectors = embedder.encode(_PROBES)
     if not sentences:
         return vectors
-    sums = np.stack([one.sums().sum(0).numpy() for one in SentenceRetriever(embedder.model).remember(_PROBES)])
+    sums = np.stack([one.sums().sum(0) for one in SentenceRetriever(embedder.model).remember(_PROBES)])
     return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
 
 

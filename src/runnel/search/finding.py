@@ -497,14 +497,12 @@ class DocumentCache:
 
 def _model_digest(model: Model, name: str) -> str:
     """Return a digest of the files of a model and of the dtypes of its loaded weights."""
-    from runnel.backbones.checkpoint.load import find_checkpoint
-    from runnel.models.base import BUILT_IN
+    from runnel.models.base import find_model
 
-    found = BUILT_IN.get(name) or find_checkpoint(name)
+    found, _ = find_model(name)
     folder = found if found.is_dir() else found.parent
-    dtypes = sorted({str(tensor.dtype) for tensor in model.backbone.state_dict().values()})
     files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-    return digest(*dtypes, *(f"{path.name} {file_digest(path)}" for path in files))
+    return digest(*model.backbone.dtypes, *(f"{path.name} {file_digest(path)}" for path in files))
 
 
 def _holds_rows(name: str) -> bool:
@@ -518,6 +516,6 @@ def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
     from runnel.models.container import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
-    parts = {name: value.numpy().tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
+    parts = {name: value.tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
     document = DocumentText.from_wire(json.loads(parts["document"]))
     return document, SentenceVectors.from_bytes(parts["sentences"], document.text, "it")

@@ -93,7 +93,7 @@ class Loaded:
 
 def load(settings: ServerSettings) -> Loaded:
     """Load the model and the index of the settings, and run each job once: the first call compiles kernels."""
-    loaded = Loaded.of(settings.model, load_model(settings.model, settings.dtype), settings.index)
+    loaded = Loaded.of(settings.model, load_model(settings.model, settings.dtype, arrays=True), settings.index)
     if loaded.embedder is not None:
         loaded.embedder.encode("ready")
     if loaded.reranker is not None:

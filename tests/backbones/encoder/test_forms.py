@@ -10,7 +10,8 @@ from torch import Tensor
 
 from runnel.backbones.checkpoint.load import build_backbone
 from runnel.backbones.encoder.cpu import EncoderCpu
-from runnel.backbones.encoder.model import FORMS, Encoder, EncoderConfig, Form
+from runnel.backbones.encoder.layout import FORMS, EncoderConfig, Form
+from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import InputError
 

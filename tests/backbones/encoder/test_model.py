@@ -17,7 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint.load import load_backbone
-from runnel.backbones.encoder.model import Encoder, EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError, StateError
 

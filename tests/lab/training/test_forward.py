@@ -15,7 +15,8 @@ from runnel.errors import InputError
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
 from runnel.models.base import Model, load_model
 from runnel.models.graph import Long, make_pair, pair_scores, vectors
-from runnel.models.heads import EndScore, vector_head
+from runnel.models.heads import vector_head
+from runnel.models.torch_heads import EndScore
 
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
 NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
@@ -44,7 +45,7 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
     model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["embed"], model.heads["rerank"] = vector_head("mean"), EndScore(32, pooling="cls")
+    model.heads["embed"], model.heads["rerank"] = vector_head("mean").module(), EndScore(32, pooling="cls")
     assert_as_inference(model)
 
 

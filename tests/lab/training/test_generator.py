@@ -33,8 +33,8 @@ from runnel.lab.training.generator import (
 from runnel.lab.training.run import prepared, train
 from runnel.models.base import Model
 from runnel.models.graph import Long
-from runnel.models.heads import LmHead
 from runnel.models.language_model import LanguageModel, load_generator
+from runnel.models.torch_heads import LmHead
 from runnel.text.dialogue import ask_answer, ask_copies, dialogue
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")

@@ -177,7 +177,7 @@ def test_long_documents_are_thinned_with_their_answers_kept():
 
 
 def test_items_are_scored_together_as_the_head_scores_them():
-    head, items = VectorScore(D), [item(0), item(1, sentences=1), item(2, sentences=7)]
+    head, items = VectorScore.module(D), [item(0), item(1, sentences=1), item(2, sentences=7)]
     torch.nn.init.normal_(head.out.weight)
     for one, score in zip(items, score_items(head, items), strict=True):
         features = one.known[:, -FEATURES:]
@@ -186,7 +186,7 @@ def test_items_are_scored_together_as_the_head_scores_them():
 
 
 def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog):
-    head, items = VectorScore(D), [item(seed) for seed in range(60)]
+    head, items = VectorScore.module(D), [item(seed) for seed in range(60)]
     items += [replace(one, evidence=()) for one in items[:9]]
     calibrate(head, items)
     chance = torch.cat([head.calibration[0] * s + head.calibration[1] for s in score_items(head, items)]).sigmoid()

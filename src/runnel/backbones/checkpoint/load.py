@@ -16,8 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -28,7 +27,7 @@ import yaml
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from runnel.backbones.base import Backbone, BackboneConfig
+from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
@@ -45,10 +44,11 @@ from runnel.backbones.checkpoint.tensors import (
     renamed,
     some,
 )
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
-from runnel.errors import CheckpointError, InputError
-from runnel.json_objects import arguments, read_model_json
+from runnel.errors import CheckpointError
+from runnel.json_objects import arguments, read_model_json, valid_config
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 from runnel.records import expect_choice
 
@@ -307,15 +307,6 @@ def _from_published(config: Mapping[str, Any], tensors: Mapping[str, Stored], wh
                 return found
     titles, names = ", ".join(family.title for family in FAMILIES), some(sorted(tensors)) or "none"
     raise CheckpointError(f"{where} is of an unknown kind: its tensors ({names}) are those of none of {titles}")
-
-
-@contextmanager
-def valid_config(where: str) -> Iterator[None]:
-    """Turn an InputError, which speaks of values that a user passes, into a CheckpointError for those of a config."""
-    try:
-        yield
-    except InputError as error:
-        raise CheckpointError(f"{where}: its config is not a valid model: {error}") from error
 
 
 def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
+from runnel.ops.gelu import END, P, Q
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
 from runnel.ops.simd import (
@@ -139,26 +140,20 @@ def add_layer_norm(
                 _copy(row, width, target)
 
 
-# Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 for |x| <= _END, and within 2e-8 of a half beyond; fitted by
-# reweighted least squares in fp64. Highest powers first. In fp32 the result has an error of at most 2e-7 max(1, |x|).
-_END = 5.5
-_P = (
-    2.282993395499275e-08,
-    6.3268574862180675e-06,
-    1.667907649267483e-4,
-    4.664966695949949e-3,
-    3.366523478850658e-2,
-    0.39894225854283266,
-)
-_Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.8536430754691915e-2, 0.25105241647376714, 1.0)
+@njit(**PARALLEL)
+def copy_rows(source: Array, out: Array) -> None:
+    """Set out (T, D), bf16 bits, to the rounded source (T, D) fp32. Call it inside `numba_math.parallel()`."""
+    tokens, width = source.shape
+    for t in prange(tokens):
+        _copy(shift(address(source), t * width), width, shift(address(out), t * width))
 
 
 def _build_gelu(builder: Any, x: Any) -> Any:
     zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
-    large = builder.fcmp_ordered(">", square, build_constant(VF32, _END * _END))
+    large = builder.fcmp_ordered(">", square, build_constant(VF32, END * END))
     square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
-    ratio = build_divide(builder, build_polynomial(builder, square, _P), build_polynomial(builder, square, _Q))
+    ratio = build_divide(builder, build_polynomial(builder, square, P), build_polynomial(builder, square, Q))
     inside = build_fma(builder, x, ratio, half)
     outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)
     phi = builder.select(large, outside, inside)
@@ -370,7 +365,8 @@ def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, s
     stride, row = qkv.shape[1], out.shape[1]
     size = stride // 3 // heads
     tasks = (cu_seqlens.shape[0] - 1) * heads
-    counter = np.zeros(1, np.int64)
+    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
+    counter[0] = 0
     for worker in prange(memory.shape[0]):
         task = next_task(address(counter))
         while task < tasks:

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_groups
+from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product
 from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba1 import kernels
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
-from runnel.ops.int8_matmul import quantize_rows
+from runnel.ops.int8_matmul import count_groups, quantize_rows
 from runnel.ops.numba_math import as_array, float_array, parallel
 from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
 from runnel.ops.simd import LANES

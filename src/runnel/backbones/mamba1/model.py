@@ -17,9 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import BackboneConfig, Markers
+from runnel.backbones.base import Markers
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import BlockBackbone, MixerLayer, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
-from runnel.ops import causal_conv1d, selective_scan
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.selective_scan import selective_scan
 
 
 @dataclass(frozen=True)

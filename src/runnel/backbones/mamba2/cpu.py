@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product, count_workers
+from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product
 from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
 from runnel.ops.amx import has_tiles
 from runnel.ops.chunks import plan_chunks
-from runnel.ops.numba_math import float_array, parallel
+from runnel.ops.numba_math import count_workers, float_array, parallel
 
 
 class _Block(NamedTuple):
@@ -49,7 +49,7 @@ class Mamba2Cpu(CpuStep):
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, c.projection_size)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
-        squares = self._memory.tensor("squares", tokens, c.num_heads).numpy()
+        squares = self._tensor("squares", tokens, c.num_heads).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
         buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word, count_workers())
         deferred = None

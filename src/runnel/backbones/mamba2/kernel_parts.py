@@ -10,9 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from runnel.backbones.cpu_step import Floats, Indices, StepMemory
+from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.chunks import CHUNK, ROWS
-from runnel.ops.numba_math import SERIAL, Number, Pointer
+from runnel.ops.numba_math import SERIAL, Number, Pointer, StepMemory
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,

@@ -29,7 +29,9 @@ from runnel.backbones.layers import (
     init_out_proj,
     scan_dtype,
 )
-from runnel.ops import causal_conv1d, gated_rms_norm, ssd
+from runnel.ops.causal_conv1d import causal_conv1d
+from runnel.ops.gated_rms_norm import gated_rms_norm
+from runnel.ops.ssd import ssd
 from runnel.ops.ssd.torch import CHUNK
 
 

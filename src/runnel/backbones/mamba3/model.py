@@ -26,9 +26,9 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import PlainForm
 from runnel.backbones.layers import BlockBackbone, HeadsConfig, RMSNorm, apply_linear, init_dt_bias, init_out_proj
-from runnel.ops import trapezoid
 from runnel.ops.grid import Grid, States
 from runnel.ops.packed import last_tokens
+from runnel.ops.trapezoid import trapezoid
 from runnel.ops.trapezoid.torch import CHUNK
 
 

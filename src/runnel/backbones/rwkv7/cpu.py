@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product, count_groups, count_workers
+from runnel.backbones.cpu_step import Activations, CpuStep, Floats, Indices, Product
 from runnel.backbones.layers import LayerNorm
 from runnel.backbones.rwkv7 import kernels
 from runnel.backbones.rwkv7.kernels import (
@@ -26,7 +26,8 @@ from runnel.backbones.rwkv7.kernels import (
     plan_blocks,
 )
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
-from runnel.ops.numba_math import as_array, float_array, parallel
+from runnel.ops.int8_matmul import count_groups
+from runnel.ops.numba_math import as_array, count_workers, float_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
 
 _GROUP = 128  # inputs of an 8-bit ffn.value that share a scale, where it divides their number
@@ -119,7 +120,7 @@ class Rwkv7Cpu(CpuStep):
     def _work(self, tokens: int) -> _Work:
         """Return memory for the activations of a step; what is used up before the next is made shares it."""
         c, one = self._config, tokens * self._config.hidden_size
-        memory = self._memory.tensor("slots", max(4 * one, one + tokens * c.ffn_size), dtype=self._dtype)
+        memory = self._tensor("slots", max(4 * one, one + tokens * c.ffn_size), dtype=self._dtype)
         slots = memory[: 4 * one].view(4, tokens, c.hidden_size)
         middle = Activations.of(memory[one : one + tokens * c.ffn_size].view(tokens, c.ffn_size))
         if self._int8:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.cpu_step import Floats, Indices, StepMemory
+from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, Vector, build_constant
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, StepMemory, Vector, build_constant
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,

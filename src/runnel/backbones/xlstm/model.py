@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.backbones.base import BackboneConfig, Markers, PlainForm
+from runnel.backbones.base import Markers, PlainForm
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear
-from runnel.ops import mlstm
+from runnel.ops.mlstm import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 
 MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)

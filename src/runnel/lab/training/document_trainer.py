@@ -402,7 +402,7 @@ class PackedTrainer(DocumentTrainer):
 def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
     """Return the model with these tensors ("backbone.*", "heads.*") in place of FSDP's shards, for saving."""
     with torch.device("meta"):
-        backbone = type(model.backbone)(model.backbone.config)  # type: ignore[call-arg]  # each architecture takes its config
+        backbone = type(model.backbone)(model.backbone.config)
     heads = copy.deepcopy(model.heads)
     for part, prefix in ((backbone, "backbone."), (heads, "heads.")):
         own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

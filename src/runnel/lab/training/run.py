@@ -42,10 +42,10 @@ from runnel.lab.training.vectors import LayerData, read_vector_data
 from runnel.models.adapters import add_lora, merge, save_adapter
 from runnel.models.base import Model, load_model
 from runnel.models.graph import check_segments
-from runnel.models.heads import EndScore, VectorScore
+from runnel.models.heads import VectorScore
 from runnel.models.language_model import load_generator
-from runnel.models.readers import has_sentence_layers, stores_vectors
 from runnel.models.sentence_vectors import VectorScorer
+from runnel.models.torch_heads import EndScore
 from runnel.models.transformers import Scores
 from runnel.records import expect_choice
 
@@ -79,7 +79,7 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 
 def read_run_data(recipe: Recipe, model: Model, folder: Path, *, write: bool, share: int = 1) -> RunData:
     """Read 1/`share` of the examples for the Trainers from files in `folder`, which the first process writes."""
-    stored = recipe.job == "sentences" and stores_vectors(model, "sentences")
+    stored = recipe.job == "sentences" and model.stores_vectors("sentences")
     # The examples for heads over stored vectors are in no file, so every process reads and filters them.
     guard = Decontaminator(recipe.data.exclude if write or stored else ())
     try:
@@ -183,7 +183,7 @@ def _load_reader(recipe: Recipe) -> Model:
     model = load_model(table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=cast(Any, reads))
     model.unit = table.unit or model.unit
     missing = recipe.job not in model.heads
-    stored = not missing and stores_vectors(model, recipe.job)
+    stored = not missing and model.stores_vectors(recipe.job)
     refused = missing and (recipe.job == "embed" or not table.new_head)
     if refused or not (stored or recipe.job in ("embed", *model.templates)):
         have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
@@ -196,7 +196,7 @@ def _load_reader(recipe: Recipe) -> Model:
         model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
     elif stored and table.new_head:
-        model.heads[recipe.job] = VectorScore(model.backbone.hidden_size)
+        model.heads[recipe.job] = VectorScore.module(model.backbone.hidden_size)
     return model
 
 
@@ -207,7 +207,7 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     settings = ", ".join(setting for setting, used in unused.items() if used)
     for message, wrong in {
         f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, as pocket has, and "
-        "model.new_head = false": layers and (recipe.model.new_head or not stored or not has_sentence_layers(model)),
+        "model.new_head = false": layers and (recipe.model.new_head or not stored or not model.backbone.own_sentences),
         f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a model that reads "
         "query and document together: --model pocket-mamba2": stored and not isinstance(model.head(recipe.job), VectorScore),
         f"{name} scores stored vectors: only its head is trained, so {settings} would have no effect; remove it, or use the "

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from runnel.backbones.encoder.model import Encoder, lay_out
+from runnel.backbones.encoder.layout import lay_out
+from runnel.backbones.encoder.model import Encoder
 from runnel.files import digest, sweep, write
 from runnel.lab.training import progress
 from runnel.lab.training.data import Evidence
@@ -35,6 +36,7 @@ from runnel.lab.training.tables import expect_left, expect_tokens, label_sentenc
 from runnel.models.base import Model
 from runnel.models.heads import VectorScore, known
 from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
+from runnel.request import Array
 
 log = logging.getLogger("runnel")
 
@@ -59,9 +61,10 @@ class VectorItem:
 
 
 def make_vector_item(
-    query: Tensor, vectors: Tensor, features: Tensor, evidence: Sequence[tuple[int, int]], tokens: int = 0
+    query: Array, vectors: Array, features: Array, evidence: Sequence[tuple[int, int]], tokens: int = 0
 ) -> VectorItem:
     """Return the item of a query (D,), vectors (S, D), `sentence_features` (S, F) and evidence."""
+    query, vectors, features = map(torch.as_tensor, (query, vectors, features))
     return VectorItem(query, vectors, known(query, vectors, features), tuple(evidence), tokens)
 
 
@@ -88,7 +91,7 @@ def thin(item: VectorItem, rng: np.random.Generator) -> VectorItem:
     return VectorItem(item.query, item.vectors[chosen], item.known[chosen], evidence, item.tokens)
 
 
-def score_items(head: VectorScore, items: Sequence[VectorItem]) -> list[Tensor]:
+def score_items(head: Any, items: Sequence[VectorItem]) -> list[Tensor]:
     """Return the uncalibrated scores (S,) of each item, computed in one pass."""
     device, sizes = head.direct.device, [len(item.vectors) for item in items]
     query = head.query(torch.stack([item.query for item in items]).to(device))
@@ -108,7 +111,7 @@ def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Seq
 class VectorModule(nn.Module):
     """The trained weights, and their average over the last steps, which evaluation uses and the run saves."""
 
-    def __init__(self, head: VectorScore) -> None:
+    def __init__(self, head: Any) -> None:
         super().__init__()
         self.head, self.mean = head.requires_grad_(True), copy.deepcopy(head).requires_grad_(False)
         start = head.calibration.detach().clone()
@@ -134,7 +137,7 @@ class VectorTrainer(AveragedTrainer):
     every sentence, which is the only one for a document that does not answer.
     """
 
-    def __init__(self, head: VectorScore, *data: Any, top_k: Sequence[int]) -> None:
+    def __init__(self, head: Any, *data: Any, top_k: Sequence[int]) -> None:
         super().__init__(VectorModule(head), head, *data, top_k=top_k)
 
     def recalls(self, scores: Tensor, item: VectorItem) -> list[float] | None:
@@ -158,7 +161,7 @@ class VectorTrainer(AveragedTrainer):
             calibrate(head, [aside[index][1] for index in range(len(aside))])
 
 
-def calibrate(head: VectorScore, items: Sequence[VectorItem], weights: Sequence[float] | None = None) -> None:
+def calibrate(head: Any, items: Sequence[VectorItem], weights: Sequence[float] | None = None) -> None:
     """Set factor and summand so that the sigmoid of a score is the share of such sentences that answer.
 
     If the items do not determine them (no sentence answers, or a larger score means a smaller share), they stay as they are.
@@ -349,9 +352,9 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             torch.from_numpy(row.starts[full]),
             torch.from_numpy(row.ends[full]),
             tuple(self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids) for q in group),
-            tuple(features for _, _, features in inputs),
-            vectors,
-            torch.stack([question.query.vector for question in group]),
+            tuple(torch.from_numpy(features) for _, _, features in inputs),
+            torch.from_numpy(vectors),
+            torch.from_numpy(np.stack([question.query.vector for question in group])),
             tuple(question.evidence for question in group),
             len(document.ids),
         )
@@ -370,7 +373,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
 class LayerModule(nn.Module):
     """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
 
-    def __init__(self, encoder: Encoder, head: VectorScore, *, bf16: bool = False) -> None:
+    def __init__(self, encoder: Encoder, head: Any, *, bf16: bool = False) -> None:
         super().__init__()
         self._bf16 = bf16
         encoder.requires_grad_(False)

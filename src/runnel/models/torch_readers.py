@@ -1,0 +1,258 @@
+"""The readers, and the stream, of models that only torch computes: recurrent ones, and transformers that are no encoders.
+
+One pass over a document also returns the state before its last passage: if text is appended later, reading resumes there.
+
+P  passages   d  width of the vectors   D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.encoder.layout import passage_bounds
+from runnel.backbones.state import State
+from runnel.errors import StateError
+from runnel.models.container import pack, unpack
+from runnel.models.document_states import DocumentState
+from runnel.models.memory import Remembered
+from runnel.models.readers import Documents, ReadDocument, Reader, ReadOptions, passage_spans
+from runnel.models.stream import Stream
+from runnel.ops.numba_math import as_array
+from runnel.request import Request, Result, TokenCount
+from runnel.text.kinds import text_of
+from runnel.text.sentences import sentence_of_tokens, split_sentences
+
+log = logging.getLogger("runnel")
+
+
+class StateStream(Stream):
+    """The stream of a recurrent model: the end marker and the last unsettled word are read on a copy of the state."""
+
+    def _start(self, lead: str) -> None:
+        backbone = self._model.backbone
+        backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
+        self._tokens, self._state = self._model.tokenizer.stream(), backbone.new_state(1)
+        self._total = 0.0
+        self._last = torch.full((1, len(self._sum)), torch.nan)  # hidden vector of the last token, once one has been read here
+        template = self._model.templates["document"]
+        self._rest = template.starting_at("document")
+        self._advance(template.before("document").render(self._model.tokenizer).ids)
+        self._add(lead)
+
+    @property
+    def tokens(self) -> int:  # type: ignore[override]
+        return int(self._state.tokens[0])
+
+    def _add(self, text: str) -> None:
+        self._advance(self._tokens.feed(text).ids)
+
+    def _pooled(self) -> Tensor:  # of torch's heads
+        tail = self._rest.render(self._model.tokenizer, document=self._tokens.peek().ids).ids
+        total, weight, last = self._sum, self._total, self._last
+        if len(tail):
+            result = self._read(tail)
+            total, weight, last = total + result.sums[0].numpy(), weight + float(result.totals[0]), result.hidden
+        return torch.from_numpy((total / weight)[None]).float() if self._embedder.pooling == "mean" else last
+
+    def _values(self) -> Mapping[str, np.ndarray | bytes]:
+        values = {f"state.{name}": as_array(tensor) for name, tensor in self._state.tensors.items()}
+        values |= {"tokens": self._state.tokens.numpy(), "total": np.array(self._total)}
+        return {**values, "pending": self._tokens.save().encode()}
+
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None:
+        state = {name: torch.from_numpy(values[f"state.{name}"]).to(tensor) for name, tensor in self._state.tensors.items()}
+        self._state = State(state, torch.from_numpy(values["tokens"])).check(self._model.backbone.state_shapes())
+        self._total = float(values["total"])
+        self._tokens.restore(values["pending"].tobytes().decode())
+
+    def _advance(self, ids: np.ndarray) -> None:
+        if len(ids):
+            result = self._read(ids)
+            assert result.state is not None
+            self._state, self._last = result.state, result.hidden
+            self._sum, self._total = self._sum + result.sums[0].numpy(), self._total + float(result.totals[0])
+
+    def _read(self, ids: np.ndarray) -> Result:
+        """Read ids after the text so far, without changing the stream."""
+        request = Request(ids, [len(ids) - 1], np.array([[0, len(ids)]]), state=self._state, keep_state=True)
+        return self._model.engine.run([request])[0]
+
+
+@dataclass(eq=False)
+class _Reading:
+    """A document in progress. The last passage starts at token `split`, reading starts at token `begin`."""
+
+    ids: np.ndarray
+    spans: np.ndarray
+    starts: np.ndarray  # (P,) tokens
+    ends: np.ndarray
+    begin: int = 0
+    split: int = 0
+    state: State | None = None
+    total: float = 0.0  # sum of the weights of all tokens before `begin`, later before `split`
+    sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
+    known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
+    saved: bytes | None = None
+    memory: Remembered | None = None
+    text: str = ""
+
+
+class StateReader(Reader):
+    """A reader with a recurrent model."""
+
+    stream = StateStream
+
+    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
+        readings = list(self._prepare(list(map(text_of, documents)), options))
+        for reading, before in zip(readings, saved, strict=True):
+            if before is not None:
+                self._resume(reading, before)
+        read = [len(reading.ids) - reading.begin for reading in readings]
+        count, engine = TokenCount(options.progress), self.model.engine
+        first = [reading for reading in readings if reading.split > reading.begin]
+        for result in engine.map([self._request(each, each.split, keep_state=True) for each in first], count.add):
+            self._take(result)
+            result.tag.state, result.tag.begin = result.state, result.tag.split
+        for reading in readings:
+            if reading.split:
+                reading.saved = self._dump(reading)
+        requests = [self._request(each, len(each.ids), keep_state=options.remember) for each in readings]
+        for result in engine.map(requests, count.add):
+            after = self._take(result)
+            if result.state is not None:
+                result.tag.memory = self._remembered(result.tag, result.state, after)
+        pooled: list[Tensor] = []
+        for reading in readings:
+            assert reading.known is not None and reading.sum is not None
+            pooled.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
+        return [
+            ReadDocument(vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory)
+            for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
+        ]
+
+    def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
+        """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
+        model, template = self.model, self.model.templates["document"]
+        prompt = model.prompts.get("document", "")
+        encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
+        for text, one in zip(texts, encoded, strict=True):
+            rendered, sentences = template.render(model.tokenizer, document=one.ids), split_sentences(text)
+            own = one.shifted(-len(prompt))  # the prompt has negative offsets
+            bounds = sentence_of_tokens(sentences, own)
+            bounds[0] = np.searchsorted(own.starts, 0)
+            chosen = passage_bounds(bounds, options.passage_tokens)
+            tokens = bounds[chosen] + rendered.slices["document"].start
+            spans = passage_spans(text, sentences, chosen)
+            reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:], text=text)
+            if len(rendered.ids) >= options.save_from and len(chosen) > 2:
+                reading.split = int(tokens[-2])
+            yield reading
+
+    def _resume(self, reading: _Reading, saved: bytes) -> None:
+        """Continue from an earlier reading if this document begins like that one and the saved data is not damaged."""
+        try:
+            stored = unpack(saved, "the state of an earlier reading", self.model.backbone.fingerprint())
+            values = {name: torch.from_numpy(array) for name, array in stored.items()}
+            at, count = int(values["at"]), len(values["known"])
+            state = State({name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")}, values["tokens"])
+            state.check(self.model.backbone.state_shapes())
+            known, total, sums, depends = values["known"], float(values["total"]), values["sum"], values["depends"].tolist()
+        except (StateError, KeyError, IndexError) as error:
+            log.warning("%s; reading the document from the start", error)
+            return
+        if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
+            return
+        if depends != _dependencies(reading, at, count):
+            return
+        reading.state, reading.begin = state, at
+        reading.known, reading.sum, reading.total = known, sums, total
+
+    def _dump(self, reading: _Reading) -> bytes:
+        assert reading.state is not None and reading.known is not None and reading.sum is not None
+        values = {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
+        values |= {
+            "tokens": reading.state.tokens,
+            "at": torch.tensor([reading.split]),
+            "known": reading.known,
+            "sum": reading.sum,
+        }
+        values["total"] = torch.tensor([reading.total], dtype=torch.float64)
+        values["depends"] = torch.tensor(_dependencies(reading, reading.split, len(reading.known)))
+        return pack({name: as_array(tensor) for name, tensor in values.items()}, self.model.backbone.fingerprint())
+
+    def _request(self, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
+        """Return the request for tokens `begin` to `stop`, which pools their passages, the tokens after the last, and all."""
+        inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
+        starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
+        ids = reading.ids[reading.begin : stop]
+        total = len(ids)
+        starts, ends = np.append(starts, [min(ends[-1], total - 1), 0]), np.append(ends, [total, total])
+        request = Request(ids, state=reading.state, keep_state=keep_state, tag=reading)
+        if self.embedder.pooling == "mean":
+            return replace(request, ranges=np.stack([starts, ends], axis=1))
+        return replace(request, positions=ends - 1)
+
+    def _take(self, result: Result) -> Tensor:
+        """Add a result to its document: passages, and the total to the running sum. Return the pooled tokens after them (D,)."""
+        reading: _Reading = result.get().tag
+        if self.embedder.pooling == "mean":
+            pooled, whole = result.means, result.sums[-1]
+            reading.sum = whole if reading.sum is None else reading.sum + whole
+            reading.total += float(result.totals[-1])
+        else:
+            pooled = result.hidden
+            reading.sum, reading.total = pooled[-1].double(), 1.0  # the hidden vector at the last token so far
+        reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
+        return pooled[-2]
+
+    def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
+        """Make the remembered document from the end state, as the reranker: with the mean from the document's first token on."""
+        assert reading.known is not None
+        edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
+        weight = self.model.weight.numpy()[reading.ids].astype(np.float64)
+        totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
+        parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
+        document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])
+        return DocumentState.keep(reading.text, state, (totals @ parts / totals.sum()).float(), document, "int8")
+
+
+def _dependencies(reading: _Reading, at: int, count: int) -> list[int]:
+    """Return a digest of everything that the state and the first `count` passages, up to token `at`, depend on."""
+    digest = hashlib.blake2b(reading.ids[:at].astype("<i4").tobytes(), digest_size=20)
+    digest.update(reading.starts[:count].astype("<i8").tobytes())
+    return list(digest.digest())
+
+
+class WholeReader(Reader):
+    """A reader with a transformer: its first token represents the text that it begins, and no other."""
+
+    stream = StateStream  # raises: it has no state
+
+    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
+        model = self.model
+        template, prompt = model.templates["document"], "document" if "document" in model.prompts else None
+        most, longest = options.passage_tokens, model.backbone.longest_text
+        if longest is not None:
+            around = len(next(self.embedder.render(["a"], prompt=prompt)))  # the prompt and special tokens, and "a"
+            most = min(most, longest - around)
+        spans, rows, counts, texts = [], [], [], list(map(text_of, documents))
+        for text, encoded in zip(texts, template.encode_batch(model.tokenizer, "document", texts), strict=True):
+            sentences = split_sentences(text)
+            spans.append(passage_spans(text, sentences, passage_bounds(sentence_of_tokens(sentences, encoded), most)))
+            read = list(self.embedder.render((text[start:end] for start, end in spans[-1]), prompt=prompt))
+            rows += read
+            counts.append(np.array([len(row) for row in read]))
+        vectors, out = self.embedder.encode_rows(rows, options.progress), []
+        for one, count in zip(spans, counts, strict=True):
+            own = np.stack(list(itertools.islice(vectors, len(count))))
+            mean, tokens = count.astype(np.float32) @ own, int(count.sum())
+            out.append(ReadDocument(mean / np.linalg.norm(mean), one, own, tokens, tokens, None, None))
+        return out

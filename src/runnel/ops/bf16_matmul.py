@@ -1,0 +1,232 @@
+"""Products of bf16 matrices for CPU inference, without torch: by tiles of AMX if there are some, else by vectors; sums in fp32.
+
+    T  tokens      K  inputs      N  outputs      Kp  K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
+
+A token's result depends on neither the other tokens nor the workers: its sums are taken in the same order whatever T is. The
+instructions for bf16 take denormal numbers as zero, and what they sum to.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from runnel.ops.amx import BLOCK, configure_tiles, has_tiles, multiply_block, multiply_half_block, release_tiles
+from runnel.ops.numba_math import LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_round, parallel
+from runnel.ops.simd import (
+    BF16_PAIRS,
+    F32,
+    I64,
+    LANES,
+    NATIVE_BF16,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    address,
+    build_call,
+    build_pointer,
+    build_store,
+    ceil_div,
+    f32x16,
+    is_bf16,
+    load,
+    next_task,
+    prefetch,
+    round_up,
+    shift,
+)
+from runnel.ops.simd_tile import as_kind, fill, store_up_to, strided_product, transpose
+
+_DEPTH = 2 * LANES  # numbers of a row of a tile
+_INPUTS_PER_TASK = 1024 * 384  # numbers that fit the second-level cache
+_SECTION = 192  # words of K at a time: so many rows of a panel, 24 KB, stay in the first-level cache
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+class Bf16Weights(NamedTuple):
+    """The weights of a linear layer in the layout of `multiply`."""
+
+    words: NDArray[np.int32]  # (Np / TILE_COLUMNS, Kp / 2, TILE_COLUMNS): two inputs of one output in each
+    outputs: int  # N
+
+
+def pack(weight: NDArray[np.uint16]) -> Bf16Weights:
+    """Lay weights out for `multiply`: bf16 bits (N, K), C-contiguous."""
+    return _packed(weight, np.ones(len(weight), np.float32))
+
+
+def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> Bf16Weights:
+    """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale (N,)."""
+    return _packed(q, scale)
+
+
+def _packed(source: Array, scale: NDArray[np.float32]) -> Bf16Weights:
+    outputs, inputs = source.shape
+    words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32)
+    with parallel():
+        _pack(source, scale, words)
+    return Bf16Weights(words, outputs)
+
+
+def unpack(w: Bf16Weights, inputs: int) -> NDArray[np.uint16]:
+    """Return the bf16 bits (N, K) that were packed, with K = `inputs`."""
+    numbers = w.words.view(np.uint16).reshape(*w.words.shape, 2).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])
+
+
+@intrinsic
+def _bits(typing_context: Any, number: Any, scale: Any) -> Any:
+    """Return bf16 bits as they are, or an int8 number times `scale` as bf16 bits."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        if number == types.uint16:
+            return values[0]
+        return build_round(builder, builder.fmul(builder.sitofp(values[0], F32), values[1]))
+
+    return types.uint16(number, types.float32), generate
+
+
+@njit(**SERIAL)
+def _pack_panel(source: Array, scale: Array, first: int, depth: int, words: Pointer, stage: Array) -> None:
+    """Write `depth` rows of words from the rows [first, first + TILE_COLUMNS) of the weight, by blocks of LANES x LANES words."""
+    outputs, inputs = source.shape
+    block = as_kind(words, address(stage))
+    for n in range(first, min(first + TILE_COLUMNS, outputs), LANES):
+        for k in range(0, inputs, _DEPTH):
+            rows, columns = min(LANES, outputs - n), min(_DEPTH, inputs - k)
+            if rows < LANES or columns < _DEPTH:
+                fill(block, LANES * LANES, 0)
+            for r in range(rows):
+                for c in range(columns):
+                    stage[r, c] = _bits(source[n + r, k + c], scale[n + r])
+            transpose(block, LANES, shift(words, k // 2 * TILE_COLUMNS + n - first), TILE_COLUMNS)
+
+
+@njit(**PARALLEL)
+def _pack(source: Array, scale: Array, words: Array) -> None:
+    """Write `Bf16Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8."""
+    panels, depth, columns = words.shape
+    for panel in prange(panels):
+        stage = np.empty((LANES, _DEPTH), np.uint16)
+        _pack_panel(source, scale, panel * columns, depth, shift(address(words), panel * depth * columns), stage)
+
+
+@njit(**SERIAL)
+def _copy_words(source: Pointer, size: int, target: Pointer, padded: int) -> None:
+    """Copy `size` words, then write zeros up to `padded` words."""
+    for i in range(size):
+        target[i] = source[i]
+    fill(shift(target, size), padded - size, _ZERO)
+
+
+@njit(**SERIAL)
+def _multiply_rows(
+    tiles: bool, x: Pointer, rows: int, x_row: int, words: Pointer, depth: int, fresh: bool, sums: Pointer
+) -> None:  # fmt: skip
+    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: bf16, rows x_row words apart, readable up to BLOCK."""
+    left = as_kind(sums, x)
+    if not tiles:
+        for r in range(0, rows, TILE_ROWS):
+            own, row = shift(sums, r * TILE_COLUMNS), shift(left, r * x_row)
+            strided_product(x, own, TILE_COLUMNS, _ZERO if fresh else _ONE, row, x_row, 1, words, TILE_COLUMNS, depth)
+    elif rows > LANES:
+        multiply_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
+    else:
+        multiply_half_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
+
+
+@intrinsic
+def _store_both(typing_context: Any, target: Any, offset: Any, low: Any, high: Any) -> Any:
+    """Write 2 LANES numbers; as bf16 with one conversion and one store, which saves a few percent of a product."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        pointer, at, first, second = values
+        if NATIVE_BF16 and is_bf16(target):
+            both = build_call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", BF16_PAIRS, [second, first])
+            builder.store(both, build_pointer(builder, pointer, at, BF16_PAIRS), align=2)
+        else:
+            build_store(builder, target, pointer, at, first)
+            build_store(builder, target, pointer, builder.add(at, ir.Constant(I64, LANES)), second)
+        return context.get_dummy_value()
+
+    return types.none(target, types.intp, f32x16, f32x16), generate
+
+
+@njit(**SERIAL)
+def _store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int) -> None:
+    """Write the first `columns` numbers of rows of TILE_COLUMNS sums to `out`, whose rows are `width` numbers apart."""
+    for r in range(rows):
+        own = shift(sums, r * TILE_COLUMNS)
+        if TILE_COLUMNS == 2 * LANES and columns >= TILE_COLUMNS:
+            _store_both(out, r * width, load(own, 0), load(own, LANES))
+        else:
+            for c in range(0, TILE_COLUMNS, LANES):
+                store_up_to(out, r * width + c, load(own, c), columns - c)
+
+
+@njit(**SERIAL)
+def _panel(
+    tiles: bool, x: Array, last: Pointer, w: Bf16Weights, out: Array, first: int, stop: int, panel: int, sums: Pointer
+) -> None:  # fmt: skip
+    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block that is not full."""
+    width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
+    for k in range(0, depth, _SECTION):
+        words, length = shift(address(w.words), (panel * depth + k) * TILE_COLUMNS), min(_SECTION, depth - k)
+        for t in range(first, stop, BLOCK):
+            rows = min(BLOCK, stop - t)
+            own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
+            left = shift(address(x), t * 2 * depth) if rows == BLOCK else last
+            place, complete = t * width + column, k + length == depth
+            if complete:
+                for r in range(rows):
+                    prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
+            _multiply_rows(tiles, shift(left, 2 * k), rows, depth, words, length, k == 0, own)
+            if complete:
+                _store_rows(own, rows, shift(address(out), place), width, width - column)
+
+
+@njit(**PARALLEL)
+def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, workers: int) -> None:
+    """Run `multiply`. x: (T, Kp), from the start of a cache line on."""
+    tokens, panels, depth = x.shape[0], w.words.shape[0], w.words.shape[1]
+    rows = min(_INPUTS_PER_TASK // (2 * depth), tokens * panels // (4 * workers))  # so small that there are tasks for all workers
+    rows = max(BLOCK, rows // BLOCK * BLOCK)
+    tasks = ceil_div(tokens, rows) * panels
+    rest = tokens % BLOCK
+    counter = np.empty(1, np.int64)  # not zeros, which would be a second parallel region: half of the time of few tokens
+    counter[0] = 0
+    for _ in prange(workers):
+        memory = np.empty(BLOCK * depth + rows * TILE_COLUMNS + LANES, np.float32)
+        last = shift(address(memory), -memory.ctypes.data % LINE // 4)
+        if rest:
+            _copy_words(shift(as_kind(last, address(x)), (tokens - rest) * depth), rest * depth, last, BLOCK * depth)
+        if tiles:
+            configure_tiles()
+        task = next_task(address(counter))
+        while task < tasks:
+            first, sums = task // panels * rows, shift(last, BLOCK * depth)
+            _panel(tiles, x, as_kind(address(x), last), w, out, first, min(first + rows, tokens), task % panels, sums)
+            task = next_task(address(counter))
+        if tiles:
+            release_tiles()
+
+
+def multiply(x: NDArray[np.uint16], w: Bf16Weights, out: Array, workers: int) -> None:
+    """Set out = x weight^T. Call it inside `numba_math.parallel()`.
+
+    Args:
+        x: (T, K) bf16 bits, C-contiguous. It is copied unless K is a multiple of 32 and it starts on a cache line.
+        w: weights (N, K).
+        out: (T, N) fp32 or bf16 bits, C-contiguous.
+        workers: the number of workers, which take tasks dynamically.
+    """
+    inputs = 2 * w.words.shape[1]
+    if x.shape[1] != inputs or x.ctypes.data % LINE:
+        padded = aligned_zeros(len(x), inputs, dtype=np.uint16)
+        padded[:, : x.shape[1]] = x
+        x = padded
+    _multiply(has_tiles(), x, w, out, workers)

@@ -1,0 +1,102 @@
+"""bf16 products against fp64, by the tiles and by vectors, and the weights that go into them."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from helpers.children import PATHS
+from torch import Tensor
+
+from runnel.ops import bf16_matmul
+from runnel.ops.amx import BLOCK, has_tiles
+from runnel.ops.bf16_matmul import multiply, pack, pack_int8, unpack
+from runnel.ops.numba_math import aligned_zeros, as_array, parallel
+
+SIZES = [(1, 1, 1), (2, 31, 33), (9, 33, 47), (33, 70, 64), (0, 8, 8), (65, 1, 384), (300, 384, 100), (129, 40, 1537)]
+
+
+@pytest.fixture(params=[True, False], ids=["tiles", "vectors"], autouse=True)
+def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    if request.param and not has_tiles():
+        pytest.skip("no tiles of AMX here")
+    monkeypatch.setattr(bf16_matmul, "has_tiles", lambda: request.param)
+    return bool(request.param)
+
+
+def drawn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def product(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32, workers: int = 2) -> Tensor:
+    out = torch.full((len(x) + 1, len(weight)), 7.0, dtype=dtype)
+    with parallel():
+        multiply(as_array(x), pack(as_array(weight)), as_array(out)[: len(x)], workers)
+    assert bool((out[len(x)] == 7).all())  # nothing is written behind the end
+    return out[: len(x)]
+
+
+@pytest.mark.parametrize(("tokens", "outputs", "inputs"), SIZES)
+def test_products(tokens: int, outputs: int, inputs: int) -> None:
+    """A product of bf16 numbers is exact in fp32; each of K additions rounds by at most 2^-24 of what is summed, in any order."""
+    x, weight = drawn(tokens, inputs), drawn(outputs, inputs, seed=1)
+    exact, bound = x.double() @ weight.double().T, inputs * 2.0**-24 * (x.double().abs() @ weight.double().abs().T)
+    found = product(x, weight)
+    assert bool(((found.double() - exact).abs() <= bound).all())
+    assert torch.equal(product(x, weight, torch.bfloat16), found.bfloat16())
+
+
+def test_integers_are_exact() -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, weight = (torch.randint(-8, 9, (rows, 1100), generator=draw) for rows in (47, 35))
+    assert torch.equal(product(x.bfloat16(), weight.bfloat16()).long(), x @ weight.T)
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(65, 36), (64, 416)])
+def test_tokens_are_independent(outputs: int, inputs: int) -> None:
+    x, weight = drawn(1300, inputs), drawn(outputs, inputs, seed=1)
+    whole = product(x, weight)
+    for workers in (1, 3):
+        assert torch.equal(product(x, weight, workers=workers), whole)
+    for first, stop in ((0, 1), (17, 18), (5, 20), (64, 64 + BLOCK), (3, 50), (700, 1299)):
+        assert torch.equal(product(x[first:stop], weight), whole[first:stop])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_damage_stays_in_its_row_and_column(value: float) -> None:
+    x, weight = drawn(40, 50), drawn(33, 50, seed=1)
+    x[37, 49], weight[3, 0] = value, value
+    damaged = ~product(x, weight).isfinite()
+    expected = torch.zeros(40, 33, dtype=torch.bool)
+    expected[37], expected[:, 3] = True, True
+    assert torch.equal(damaged, expected)
+
+
+def test_memory_behind_the_inputs_is_not_read() -> None:
+    """Whether they start on a cache line or not."""
+    weight = drawn(33, 64, seed=1)
+    for first in (0, 1):
+        memory = aligned_zeros(first + 37 * 64 + 4096, dtype=np.uint16)
+        memory[:] = 0x7FC0  # NaN
+        x = memory[first : first + 37 * 64].reshape(37, 64)
+        x[:] = as_array(drawn(37, 64))
+        assert torch.equal(product(torch.from_numpy(x).view(torch.bfloat16), weight), product(drawn(37, 64), weight))
+
+
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 1), (16, 32), (33, 47), (70, 65), (0, 5)])
+def test_every_bit_of_the_weights_is_kept(outputs: int, inputs: int) -> None:
+    weight = np.random.default_rng(0).integers(0, 2**16, (outputs, inputs), np.uint16)
+    assert np.array_equal(unpack(pack(weight), inputs), weight)
+
+
+def test_weights_of_8_bits_are_torchs() -> None:
+    q = torch.arange(-128, 128).to(torch.int8).repeat(45, 1)[:, :255].contiguous()
+    scale = torch.rand(45, generator=torch.Generator().manual_seed(0)) * 10.0 ** torch.arange(45).sub(38).clamp(max=0)
+    expected = as_array((q.float() * scale[:, None]).to(torch.bfloat16))  # with denormal numbers
+    assert np.array_equal(unpack(pack_int8(q.numpy(), scale.numpy()), 255), expected)
+
+
+def test_torch_is_not_imported() -> None:
+    program = "import runnel.ops.bf16_matmul, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True, env=PATHS)
