@@ -21,11 +21,11 @@ import numpy as np
 from benchmarks.machine import peak_bytes, reset_peak
 from runnel.backbones.encoder.layout import passages_of
 from runnel.engine import Request
-from runnel.models.document_states import DocumentState
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.torch_readers import DocumentState
 from runnel.records import Document
 from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index

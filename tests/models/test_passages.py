@@ -14,8 +14,8 @@ from runnel import Document, Embedder, Index, Reranker
 from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
-from runnel.models.document_states import DocumentState
 from runnel.models.readers import read_documents
+from runnel.models.torch_readers import DocumentState
 from runnel.text.templates import Template
 
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]

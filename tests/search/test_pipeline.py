@@ -12,8 +12,8 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
-from runnel.models.document_states import DocumentState
 from runnel.models.memory import Memory
+from runnel.models.torch_readers import DocumentState
 from runnel.request import TokenCount
 from runnel.search.check import check
 from runnel.search.encoding import new_settings

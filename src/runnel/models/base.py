@@ -365,22 +365,29 @@ def _load_arrays(folder: Path, config: Any, dtype: str, source: str) -> Model:
     if shape.begin_id is None or not {"features", "sentences"} <= set(read.heads):
         raise ValueError("it does not find sentences in passages")
     backbone = ArrayEncoder(folder / "model.safetensors", shape, chosen)
-    own = {name: _head(name, dict(options), backbone) for name, options in read.heads.items()}
+    own = {name: _read_head(name, options, backbone, source) for name, options in read.heads.items()}
     model = read.model(folder, backbone, own, source)
     say_once(f"{backbone.title} runs with kernels compiled for this processor")
     return model
 
 
-def _head(name: str, options: dict[str, Any], backbone: Any) -> Head:
+def _read_head(name: str, config: Mapping[str, Any], backbone: Any, source: str) -> Head:
     """Return a head with its weights."""
-    kind: Any = ARRAY_HEADS[options.pop("kind")]
-    if name not in kind.jobs:
-        raise ValueError(f"{kind} is no head for {name}")
-    sizes = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size}
-    taken = {key: value for key, value in sizes.items() if key in inspect.signature(kind).parameters}
-    head: Head = kind(**taken, **arguments(kind, options, name, given=tuple(sizes)))
-    found = backbone.read_head(name)
+    kind, options = head_options(ARRAY_HEADS, name, config, backbone, source)
+    head, found = kind(**options), backbone.read_head(name)
     if {key: array.shape for key, array in found.items()} != {key: array.shape for key, array in head.arrays().items()}:
         raise ValueError(f"the weights of the head {name} have other shapes")
     head.load(found)
-    return head
+    return cast("Head", head)
+
+
+def head_options(kinds: Mapping[str, Any], name: str, config: Mapping[str, Any], backbone: Any, source: str) -> tuple[Any, Any]:
+    """Return the class of a head in config.json, one of `kinds`, and the arguments that make it."""
+    options = dict(config)
+    kind: Any = options.pop("kind", None)
+    with valid_config(source):
+        expect_choice(kind, sorted(key for key, head in kinds.items() if name in head.jobs), f"the kind of the head {name!r}")
+    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
+    taken = {key: value for key, value in given.items() if key in inspect.signature(kinds[kind]).parameters}
+    what = f"{source}: the head {name!r} of config.json"
+    return kinds[kind], taken | arguments(kinds[kind], options, what, given=tuple(given))

@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from runnel.models.base import Model
 from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, Head
-from runnel.request import OpenRequest, Request, Result
+from runnel.request import Array, OpenRequest, Request, Result, space
 from runnel.text.sentences import SentenceTokens
 
 
@@ -69,14 +67,12 @@ def mark_pair(
     return marks, np.array([[share]], dtype=np.float32)
 
 
-def unit_scores(head: Head, result: Result) -> Tensor:
+def unit_scores(head: Head, result: Result) -> Array:
     """Return the scores (n,) of an `Item`'s units from the result of its request."""
-    inputs: tuple[Tensor, ...] = (head.pooled(result),)
-    if head.inputs == "matches":
-        means = result.means
-        inputs = means[1:], result.hidden, means[:1], torch.from_numpy(result.tag)
-    scores: Tensor = head(*inputs)
-    return scores
+    if head.inputs != "matches":
+        return head(head.pooled(result))
+    means = result.means
+    return head(means[1:], result.hidden, means[:1], space(means).from_numpy(result.tag))
 
 
 class UnitScores:
@@ -86,34 +82,32 @@ class UnitScores:
     of that range may be in the graph of many scores, so they get a backward pass of their own: `cut`.
     """
 
-    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Tensor | None = None) -> None:
+    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Array | None = None) -> None:
         self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
-        self.cut = (torch.empty(0), torch.empty(0))  # rows with the first range, and the same as a leaf
+        self.cut: tuple[Array, Array] | None = None  # rows with the first range, and the same as a leaf
         self.done = 0  # units
 
-    def take_complete(self) -> Tensor:
+    def take_complete(self) -> Array:
         """Return the scores (k,) of the units that are newly complete."""
         hidden, rows = self._reading.take_complete()
         first, self.done = self.done, self.done + len(hidden)
-        if self._head.inputs == "matches" and self._other is None and not len(self.cut[0]) and len(rows):
+        if self._head.inputs == "matches" and self._other is None and self.cut is None and len(rows):
             self.cut = rows, as_leaf(rows)
             rows = self.cut[1][1:]
         if not len(hidden):
             return hidden.new_zeros(0)
         if self._head.inputs != "matches":
-            result: Tensor = self._head(hidden)
-            return result
-        other = _means(self.cut[1][:1]) if self._other is None else self._other
-        lexical = torch.from_numpy(self._lexical[first : self.done]).to(hidden)
-        scores: Tensor = self._head(_means(rows).to(hidden), hidden, other.to(hidden), lexical)
-        return scores
+            return self._head(hidden)
+        other: Array = _means(self.cut[1][:1]) if self.cut is not None else self._other
+        lexical = space(hidden).from_numpy(self._lexical[first : self.done]).to(hidden)
+        return self._head(_means(rows).to(hidden), hidden, other.to(hidden), lexical)
 
 
-def as_leaf(tensor: Tensor) -> Tensor:
+def as_leaf(tensor: Array) -> Array:
     """Return the same tensor as a leaf, which collects gradients for a later backward pass of the tensor."""
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 
-def _means(rows: Tensor) -> Tensor:
+def _means(rows: Array) -> Array:
     """Return means (k, D) of rows of `RangeSums`."""
     return rows[:, :-1] / rows[:, -1:]

@@ -19,8 +19,10 @@ from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
+from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.sentence_vectors import VectorScorer
+from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
@@ -31,8 +33,7 @@ if TYPE_CHECKING:
     import torch
 
     from runnel.backbones.state import State
-    from runnel.models.document_states import StateScorer
-    from runnel.models.items import Item
+    from runnel.models.torch_readers import StateScorer
 
 log = logging.getLogger("runnel")
 
@@ -206,8 +207,6 @@ class Reranker:
     ) -> Iterator[Request]:
         """Yield a request for each text, given with its ids; `counts` counts the documents with this text."""
         tokenizer = self.model.tokenizer
-        from runnel.models.items import Item
-
         start: State | None = None
         template = self._template
         if template.fields[0] == "query" and self.model.backbone.recurrent:
@@ -226,8 +225,6 @@ class Reranker:
 
     def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
         """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
-        from runnel.models.items import Item, mark_pair
-
         rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
         ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
         if self._head.inputs != "matches":
@@ -238,9 +235,6 @@ class Reranker:
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
 
     def _score(self, result: Result) -> float:
-        from runnel.models.items import unit_scores
-        from runnel.ops.backend import inference
-
         with inference():
             return float(unit_scores(self._head, result)[0])
 
@@ -271,6 +265,6 @@ def _document_scorer(model: Model) -> StateScorer | VectorScorer:
     """Return what remembers documents and scores them."""
     if model.stores_vectors("rerank"):
         return VectorScorer(model, passages=model.backbone.own_sentences)
-    from runnel.models.document_states import StateScorer
+    from runnel.models.torch_readers import StateScorer
 
     return StateScorer(model)

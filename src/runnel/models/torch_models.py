@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,17 +11,15 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint, read_config
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
 from runnel.errors import InputError
 from runnel.files import replacing, write
-from runnel.json_objects import arguments, valid_config
 from runnel.models import embedding_rwkv, heads, torch_heads
 from runnel.models.bare import read_bare
-from runnel.models.base import VERSION, Description, Model
+from runnel.models.base import VERSION, Description, Model, head_options
 from runnel.models.foreign import Job
 from runnel.models.heads import Head, LateInteraction, Pooling, check_pooling, head_kind, vector_head
 from runnel.models.torch_heads import TorchHead
@@ -129,7 +126,8 @@ def expect_adapters(model: Model, adapted: bool) -> None:
 def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
     """Read the heads with their weights, and allocate memory only after checking the weights' shapes."""
     with torch.device("meta"), NoRandomNumbers():
-        heads = nn.ModuleDict({name: _build_head(name, head, checkpoint.backbone, source) for name, head in config.items()})
+        built = {name: head_options(HEADS, name, head, checkpoint.backbone, source) for name, head in config.items()}
+        heads = nn.ModuleDict({name: kind.module(**options) for name, (kind, options) in built.items()})
     wanted = heads.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
     # Sharded training stores numbers as (1,).
@@ -138,14 +136,3 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
     # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
     heads.load_state_dict({name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in found.items()}, assign=True)
     return heads
-
-
-def _build_head(name: str, config: Mapping[str, Any], backbone: Backbone, source: str) -> nn.Module:
-    options = dict(config)
-    kind: Any = options.pop("kind", None)
-    what = f"{source}: the head {name!r} of config.json"
-    with valid_config(source):
-        expect_choice(kind, sorted(key for key, head in HEADS.items() if name in head.jobs), f"the kind of the head {name!r}")
-    given = {"vocab_size": backbone.vocab_size, "hidden_size": backbone.hidden_size, "state_shapes": backbone.state_shapes()}
-    taken = {key: value for key, value in given.items() if key in inspect.signature(HEADS[kind]).parameters}
-    return HEADS[kind].module(**taken, **arguments(HEADS[kind], options, what, given=tuple(given)))

@@ -50,7 +50,9 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
     (whole / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": [*history, {"eval_loss": 1.0}]}))
     assert read_metrics(tmp_path) == history and read_metrics(tmp_path / "other") == []
     watch = Watch(tokens=9)
-    Recorder(tmp_path, watch).on_train_begin(args, TrainerState(log_history=history), TrainerControl())
+    recorder = Recorder(tmp_path, watch)
+    recorder.on_train_begin(args, TrainerState(log_history=history), TrainerControl())
+    recorder.close()  # or it would show progress in the tests that follow
     watch.tokens += 7
     found = watch.figures(1)
     assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)

@@ -105,7 +105,7 @@ def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterat
             sentence = np.concatenate([rows[a : unit.done] for rows, a, unit in zip(full, first, units, strict=True)])
             yield SegmentScores(item, sentence, torch.cat(pieces))
         if not going:
-            close(unit.cut for unit in units)
+            close(unit.cut for unit in units if unit.cut)
         settled = min((reading.settled for reading in going), default=number * size)
         needed = [bool(going) and (first_token < query or end > settled) for first_token, end, _ in blocks]
         for (_, _, steps_read), keep in zip(blocks, needed, strict=True):
