@@ -18,8 +18,10 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
 from runnel.backbones.encoder.layout import FORMS
 from runnel.backbones.int8 import int8_problem
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.models.base import Model, load_model
+from runnel.models.heads import normalize
+from runnel.ops.backend import on_cpu
 from runnel.ops.gelu import gelu
 from runnel.ops.simd import NATIVE_BF16
 
@@ -142,7 +144,19 @@ def test_bad_input_and_other_models(folder: Path, tmp_path: Path) -> None:
     assert not load_model(folder, "float32", "cpu").backbone.without_torch
 
 
-def test_bf16_and_gelu_are_torchs() -> None:
+def test_a_device_that_is_not_there_is_an_error_without_torch_too(folder: Path) -> None:
+    assert on_cpu("cpu") and on_cpu("auto") == (not torch.cuda.is_available())
+    if not torch.cuda.is_available():
+        with pytest.raises(BackendUnavailable):
+            load_model(folder, device="cuda", arrays=True)
+    with pytest.raises(InputError):
+        load_model(folder, device="tpu", arrays=True)
+
+
+def test_unit_vectors_bf16_and_gelu_are_torchs() -> None:
+    rows = torch.randn(9, 5) * torch.logspace(-9, 9, 9)[:, None]
+    rows[3] = 0
+    torch.testing.assert_close(torch.from_numpy(normalize(rows.numpy())), torch.nn.functional.normalize(rows, dim=-1))
     x = torch.cat([torch.randn(10_000) * 3, torch.linspace(-9, 9, 10_001), torch.tensor([0.0, -0.0, 1e-40, 3e38])])
     assert torch.equal(torch.from_numpy(widened(bf16_bits(x.numpy()))), x.bfloat16().float())
     for dtype, error in ((torch.float32, 2e-6), (torch.float64, 2e-7)):
