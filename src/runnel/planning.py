@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from runnel.errors import InputError
 from runnel.ops.backend import KERNELS, choose
@@ -70,16 +72,24 @@ def plan(backbone: Backbone, memory_bytes: int) -> Plan:
     untimed = fit(backbone, memory_bytes)
     if backbone.device.type == "meta":
         return untimed
+    tokens = min(untimed.segment, _TIMED)
+    ids, blocks = np.arange(tokens) % min(backbone.vocab_size, 100), [*range(0, tokens, backbone.max_tokens or tokens), tokens]
+    for _ in range(2):
+        start = time.perf_counter()
+        _read(backbone, ids, np.array(blocks))
+        seconds = time.perf_counter() - start
+    return replace(untimed, tokens_per_s=tokens / seconds)
+
+
+def _read(backbone: Any, ids: np.ndarray, cu_seqlens: np.ndarray) -> None:
+    if backbone.without_torch:
+        backbone.step_forms(ids, cu_seqlens)
+        return
     import torch
 
-    tokens = min(untimed.segment, _TIMED)
-    ids = torch.arange(tokens, device=backbone.device) % min(backbone.vocab_size, 100)
     with torch.no_grad():
-        for _ in range(2):
-            start = time.perf_counter()
-            backbone(ids)[0].sum().item()  # on a GPU this waits for the result
-            seconds = time.perf_counter() - start
-    return replace(untimed, tokens_per_s=tokens / seconds)
+        hidden, _ = backbone(torch.from_numpy(ids).to(backbone.device), torch.from_numpy(cu_seqlens))
+        hidden.sum().item()  # on a GPU this waits for the result
 
 
 def _plain_form(backbone: Backbone) -> PlainForm | None:

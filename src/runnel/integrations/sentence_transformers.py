@@ -220,6 +220,7 @@ class EmbedderModule(_ModelModule):
     job = "embed"
 
     def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+        model = model.with_torch()
         self._embedder = Embedder(model)
         super().__init__(model, long=long, max_seq_length=max_seq_length)
 
@@ -267,6 +268,7 @@ class RerankerModule(_ModelModule):
     job = "rerank"
 
     def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+        model = model.with_torch()
         self._reranker, self._trains = Reranker(model), trains_pairs(model)
         super().__init__(model, long=long, max_seq_length=max_seq_length)
 

@@ -57,11 +57,10 @@ class Head:
     def __init__(self, **options: object) -> None:
         self.options = options  # its settings in config.json, without the model's widths
 
+    forward: Any = None  # of each head: what the engine pooled, or stored vectors, to vectors or scores
+
     def __call__(self, *inputs: Any) -> Any:
         return self.forward(*inputs)
-
-    def forward(self, *inputs: Any) -> Any:
-        raise NotImplementedError
 
     @classmethod
     def module(cls, *sizes: int, **options: Any) -> Any:
@@ -300,7 +299,7 @@ def wide(x: Array) -> Array:
     """Return x in fp32, or unchanged if it is fp64."""
     if isinstance(x, np.ndarray):
         return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
-    return x if "float64" in str(x.dtype) else x.float()
+    return x if x.dtype == space(x).float64 else x.float()
 
 
 def as_held(weight: Array, x: Array) -> Array:

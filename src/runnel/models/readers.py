@@ -1,8 +1,7 @@
 """Readers: how a model reads documents. Encoders read them in passages of whole sentences; recurrent models, which carry a state
 through a text, and other transformers, which read each passage as a text of its own, are in `torch_readers.py`.
 
-One pass gives a document's vector and those of its passages; with a state, each is conditioned on the text before it. For long
-documents the pass also returns the state before the last passage: if text is appended later, reading resumes there.
+One pass gives a document's vector and those of its passages; with a state, each is conditioned on the text before it.
 
 P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
 """

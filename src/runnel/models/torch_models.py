@@ -117,7 +117,9 @@ def write_model(model: Model, folder: Path, weights: str) -> None:
 
 
 def expect_adapters(model: Model, adapted: bool) -> None:
-    """Raise InputError unless a model's backbone has adapters, or has none."""
+    """Raise InputError unless a model's backbone has adapters, or has none; none can be added to one without torch."""
+    if model.backbone.without_torch:
+        model.backbone()  # raises
     if model.backbone.adapted != adapted:
         came, expected = ("already", "none") if model.backbone.adapted else ("no", "some")
         raise InputError(f"{model.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()")

@@ -18,7 +18,10 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
 from runnel.backbones.encoder.layout import FORMS
 from runnel.backbones.int8 import int8_problem
+from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
+from runnel.integrations.sentence_transformers import EmbedderModule
+from runnel.models.adapters import add_lora
 from runnel.models.base import Model, load_model
 from runnel.models.heads import normalize
 from runnel.ops.backend import on_cpu
@@ -138,6 +141,12 @@ def test_bad_input_and_other_models(folder: Path, tmp_path: Path) -> None:
     found = load_model(folder, "float32", "cpu", arrays=True)
     with pytest.raises(InputError, match="token ids"):
         found.engine.run([Embedder(found)._head.request(np.array([4, 10**6]))])
+    assert found.new_engine(memory_bytes=1 << 24).step_tokens > 64
+    assert Engine.plan(found.backbone, 1 << 24).tokens_per_s and Engine.plan(found.with_torch().backbone, 1 << 24).tokens_per_s
+    for call in (lambda: found.backbone(torch.tensor([4])), lambda: add_lora(found, 2, 4.0)):
+        with pytest.raises(InputError, match="with_torch"):
+            call()
+    assert EmbedderModule(found).backbone.training is False
     assert not load_model(folder, "float64", "cpu", arrays=True).backbone.without_torch
     tiny_encoder(tmp_path).save(tmp_path / "plain")
     assert load_model(tmp_path / "plain", "float32", "cpu", arrays=True).backbone.without_torch  # not in 8 bits

@@ -20,6 +20,7 @@ from safetensors import safe_open
 from runnel.backbones.config import digest_arrays, expect_ids
 from runnel.backbones.encoder.layout import FORMS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.encoder.step import EncoderStep, Floats, Product, ProductInputs
+from runnel.errors import InputError
 from runnel.ops import bf16_matmul, int8_matmul
 from runnel.ops.numba_math import count_workers, parallel
 from runnel.ops.simd import NATIVE_BF16
@@ -45,6 +46,7 @@ class ArrayEncoder(EncoderBlocks):
     architecture = "encoder"
     without_torch = True
     plain = None
+    state_bytes = 0
 
     def __init__(self, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
         self.set_config(config)
@@ -61,6 +63,11 @@ class ArrayEncoder(EncoderBlocks):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ArrayEncoder, (self.folder / "model.safetensors", self.config, self.dtype)
+
+    def __call__(self, *_: object, **__: object) -> Any:
+        raise InputError(
+            "this encoder was loaded without torch; `Model.with_torch()` returns the one that reads and trains tensors"
+        )
 
     def step_forms(self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form] = ("texts",)) -> Floats:
         """Run one step of the engine; see `Encoder.step_forms`. ids (T,) and cu_seqlens (S+1,) int64 -> (T, forms D)."""
