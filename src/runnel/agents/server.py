@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import socket
-import threading
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Annotated, Any
 
-import anyio
+import anyio.from_thread
+import anyio.to_thread
 import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -18,7 +20,8 @@ from runnel import __version__
 from runnel.agents import results
 from runnel.agents.results import shown
 from runnel.agents.tools import Tools
-from runnel.errors import Cancelled, RunnelError, describe
+from runnel.errors import RunnelError, describe
+from runnel.request import Progress
 
 Answer = results.ToolResult | results.ServerStatus
 
@@ -37,66 +40,43 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempo
 
 
 def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter) -> Callable[..., Awaitable[CallToolResult]]:
-    """Return a method of `Tools` as a tool, which runs it in a thread, and stops it when the call is cancelled.
+    """Return a method of `Tools` as a tool, which runs it in a thread. Errors of the package are for the agent to read.
 
-    Errors of the package are for the agent to read. A method with `progress` runs a model: a few do so at the same time, and its
-    progress is reported.
+    A method with `progress` runs a model: a few do so at the same time.
     """
     own = inspect.signature(method, eval_str=True)
     reports = "progress" in own.parameters
 
     async def tool(ctx: Context, **arguments: Any) -> CallToolResult:
-        stop, done = threading.Event(), _Done()
-
-        def progress(tokens: int, total: int | None) -> None:
-            if stop.is_set():
-                raise Cancelled("the call was cancelled")
-            done.tokens, done.total = tokens, total
-
-        def run() -> Answer | RunnelError | OSError:
-            try:
-                return method(**arguments, **({"progress": progress} if reports else {}))
-            except (RunnelError, OSError) as error:
-                return error
-
-        async with anyio.create_task_group() as group:
-            group.start_soon(_report, ctx, done)
-            try:
-                answer = await anyio.to_thread.run_sync(run, abandon_on_cancel=True, limiter=models if reports else None)
-            finally:
-                stop.set()
-            group.cancel_scope.cancel()
-        if isinstance(answer, RunnelError | OSError):
-            raise ToolError(describe(answer)) from answer
+        if reports:
+            arguments["progress"] = _reporting(ctx)
+        try:
+            answer = await anyio.to_thread.run_sync(partial(method, **arguments), limiter=models if reports else None)
+        except (RunnelError, OSError) as error:
+            raise ToolError(describe(error)) from error
         text, fields = TextContent(type="text", text=shown(answer)), answer.model_dump(mode="json")
         return CallToolResult(content=[text], structured_content=fields)
 
-    context = inspect.Parameter("ctx", inspect.Parameter.KEYWORD_ONLY, annotation=Context)
-    parameters = [
-        item.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, item in own.parameters.items() if name != "progress"
-    ]
-    returned = Annotated[CallToolResult, own.return_annotation]
+    context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
+    parameters = [context, *(item for name, item in own.parameters.items() if name != "progress")]
     tool.__name__ = method.__name__
-    tool.__signature__ = inspect.Signature([context, *parameters], return_annotation=returned)  # type: ignore[attr-defined]
-    tool.__annotations__ = {"ctx": Context, **{item.name: item.annotation for item in parameters}, "return": returned}
+    returned = Annotated[CallToolResult, own.return_annotation]
+    tool.__signature__ = inspect.Signature(parameters, return_annotation=returned)  # type: ignore[attr-defined]
     return tool
 
 
-class _Done:
-    """The tokens that a call has read."""
+def _reporting(ctx: Context) -> Progress:
+    """Return what sends the progress of a call, which must grow, and ends the thread of a call that was cancelled."""
+    reported, due = 0, 0.0
 
-    tokens = 0
-    total: int | None = None
+    def progress(tokens: int, total: int | None) -> None:
+        nonlocal reported, due
+        anyio.from_thread.check_cancelled()
+        if tokens > reported and time.monotonic() >= due:
+            reported, due = tokens, time.monotonic() + _REPORT_S
+            anyio.from_thread.run(ctx.report_progress, tokens, total, "tokens read")
 
-
-async def _report(ctx: Context, done: _Done) -> None:
-    """Send progress, which must grow, until the call ends."""
-    reported = 0
-    while True:
-        await anyio.sleep(_REPORT_S)
-        if done.tokens > reported:
-            reported = done.tokens
-            await ctx.report_progress(reported, done.total, "tokens read")
+    return progress
 
 
 def create_server(tools: Tools) -> MCPServer:
