@@ -70,7 +70,7 @@ def of_llama_index():
         return [(one.node.node_id, one.score, META) for one in found]  # it reads metadata, so there is none here
 
     def answers(retriever, query, texts, top=10, least=None):
-        found = ours.RunnelSentences(retriever, top, least).postprocess_nodes(nodes(texts, META), query_str=query)
+        found = ours.RunnelSentences(retriever, top_n=top, min_score=least).postprocess_nodes(nodes(texts, META), query_str=query)
         rows = [(one.node, one.score) for one in found]
         return [(n.ref_doc_id, n.text, score, (n.start_char_idx, n.end_char_idx), n.metadata) for n, score in rows]
 
@@ -305,7 +305,7 @@ TEXT = "  A cat ran to the sea. A cat ran. \n\nThe river runs.\n\nA cat ran. The
 
 
 def parsed(model, max_tokens, *documents):
-    return for_llama_index.RunnelNodeParser(Embedder(model), max_tokens).get_nodes_from_documents(list(documents))
+    return for_llama_index.RunnelNodeParser(Embedder(model), max_tokens=max_tokens).get_nodes_from_documents(list(documents))
 
 
 def test_nodes_of_llama_index_have_their_exact_places(model):
@@ -331,7 +331,7 @@ def test_sentences_of_nodes_have_places_in_the_document(model):
     document = llama_index.Document(text="The river runs. " + TEXT)
     coarse = parsed(model, 20, document)
     assert len(coarse) > 1
-    parser = for_llama_index.RunnelNodeParser(Embedder(model), 6)
+    parser = for_llama_index.RunnelNodeParser(Embedder(model), max_tokens=6)
     again = asyncio.run(parser.aget_nodes_from_documents([document]))
     assert [node.text for node in again] == [node.text for node in parsed(model, 6, document)]
     for node in parser(coarse):  # parts of parts too

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,7 @@ with needing("this needs llama-index-core", "llama-index"):
     from llama_index.core.node_parser.node_utils import build_nodes_from_splits
     from llama_index.core.postprocessor.types import BaseNodePostprocessor
     from llama_index.core.schema import (
+        BaseComponent,
         BaseNode,
         Document,
         MetadataMode,
@@ -55,6 +56,18 @@ class _Named:
         return cls.__name__
 
 
+class _WithModel(_Named, BaseComponent):
+    """A component with a model, which the library stores by what it was loaded from."""
+
+    model: str
+    _kind: ClassVar[type[Any]]
+    _loaded: Any = PrivateAttr()
+
+    def __init__(self, model: object = "pocket", **fields: Any) -> None:
+        super().__init__(model=name_of(self._kind, model), **fields)
+        self._loaded = loaded(self._kind, model)
+
+
 class RunnelEmbedding(_Named, BaseEmbedding):
     """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
 
@@ -64,7 +77,7 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
     """
 
-    max_tokens: int | None = Field(default=None, ge=1, description="Cut longer texts; None: nothing is cut.")
+    max_tokens: int | None = Field(default=None, ge=1)
     _embedder: Embedder = PrivateAttr()
 
     def __init__(self, model_name: Embedder | str | Path = "pocket", *, max_tokens: int | None = None, **fields: Any) -> None:
@@ -92,7 +105,7 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         return await asyncio.to_thread(self._get_text_embeddings, texts)
 
 
-class RunnelNodeParser(_Named, NodeParser):
+class RunnelNodeParser(_WithModel, NodeParser):
     """A parser into nodes of whole sentences.
 
     The nodes of a document have all its text but whitespace between them, and exact `start_char_idx` and `end_char_idx`, which
@@ -105,14 +118,8 @@ class RunnelNodeParser(_Named, NodeParser):
         fields: of `NodeParser`.
     """
 
-    model: str = Field(description="What the model was loaded from.")
-    max_tokens: int = Field(default=128, ge=1, description="The most tokens of a node of several sentences.")
-    _embedder: Embedder = PrivateAttr()
-
-    def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int = 128, **fields: Any) -> None:
-        fields |= {"model": name_of(Embedder, model), "max_tokens": max_tokens}
-        super().__init__(**fields)
-        self._embedder = loaded(Embedder, model)
+    max_tokens: int = Field(default=128, ge=1)
+    _kind = Embedder
 
     def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
         parsed: list[BaseNode] = []
@@ -140,7 +147,7 @@ class RunnelNodeParser(_Named, NodeParser):
     def _spans(self, text: str) -> list[tuple[int, int]]:
         if not text.strip():
             return []
-        model = self._embedder.model
+        model = self._loaded.model
         tokens = read_sentences(text, model.templates["document"].encode_pieces(model.tokenizer, "document", text))
         edges = np.append(tokens.spans[:, 0], len(text))[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
         return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
@@ -189,7 +196,7 @@ class RunnelRetriever(BaseRetriever):
         return await asyncio.to_thread(self._retrieve, query_bundle)
 
 
-class RunnelRerank(_Named, BaseNodePostprocessor):
+class RunnelRerank(_WithModel, BaseNodePostprocessor):
     """A reranker: the best nodes, best first, with its scores (logits). It reads what the library embeds of a node.
 
     Args:
@@ -199,25 +206,17 @@ class RunnelRerank(_Named, BaseNodePostprocessor):
         fields: of `BaseNodePostprocessor`.
     """
 
-    model: str = Field(description="What the model was loaded from.")
-    top_n: int | None = Field(default=None, ge=1, description="Nodes to return; None: all.")
-    max_tokens: int | None = Field(default=None, ge=1, description="Cut longer documents; None: nothing is cut.")
-    _reranker: Reranker = PrivateAttr()
-
-    def __init__(
-        self, model: Reranker | str | Path = "pocket", top_n: int | None = None, *, max_tokens: int | None = None, **fields: Any
-    ) -> None:
-        fields |= {"model": name_of(Reranker, model), "top_n": top_n, "max_tokens": max_tokens}
-        super().__init__(**fields)
-        self._reranker = loaded(Reranker, model)
+    top_n: int | None = Field(default=None, ge=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    _kind = Reranker
 
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
-        best = ranked(self._reranker, _query(query_bundle), texts, self.top_n, self.max_tokens)
+        best = ranked(self._loaded, _query(query_bundle), texts, self.top_n, self.max_tokens)
         return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
 
 
-class RunnelSentences(_Named, BaseNodePostprocessor):
+class RunnelSentences(_WithModel, BaseNodePostprocessor):
     """A sentence retriever: the sentences of all nodes that answer the query, best first, as nodes with scores.
 
     Each has the metadata of its node, and its place: in the source document if the node knows its own place there, otherwise in
@@ -230,21 +229,13 @@ class RunnelSentences(_Named, BaseNodePostprocessor):
         fields: of `BaseNodePostprocessor`.
     """
 
-    model: str = Field(description="What the model was loaded from.")
-    top_n: int = Field(default=10, ge=1, description="Sentences to return, of all nodes together.")
-    min_score: float | None = Field(default=None, description="Omit sentences with lower scores.")
-    _retriever: SentenceRetriever = PrivateAttr()
-
-    def __init__(
-        self, model: SentenceRetriever | str | Path = "pocket", top_n: int = 10, min_score: float | None = None, **fields: Any
-    ) -> None:
-        fields |= {"model": name_of(SentenceRetriever, model), "top_n": top_n, "min_score": min_score}
-        super().__init__(**fields)
-        self._retriever = loaded(SentenceRetriever, model)
+    top_n: int = Field(default=10, ge=1)
+    min_score: float | None = None
+    _kind = SentenceRetriever
 
     def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
         texts = [one.node.get_content(metadata_mode=MetadataMode.NONE) for one in nodes]
-        found = best_sentences(self._retriever, _query(query_bundle), texts, self.top_n, self.min_score)
+        found = best_sentences(self._loaded, _query(query_bundle), texts, self.top_n, self.min_score)
         results = []
         for position, sentence in found:
             node = nodes[position].node
