@@ -14,7 +14,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.models.base import Model, load_model
 from runnel.server.app import Server, bind, create_app
-from runnel.server.loading import Loaded
+from runnel.server.context import Loaded
 from runnel.server.settings import ServerSettings
 
 
@@ -38,7 +38,7 @@ def serving(
     settings = ServerSettings(model=name, port=0, index=None if index is None else str(index), **limits)
     if loads_itself := load is None:
         held = load_model(model, arrays=True) if isinstance(model, str) else model
-        load = partial(Loaded.of, name, held, settings.index)
+        load = partial(Loaded, name, held, settings.index)
     app = create_app(settings, load)
     socket, ready = bind(settings), threading.Event()
     server = Server(app, app.state.context, ready.set)

@@ -19,8 +19,8 @@ from runnel.errors import CheckpointError, InputError
 from runnel.models.base import load_model
 from runnel.server import guard
 from runnel.server.app import bind, create_app, serve
+from runnel.server.context import Loaded
 from runnel.server.guard import Guard
-from runnel.server.loading import Loaded
 from runnel.server.settings import ServerSettings
 
 
@@ -40,7 +40,7 @@ def test_ready_only_after_loading(tiny):
 
     def load():
         assert go.wait(GIVE_UP_S)
-        return Loaded.of("tiny", tiny)
+        return Loaded("tiny", tiny)
 
     with serving(load=load, name="tiny") as client:
         assert client.get("/health").json() == {"status": "ok"}

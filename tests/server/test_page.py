@@ -12,7 +12,7 @@ from helpers.tiny import tiny_encoder
 from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Document, Index, SentenceRetriever
-from runnel.server.loading import Loaded
+from runnel.server.context import Loaded
 from runnel.server.view import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
@@ -266,7 +266,7 @@ def test_the_page_waits_for_the_model(tmp_path, open_tab):
 
     def load():
         assert go.wait(GIVE_UP_S)
-        return Loaded.of("tiny", tiny)
+        return Loaded("tiny", tiny)
 
     with serving(load=load, name="tiny") as client:
         tab = open_tab(address(client))

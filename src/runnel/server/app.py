@@ -19,9 +19,8 @@ from starlette.responses import Response
 
 from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval, status
-from runnel.server.context import Context
+from runnel.server.context import Context, Loaded, load
 from runnel.server.guard import Guard, Metrics
-from runnel.server.loading import Loaded, load
 from runnel.server.refusals import Kind, Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files

@@ -1,16 +1,23 @@
-"""What the routes share: the application's state, and running a model call."""
+"""What the routes share: the model and the index that the server answers with, and running a model call."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, TypeVar
 
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from runnel.server.loading import Loaded
+from runnel.models.base import Model, load_model
+from runnel.models.embedder import Embedder
+from runnel.models.reranker import Reranker
+from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.search.index import Index
+from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
@@ -22,6 +29,8 @@ MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
 Some = Field(min_length=1, max_length=MAX_TEXTS)
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
+_BATCH = 32  # short texts counted in one call of the tokenizer
+_LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
 
 
 class Body(BaseModel):
@@ -30,9 +39,87 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class OpenIndex:
+    """An index that is searched at its newest commit, by any number of threads."""
+
+    def __init__(self, place: str, embedder: Embedder) -> None:
+        self._place, self._embedder = place, embedder
+        self._lock = threading.Lock()
+        self._now, self._next = Index.open(place, embedder), Index.open(place, embedder)
+
+    def newest(self) -> Index:
+        """Return the index at its newest commit. Indexes returned before do not change."""
+        with self._lock:
+            if self._next.refresh():
+                self._now, self._next = self._next, Index.open(self._place, self._embedder)
+            return self._now
+
+    def document(self, id: str) -> DocumentRow:
+        """Return a document of the newest commit; refuse an unknown id."""
+        documents = self.newest().store.documents([id])
+        if id not in documents:
+            message = f"the index has no document {id!r}; it may have been removed"
+            raise Refusal("not_found", message, code="document_not_found", param="document")
+        return documents[id]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model with its jobs, which raise CheckpointError if it has no head for them, and an index."""
+
+    name: str
+    model: Model
+    place: str | None = None  # of the index
+
+    @cached_property
+    def embedder(self) -> Embedder:
+        return Embedder(self.model)
+
+    @cached_property
+    def reranker(self) -> Reranker:
+        return Reranker(self.model)
+
+    @cached_property
+    def retriever(self) -> SentenceRetriever:
+        return SentenceRetriever(self.model)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        return self.model.fingerprint()
+
+    @cached_property
+    def index(self) -> OpenIndex:
+        """The index; raises a Refusal if there is none."""
+        if self.place is None:
+            raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+        return OpenIndex(self.place, self.embedder)
+
+    def count(self, texts: Sequence[str]) -> int:
+        """Return the tokens of texts, without special tokens."""
+        tokenizer, short = self.model.tokenizer, [text for text in texts if len(text) <= _LONG_CHARS]
+        tokens = sum(len(piece) for text in texts if len(text) > _LONG_CHARS for piece in tokenizer.encode_pieces([text]))
+        for start in range(0, len(short), _BATCH):
+            tokens += sum(map(len, tokenizer.encode_batch(short[start : start + _BATCH])))
+        return tokens
+
+
+def load(settings: ServerSettings) -> Loaded:
+    """Load the model and the index of the settings, and run each job once: the first call compiles kernels."""
+    loaded = Loaded(settings.model, load_model(settings.model, settings.dtype, arrays=True), settings.index)
+    if settings.index is not None:
+        loaded.index.newest()
+    if "embed" in loaded.model.heads:
+        loaded.embedder.encode("ready")
+    if "rerank" in loaded.model.heads:
+        loaded.reranker.score("ready", ["ready"])
+    if loaded.model.finds_sentences:
+        loaded.retriever.score("ready", "ready")
+    return loaded
+
+
 @dataclass(frozen=True)
 class Context:
-    """The state of one application. The models are loaded while the server already answers /health."""
+    """The state of one application. The model is loaded while the server already answers /health."""
 
     settings: ServerSettings
     loading: Future[Loaded]
@@ -40,7 +127,7 @@ class Context:
     opened: Recent[Opened]
 
     def loaded(self, model: str | None = None) -> Loaded:
-        """Return the models; refuse if they are not loaded, or if `model` is another one."""
+        """Return the model and the index; refuse if they are not loaded, or if `model` is another one."""
         if not self.loading.done():
             raise Refusal("unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2)
         if error := self.loading.exception():

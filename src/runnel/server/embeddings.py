@@ -133,7 +133,7 @@ async def _embed(
 ) -> tuple[list[str], int]:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
     loaded = context.loaded()
-    embedder = loaded.expect(loaded.embedder, "embed")
+    embedder = loaded.embedder
     check_width(dimensions, embedder.dimension, "dimensions")
     width = dimensions or embedder.dimension
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)

@@ -61,18 +61,18 @@ async def static(name: str) -> Response:
 @router.get("/page/about")
 async def about(context: InContext) -> dict[str, Any]:
     """Return what can be asked: {"index": {"name", "documents"}, or null}."""
-    index = context.loaded().index
-    if index is None:
+    loaded = context.loaded()
+    if loaded.place is None:
         return {"index": None}
-    documents = await asyncio.to_thread(lambda: len(index.newest()))
-    return {"index": {"name": index_name(context.settings.index or ""), "documents": documents}}
+    documents = await asyncio.to_thread(lambda: len(loaded.index.newest()))
+    return {"index": {"name": index_name(loaded.place), "documents": documents}}
 
 
 @router.post("/page/files")
 async def open_file(name: FileName, request: Request, context: InContext) -> Response:
     """Read the file in the body, and keep it in memory; the result is its id."""
     loaded = context.loaded()
-    retriever = loaded.expect(loaded.retriever, "sentences")
+    retriever = loaded.retriever
     data = await request.body()
     id = opened_id(name, data)
     if context.opened.get(id) is not None:
@@ -112,14 +112,14 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
     """Score the sentences of a document; the result is `answers_view`."""
     if id.startswith(OWN):
         file, loaded = _opened(context, id), context.loaded()
-        retriever = loaded.expect(loaded.retriever, "sentences")
+        retriever = loaded.retriever
         read, remembered = file.document, retriever.remembers
 
         def score(progress: Progress) -> Scored:
             return next(retriever.scan(q, [file.document if file.vectors is None else file.vectors], progress=progress))
     else:
         row = await _indexed(context, id)
-        newest = await asyncio.to_thread(context.loaded().expect_index().newest)
+        newest = await asyncio.to_thread(context.loaded().index.newest)
         read, remembered = row.document(), newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
@@ -204,7 +204,7 @@ def _last(result: Any) -> Response:
 
 
 async def _indexed(context: Context, id: str) -> DocumentRow:
-    return await asyncio.to_thread(context.loaded().expect_index().document, id)
+    return await asyncio.to_thread(context.loaded().index.document, id)
 
 
 def _opened(context: Context, id: str) -> Opened:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from runnel.errors import BackendUnavailable, Cancelled, InputError, RunnelError, StoreError
+from runnel.errors import BackendUnavailable, Cancelled, CheckpointError, InputError, RunnelError, StoreError
 
 Kind = Literal[
     "invalid", "unauthorized", "forbidden", "not_found", "not_allowed", "slow", "too_long", "too_large", "busy", "gone",
@@ -52,7 +52,7 @@ class Refusal(HTTPException):
     @classmethod
     def of(cls, error: RunnelError) -> Refusal:
         """Return the refusal for an error of a model call."""
-        if isinstance(error, InputError):
+        if isinstance(error, InputError | CheckpointError):  # the loaded model has no head for the job
             return cls("invalid", str(error))
         return cls("unavailable" if isinstance(error, StoreError | BackendUnavailable | Cancelled) else "failed", str(error))
 

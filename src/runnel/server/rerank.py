@@ -107,10 +107,10 @@ EitherRequest = Annotated[
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded(body.model)
-    reranker = loaded.expect(loaded.reranker, "rerank")
+    reranker = loaded.reranker
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
     wanted = body.relevant_spans if body.relevant_spans is not None and body.relevant_spans.mode == "enabled" else None
-    retriever = None if wanted is None else loaded.expect(loaded.retriever, "sentences")
+    retriever = None if wanted is None else loaded.retriever
 
     def call(progress: Progress) -> list[RerankResult]:
         count, documents = TokenCount(progress), list[Any](texts)
@@ -143,7 +143,7 @@ async def rerank_either(body: EitherRequest, request: Request, context: InContex
     if isinstance(body, RerankRequest):
         return await rerank(body, request, context)
     loaded = context.loaded()
-    reranker = loaded.expect(loaded.reranker, "rerank")
+    reranker = loaded.reranker
 
     def call(progress: Progress) -> list[TeiRank]:
         scores = reranker.score(body.query, body.texts, progress=progress)

@@ -113,7 +113,7 @@ class VerifyResponse(BaseModel):
 async def find(body: FindRequest, request: Request, context: InContext) -> FindResponse:
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
-    retriever = loaded.expect(loaded.retriever, "sentences")
+    retriever = loaded.retriever
     documents = [TextDocument(text=text) if isinstance(text, str) else text for text in body.documents]
     texts = [document.text for document in documents]
 
@@ -132,7 +132,7 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
 async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
     """Return the documents of the server's index that answer the query, each with its best sentences."""
     loaded = context.loaded()
-    index = loaded.expect_index()
+    index = loaded.index
 
     def call(progress: Progress) -> list[SearchHit]:
         options = body.model_dump(exclude={"query", "top_k"})
@@ -151,7 +151,7 @@ async def verify(body: VerifyRequest, request: Request, context: InContext) -> V
     if body.text is not None:
         text = body.text
     else:
-        index = context.loaded().expect_index()
+        index = context.loaded().index
         text = (await asyncio.to_thread(index.document, str(body.document))).text
 
     def call(progress: Progress) -> VerifyResponse:

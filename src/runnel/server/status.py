@@ -68,7 +68,7 @@ async def info(context: InContext) -> Info:
         model_sha=loaded.fingerprint,
         model_dtype=settings.dtype,
         served_model_name=loaded.name,
-        model_type=None if loaded.embedder is None else {"embedding": {"pooling": loaded.embedder.pooling}},
+        model_type={"embedding": {"pooling": loaded.embedder.pooling}} if "embed" in loaded.model.heads else None,
         max_input_length=longest or settings.max_request_tokens,
         max_batch_tokens=settings.max_request_tokens,
         max_client_batch_size=MAX_TEXTS,
