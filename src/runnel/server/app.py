@@ -1,33 +1,117 @@
-"""The application, with models loaded in the background, and its server: bind first, drain on SIGTERM, exit with code 0."""
+"""The application, with the model loaded in the background, and its server: bind first, drain on SIGTERM, exit with code 0.
+
+Its own routes show the state of the server: /health, /ready, /metrics, /info in the shape of TEI, and /docs.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import html
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
+from runnel import __version__
 from runnel.errors import InputError, RunnelError, errors_as
-from runnel.server import embeddings, page, rerank, retrieval, status
-from runnel.server.context import Context, Loaded, load
-from runnel.server.guard import Guard, Metrics
-from runnel.server.refusals import Kind, Refusal
+from runnel.server import embeddings, page, rerank, retrieval
+from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
+from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
+from runnel.server.refusals import Kind, Refusal, error_responses
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
 _KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
+
+
+router = APIRouter(tags=["status"])
+
+
+class Status(BaseModel):
+    """The answer of /health and /ready."""
+
+    status: Literal["ok"] = "ok"
+
+
+class Info(BaseModel):
+    """Facts of the model and the limits of the server."""
+
+    model_id: str
+    model_sha: str
+    model_dtype: str
+    served_model_name: str
+    model_type: dict[Literal["embedding"], dict[Literal["pooling"], str]] | None
+    max_input_length: int
+    max_batch_tokens: int
+    max_client_batch_size: int
+    auto_truncate: bool
+    version: str
+
+
+@router.get("/health")
+async def health() -> Status:
+    """Answer while the process runs, also while it loads or drains."""
+    return Status()
+
+
+@router.get("/ready", responses=error_responses("/ready"))
+async def ready(context: InContext) -> Status:
+    """Answer when requests can be served: the model is loaded, and the server is not stopping."""
+    context.loaded()
+    context.work.expect_open()
+    return Status()
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(request: Request) -> Response:
+    """Return metrics for Prometheus."""
+    return Response(request.app.state.metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+
+@router.get("/info", responses=error_responses("/info"))
+async def info(context: InContext) -> Info:
+    """Return facts of the model, in TEI's shape."""
+    loaded, settings = context.loaded(), context.settings
+    longest = loaded.model.backbone.longest_text
+    return Info(
+        model_id=loaded.name,
+        model_sha=loaded.fingerprint,
+        model_dtype=settings.dtype,
+        served_model_name=loaded.name,
+        model_type={"embedding": {"pooling": loaded.embedder.pooling}} if "embed" in loaded.model.heads else None,
+        max_input_length=longest or settings.max_request_tokens,
+        max_batch_tokens=settings.max_request_tokens,
+        max_client_batch_size=MAX_TEXTS,
+        auto_truncate=longest is not None,
+        version=__version__,
+    )
+
+
+@router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
+async def docs(request: Request) -> HTMLResponse:
+    """Show the routes, without scripts and without other servers; /openapi.json has the details."""
+    rows = [
+        f"<tr><td>{method.upper()}<td><code>{html.escape(path)}</code><td>{html.escape(operation.get('description', ''))}"
+        for path, methods in request.app.openapi()["paths"].items()
+        for method, operation in methods.items()
+    ]
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><h1>runnel</h1>'
+        '<p>Shapes of requests and responses: <a href="/openapi.json">/openapi.json</a>, for any OpenAPI viewer.</p>'
+        f"<table><tr><th>Method<th>Path<th>What it does{''.join(rows)}</table></html>"
+    )
 
 
 def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
@@ -53,8 +137,8 @@ def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | Non
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.context = Context(settings, loading, work, opened_files())
     app.state.metrics = metrics = Metrics(work)
-    for part in (status, embeddings, rerank, retrieval, page):
-        app.include_router(part.router)
+    for routes in (router, embeddings.router, rerank.router, retrieval.router, page.router):
+        app.include_router(routes)
     app.add_exception_handler(RunnelError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)

@@ -20,13 +20,14 @@ from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
 from runnel.server.context import Body, Context, InContext, Some
 from runnel.server.refusals import error_responses
+from runnel.server.work import Job
 
 router = APIRouter(tags=["embeddings"])
 
 Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
-Write = Callable[[Iterator[np.ndarray]], list[str]]
+Write = Callable[[Iterator[np.ndarray], int], str]  # of vectors and the tokens read
 Dimensions = Annotated[int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")]
 
 
@@ -98,16 +99,16 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
     """Embed texts."""
     loaded = context.loaded(body.model)
 
-    def write(vectors: Iterator[np.ndarray]) -> Iterator[str]:
+    def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
+        data = []
         for index, vector in enumerate(vectors):
             raw = vector.astype("<f4").tobytes()
             value = base64.b64encode(raw).decode() if body.encoding_format == "base64" else vector.tolist()
-            yield json.dumps({"object": "embedding", "index": index, "embedding": value})
+            data.append({"object": "embedding", "index": index, "embedding": value})
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
 
-    vectors, tokens = await _embed(context, request, body.input, body.dimensions, None, True, lambda found: list(write(found)))
-    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-    rest = json.dumps({"object": "list", "model": loaded.name, "usage": usage}).removesuffix("}")
-    return Response(f'{rest}, "data": [{", ".join(vectors)}]}}', media_type="application/json")
+    return await _embed(context, request, body.input, body.dimensions, None, True, write)
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
@@ -121,19 +122,17 @@ async def list_models(context: InContext) -> ModelList:
 @router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""
-    vectors, _ = await _embed(
+    return await _embed(
         context, request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
-        lambda found: [json.dumps(vector.tolist()) for vector in found],
+        lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
     )  # fmt: skip
-    return Response(f"[{', '.join(vectors)}]", media_type="application/json")
 
 
 async def _embed(
     context: Context, request: Request, given: Input, dimensions: int | None, prompt: str | None, cut: bool, write: Write
-) -> tuple[list[str], int]:
+) -> Response:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
-    loaded = context.loaded()
-    embedder = loaded.embedder
+    embedder = context.loaded().embedder
     check_width(dimensions, embedder.dimension, "dimensions")
     width = dimensions or embedder.dimension
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
@@ -145,9 +144,11 @@ async def _embed(
         rows.extend(embedder.render(texts, prompt=prompt, max_tokens=limit) if texts else [_row(embedder, ids) for ids in items])
         return sum(map(len, rows))
 
-    return await context.run(
-        request, texts, lambda progress: write(truncated(vector, width) for vector in embedder.encode_rows(rows, progress)), count
-    )
+    def call(job: Job) -> str:
+        return write((truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens)
+
+    body, _ = await context.run(request, texts, call, count)
+    return Response(body, media_type="application/json")
 
 
 def _row(embedder: Embedder, ids: object) -> np.ndarray:

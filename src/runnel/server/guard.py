@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import ipaddress
 import logging
 import re
 import time
@@ -19,7 +18,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runnel.server.refusals import Refusal
-from runnel.server.settings import ServerSettings
+from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
 
 log = logging.getLogger("runnel.server")
@@ -97,7 +96,7 @@ class Guard:
         host = headers.get("host", "")
         match = _HOST.fullmatch(host)
         name = (match[1] or match[2] or "").lower() if match else ""
-        if name not in self._names and not _is_address(name):
+        if name not in self._names and address_of(name) is None:
             advice = f"start the server with --allow-host {name or 'NAME'}"
             return Refusal("forbidden", f"the Host {host!r} is not served here; {advice}")
         origin = headers.get("origin")
@@ -172,14 +171,6 @@ class _Body:
         self._arrived += len(message.get("body", b""))
         self._whole = not message.get("more_body")
         return message
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
 
 
 class Metrics(Collector):

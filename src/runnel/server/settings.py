@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from contextlib import suppress
 from dataclasses import dataclass
 
 from runnel.errors import InputError
@@ -36,7 +37,12 @@ class ServerSettings:
 
 def is_loopback(host: str) -> bool:
     """Return whether only this machine reaches the host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+    address = address_of(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """Return the IP address that a host is; None: it is a name."""
+    with suppress(ValueError):
+        return ipaddress.ip_address(host)
+    return None
