@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
 
 import mteb
@@ -49,11 +48,6 @@ def test_each_is_what_mteb_calls_it(model, tmp_path):
     assert facts.memory_usage_mb == facts.n_parameters * 4 / 2**20, "the tiny model is in fp32"
     revisions = {one.mteb_model_meta.revision for one in (encoder, reranker, index)} | {facts.revision}
     assert len(revisions) == 4, "mteb would take the results of one for those of another"
-    facts = MtebEncoder("pocket").mteb_model_meta  # from its card
-    assert (facts.license, facts.open_weights, facts.languages) == ("apache-2.0", True, ["eng-Latn"])
-    for card in ("", "# A model", "---\nlicense: my own\nlanguage: [en, de]\n---\n", "---\n{\n---\n", "---\n- a\n---\n"):
-        facts = MtebEncoder(Embedder(replace(model, card=card))).mteb_model_meta
-        assert (facts.license, facts.open_weights, facts.languages) == (None, None, None)
 
 
 def test_vectors_are_those_of_the_embedder(model):

@@ -1,6 +1,7 @@
 """Haystack: components that embed, search an index, rank, and find sentences (docs/integrations.md).
 
 A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pipelines are stored with the names of models.
+A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
 from __future__ import annotations
@@ -49,12 +50,7 @@ class _WithModel(_Stored, Generic[Kind]):
 
 @component
 class RunnelTextEmbedder(_WithModel[Embedder]):
-    """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length.
-
-    Args:
-        model: an embedder, or what `Embedder.load` takes.
-        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
-    """
+    """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length."""
 
     def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None) -> None:
         self._set(Embedder, model)
@@ -71,10 +67,8 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
     """An embedder of documents, with the model's own prompt if it has one. Vectors have unit length.
 
     Args:
-        model: an embedder, or what `Embedder.load` takes.
         meta_fields_to_embed: names of metadata whose values come before the text.
         embedding_separator: between these values and the text.
-        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
     """
 
     def __init__(
@@ -147,9 +141,7 @@ class RunnelRanker(_WithModel[Reranker]):
     """A reranker: the best documents, best first, with its scores (logits).
 
     Args:
-        model: a reranker, or what `Reranker.load` takes.
         top_k: documents to return; None: all.
-        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
     """
 
     def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None, max_tokens: int | None = None) -> None:
@@ -174,7 +166,6 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
     Equal sentences are returned once.
 
     Args:
-        model: a sentence retriever, or what `SentenceRetriever.load` takes.
         top_k: sentences to return, of all documents together.
         min_score: omit sentences with lower scores; None: none.
     """

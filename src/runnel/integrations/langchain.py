@@ -1,6 +1,7 @@
 """LangChain: embeddings, a retriever over an index, and compressors that rerank or find sentences (docs/integrations.md).
 
 Names of arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's.
+A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
 from __future__ import annotations
@@ -29,12 +30,7 @@ _STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
 
 class RunnelEmbeddings(Embeddings):
-    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
-
-    Args:
-        model: an embedder, or what `Embedder.load` takes.
-        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
-    """
+    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length."""
 
     def __init__(self, model: Embedder | str | Path = "pocket", *, max_tokens: int | None = None) -> None:
         self.model, self.max_tokens = loaded(Embedder, model), max_tokens
@@ -81,9 +77,7 @@ class RunnelReranker(BaseDocumentCompressor):
     """A reranker as a compressor: the best documents, best first, each with its `relevance_score` (a logit) in its metadata.
 
     Attributes:
-        model: a reranker, or what `Reranker.load` takes.
         top_n: documents to return; None: all.
-        max_tokens: cut longer documents, with a warning (`Reranker.score`); None: nothing is cut.
     """
 
     model_config = _STRICT
@@ -106,7 +100,6 @@ class RunnelSentences(BaseDocumentCompressor):
     document's `page_content`, and its `score`. Equal sentences are returned once.
 
     Attributes:
-        model: a sentence retriever, or what `SentenceRetriever.load` takes.
         top_n: sentences to return, of all documents together.
         min_score: omit sentences with lower scores; None: none.
     """

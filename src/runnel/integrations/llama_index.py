@@ -1,6 +1,7 @@
 """LlamaIndex: an embedding model, a node parser, a retriever over an index, and postprocessors (docs/integrations.md).
 
 The embedding and the postprocessors are stored (`to_dict`) with the name of their model, from which they load it again.
+A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
 from __future__ import annotations
@@ -72,8 +73,6 @@ class RunnelEmbedding(_Named, BaseEmbedding):
     """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
 
     Args:
-        model_name: an embedder, or what `Embedder.load` takes.
-        max_tokens: cut longer texts, with a warning (`Embedder.encode`); default: nothing is cut.
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
     """
 
@@ -115,7 +114,6 @@ class RunnelNodeParser(_WithModel, NodeParser):
     Args:
         model: an embedder, or what `Embedder.load` takes; its tokens are counted.
         max_tokens: the most tokens of a node of several sentences, without the metadata that the library adds for embedding.
-        fields: of `NodeParser`.
     """
 
     max_tokens: int = Field(default=128, ge=1)
@@ -164,7 +162,6 @@ class RunnelRetriever(BaseRetriever):
         sentences: nodes per document, in reading order; 0: the whole document.
         where: a filter by metadata (`Index.search`).
         options: further arguments of `Index.search`.
-        fields: of `BaseRetriever`.
     """
 
     def __init__(
@@ -200,10 +197,7 @@ class RunnelRerank(_WithModel, BaseNodePostprocessor):
     """A reranker: the best nodes, best first, with its scores (logits). It reads what the library embeds of a node.
 
     Args:
-        model: a reranker, or what `Reranker.load` takes.
         top_n: nodes to return; None: all.
-        max_tokens: cut longer documents, with a warning (`Reranker.score`); default: nothing is cut.
-        fields: of `BaseNodePostprocessor`.
     """
 
     top_n: int | None = Field(default=None, ge=1)
@@ -223,10 +217,8 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
     the node's text; `source_node` is the text that the place counts in. Equal sentences are returned once.
 
     Args:
-        model: a sentence retriever, or what `SentenceRetriever.load` takes.
         top_n: sentences to return, of all nodes together.
         min_score: omit sentences with lower scores; None: none.
-        fields: of `BaseNodePostprocessor`.
     """
 
     top_n: int = Field(default=10, ge=1)

@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-import yaml
 
 from runnel.errors import InputError, needing
 from runnel.files import digest
+from runnel.integrations.calls import loaded
 from runnel.models.base import Model
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
@@ -32,7 +31,7 @@ from runnel.search.stores import holds_index
 with needing("this needs mteb", "lab"):
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
-    from mteb.types import Licenses, PromptType
+    from mteb.types import PromptType
 
 log = logging.getLogger("runnel")
 _QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
@@ -50,7 +49,6 @@ class MtebEncoder(AbsEncoder):
 
     Args:
         model: an embedder, or what `Embedder.load` takes.
-        revision: of the results; default: a digest of the weights and settings, so that mteb does not reuse others' results.
         name: of the model in results; default: `model`, if that is a name or a folder.
         template: for models that follow instructions, such as "Instruction: {instruction}\nQuery: " of paper D; None: queries
             and documents have the model's own prompts, if it has some.
@@ -64,22 +62,20 @@ class MtebEncoder(AbsEncoder):
     def __init__(
         self,
         model: Embedder | str | Path,
-        revision: str | None = None,
         *,
-        device: str | None = None,
         name: str = "",
         template: str | None = None,
         max_tokens: int | None = None,
     ) -> None:
         if template is not None and "{instruction}" not in template:
             raise InputError(f'the template is {template!r}; expected "{{instruction}}" in it')
-        self.model = model if isinstance(model, Embedder) else Embedder.load(model, device=device or "auto")
+        self.model = loaded(Embedder, model)
         self.instruction_template, self.prompts_dict = template, dict(instructions())
         self.max_tokens = max_tokens
         settings = (template, max_tokens, *sorted(self.model.model.prompts.items()))
         facts = {"embed_dim": self.model.dimension, "similarity_fn_name": ScoringFunction.COSINE}
         facts |= {"use_instructions": template is not None, "max_tokens": self.model.text_limit(max_tokens)}
-        self.mteb_model_meta = _meta(self.model.model, name or model, revision, settings, **facts)
+        self.mteb_model_meta = _meta(self.model.model, name or model, settings, **facts)
 
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: PromptType | None = None, **options: object
@@ -106,19 +102,11 @@ class MtebEncoder(AbsEncoder):
 class MtebReranker:
     """A reranker as mteb's cross-encoder: to rerank, or to retrieve from given candidates. Arguments as of `MtebEncoder`."""
 
-    def __init__(
-        self,
-        model: Reranker | str | Path,
-        revision: str | None = None,
-        *,
-        device: str | None = None,
-        name: str = "",
-        max_tokens: int | None = None,
-    ) -> None:
-        self.model = model if isinstance(model, Reranker) else Reranker.load(model, device=device or "auto")
+    def __init__(self, model: Reranker | str | Path, *, name: str = "", max_tokens: int | None = None) -> None:
+        self.model = loaded(Reranker, model)
         self.max_tokens = max_tokens
         facts = {"model_type": ["cross-encoder"], "max_tokens": max_tokens}
-        self.mteb_model_meta = _meta(self.model.model, name or model, revision, (max_tokens,), **facts)
+        self.mteb_model_meta = _meta(self.model.model, name or model, (max_tokens,), **facts)
 
     def predict(
         self, inputs1: Iterable[Mapping[str, Any]], inputs2: Iterable[Mapping[str, Any]], **options: object
@@ -144,15 +132,14 @@ class MtebIndex:
         self,
         model: Embedder | str | Path,
         folder: str | Path,
-        revision: str | None = None,
         *,
         name: str = "",
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.model = model if isinstance(model, Embedder) else Embedder.load(model)
+        self.model = loaded(Embedder, model)
         self.folder, self.options = Path(folder), dict(options or {})
         settings = (*sorted(self.options.items()), *sorted(self.model.model.prompts.items()))
-        self.mteb_model_meta = _meta(self.model.model, name or model, revision, settings, model_type=["hybrid"])
+        self.mteb_model_meta = _meta(self.model.model, name or model, settings, model_type=["hybrid"])
 
     def index(
         self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **options: object
@@ -194,32 +181,17 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
     return [text for batch in batches for text in batch["text"]]
 
 
-def _meta(model: Model, name: object, revision: str | None, settings: Sequence[object], **more: object) -> ModelMeta:
+def _meta(model: Model, name: object, settings: Sequence[object], **more: object) -> ModelMeta:
     """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
     path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
     label = path.parent.name if path.name == "model" else path.name  # of a run
     weights = list(model.with_torch().backbone.parameters())
     known: dict[str, object] = {
         "name": f"runnel/{label}",
-        "revision": revision or digest(model.backbone.fingerprint(), repr(settings)),
+        "revision": digest(model.backbone.fingerprint(), repr(settings)),
         "framework": ["PyTorch"],
         "model_type": ["dense"],
         "n_parameters": sum(weight.numel() for weight in weights),
         "memory_usage_mb": sum(weight.nbytes for weight in weights) / 2**20,
     }
-    return ModelMeta.create_empty(known | _card_facts(model.card) | more)
-
-
-def _card_facts(card: str) -> dict[str, object]:
-    """Return the license and the language that the front matter of a model card names, if mteb knows them."""
-    front = re.match(r"---\n(.*?)\n---\n", card, re.S)
-    try:
-        named = yaml.safe_load(front[1]) if front else None
-    except yaml.YAMLError:  # of another program; its facts stay unknown
-        named = None
-    known: dict[str, object] = {}
-    if isinstance(named, dict) and named.get("license") in get_args(Licenses):
-        known |= {"license": named["license"], "open_weights": True}
-    if isinstance(named, dict) and named.get("language") in ("en", ["en"]):
-        known["languages"] = ["eng-Latn"]
-    return known
+    return ModelMeta.create_empty(known | more)

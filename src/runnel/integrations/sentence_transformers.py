@@ -190,19 +190,9 @@ class _ModelModule(InputModule):
         return {"max_seq_length": self.max_seq_length}
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        init_defaults: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
         """Load a model; called by the library. Weights are fp32, or as in `load_model` with `model_kwargs={"dtype": ...}`."""
-        place = {"token": token, "cache_folder": cache_folder, "revision": revision, "local_files_only": local_files_only}
+        place = {name: kwargs.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
         folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
         if (Path(folder) / ADAPTER_FILE).exists() and not (Path(folder) / "config.json").exists():
             raise CheckpointError(
