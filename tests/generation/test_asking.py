@@ -11,8 +11,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.generation.asking import AnswerContext, CitedAnswer, answer, arrange, choose, excerpts_of_findings, excerpts_of_hits
-from runnel.generation.citations import NO_SOURCE, CheckedText
+from runnel.generation.asking import (
+    NO_SOURCE,
+    AnswerContext,
+    CheckedText,
+    CitedAnswer,
+    answer,
+    arrange,
+    choose,
+    excerpts_of_findings,
+    excerpts_of_hits,
+)
 from runnel.generation.endpoint import Endpoint
 from runnel.records import AnsweringSentence, Hit
 from runnel.search.finding import Findings

@@ -2,13 +2,15 @@
 
 import sys
 import time
+from pathlib import Path
 
 import pytest
+from helpers.byte_tokenizer import Bytes
 from helpers.stub_endpoint import Stub, serve
 
 from runnel.errors import EndpointError, InputError, MissingDependency
 from runnel.generation import endpoint
-from runnel.generation.endpoint import Endpoint
+from runnel.generation.endpoint import Endpoint, LocalModel
 
 ASK = [{"role": "user", "content": "name a color"}]
 
@@ -134,3 +136,28 @@ def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:
 
     with pytest.raises(BrokenPipeError):
         Endpoint(stub.url).complete(ASK, max_tokens=5, on_text=closed)
+
+
+FOLDER = Path(__file__).parents[1] / "golden" / "mamba2-tiny-hf"
+DIALOGUE = [{"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Where?"}]
+PROMPT = "User: Be brief.\n\nWhere?\n\nAssistant:"
+
+
+@pytest.fixture
+def local(monkeypatch):
+    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    return LocalModel(FOLDER, dtype="float32", device="cpu")
+
+
+def test_a_reply_continues_the_dialogue(local):
+    assert local.url == f"local:{FOLDER}" and local.model.startswith(f"{FOLDER}@")
+    parts = []
+    reply = local.complete(DIALOGUE, max_tokens=5, on_text=parts.append)
+    written = local.language_model.generate(PROMPT, max_tokens=5)
+    assert reply.text == written.text == "".join(parts) and reply.finish == "length"
+    assert (reply.prompt_tokens, reply.completion_tokens) == (len(PROMPT), 5)
+    local.language_model.tokenizer.end_id = written.ids[2]
+    stopped = local.complete(DIALOGUE, max_tokens=5)
+    assert stopped.finish == "stop" and stopped.text == written.text[: written.ids.index(written.ids[2])]
+    with pytest.raises(InputError, match=r"0\.7"):
+        local.complete(DIALOGUE, max_tokens=1, temperature=0.7)

@@ -40,8 +40,7 @@ class LlmOptions:
 
     def open(self) -> LanguageModelClient:
         """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
-        from runnel.generation.endpoint import Endpoint
-        from runnel.generation.local import LOCAL, LocalModel
+        from runnel.generation.endpoint import LOCAL, Endpoint, LocalModel
 
         note_compiling()
         local = self.llm is not None and self.llm.startswith(LOCAL)

@@ -1,34 +1,31 @@
-"""A language model behind an endpoint with OpenAI's chat interface: llama.cpp, vLLM, Ollama, a hosted service."""
+"""Language models that are asked: behind an endpoint with OpenAI's chat interface, or on this machine."""
 
 from __future__ import annotations
 
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Protocol
+from pathlib import Path
+from threading import Lock
+from typing import Any, Protocol
 
 from runnel.errors import EndpointError, InputError, needing
-from runnel.text.dialogue import Message
+from runnel.text.dialogue import Message, dialogue
+
+LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
 
 # Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor, 400 bytes a token in a stream.
 _SECONDS_PER_TOKEN = 2.0
 _BYTES_PER_TOKEN, _CHARACTERS_PER_TOKEN = 4096, 64
 _SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
 
-
-class _Limits(NamedTuple):
-    """The most that the body of an answer may have."""
-
-    size: int = _SPARE_BYTES
-    seconds: float = 600.0
-
-
-_LIMITS = ContextVar("_LIMITS", default=_Limits())  # noqa: B039  (immutable); of the request that this thread sends
+# The most bytes and seconds that the answer to the request that this thread sends may have.
+_LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
 
 
 @dataclass(frozen=True)
@@ -141,19 +138,16 @@ class Endpoint:
         limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
         options: dict[str, Any] = {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
         size, seconds = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
-        outer = _LIMITS.set(_Limits(size, seconds))
+        outer = _LIMITS.set((size, seconds))
         try:
             if on_text is None:
                 with self._errors("did not answer"):
                     return _reply_of(self.client.chat.completions.create(**options), max_tokens)
-            stream = self._stream(options, max_tokens)
-            while True:
-                try:
-                    part = next(stream)
-                except StopIteration as end:
-                    whole: Reply = end.value
-                    return whole
+            for part in self._stream(options, max_tokens):
+                if isinstance(part, Reply):
+                    return part
                 on_text(part)
+            raise AssertionError("a stream ends with the reply, or with an error")
         finally:
             _LIMITS.reset(outer)
 
@@ -166,8 +160,8 @@ class Endpoint:
                 raise ValueError(f"{len(rows)} embeddings; expected one for each of {len(texts)} texts, of one width")
             return [vectors[number] for number in range(len(texts))]
 
-    def _stream(self, options: dict[str, Any], max_tokens: int) -> Generator[str, None, Reply]:
-        """Yield the parts of a streamed reply; return it whole."""
+    def _stream(self, options: dict[str, Any], max_tokens: int) -> Iterator[str | Reply]:
+        """Yield the parts of a streamed reply, then the whole."""
         from openai.types.chat import ChatCompletion
 
         texts, length, finish, usage = [], 0, None, None
@@ -176,8 +170,8 @@ class Endpoint:
             kind = stream.response.headers.get("content-type", "")
             if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
                 reply = _reply_of(ChatCompletion.construct(**stream.response.json()), max_tokens)
-                yield reply.raw
-                return reply
+                yield from (reply.raw, reply)
+                return
             for chunk in stream:
                 usage = chunk.usage or usage
                 for choice in chunk.choices[:1]:
@@ -185,10 +179,11 @@ class Endpoint:
                     if choice.delta.content:
                         texts.append(choice.delta.content)
                         length += len(texts[-1])
-                        _expect(length, max_tokens)
+                        _expect_bounded(length, max_tokens)
                         yield texts[-1]
-            _expect(length, max_tokens, ended=finish is not None)
-            return _reply("".join(texts), finish, usage)
+            if finish is None:
+                raise ValueError(f"the reply ended early, after {length:,} characters")
+            yield _reply("".join(texts), finish, usage)
 
     @contextmanager
     def _errors(self, what: str, hint: str = "") -> Iterator[None]:
@@ -212,6 +207,31 @@ class Endpoint:
             raise EndpointError(f"{self.url} {happened}") from error
 
 
+class LocalModel:
+    """A `LanguageModel` that answers as an `Endpoint` does, one request after another, to a plain dialogue without a template."""
+
+    def __init__(self, name: str | Path, dtype: str = "auto", device: str = "auto") -> None:
+        from runnel.models.language_model import LanguageModel  # imports torch
+
+        self.language_model = LanguageModel.load(name, dtype, device)
+        self.url = f"{LOCAL}{name}"
+        self.model = f"{name}@{self.language_model.backbone.fingerprint()[:12]}"
+        self._lock = Lock()
+
+    def complete(
+        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+    ) -> Reply:
+        """Return the model's reply; `on_text` is called once, with the whole text."""
+        if temperature:
+            raise InputError(f"the temperature is {temperature}; a local model writes the most likely token, at temperature 0")
+        with self._lock:
+            written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
+        if on_text is not None:
+            on_text(written.text)
+        read = int(written.state.tokens[0]) - len(written.ids)
+        return Reply(written.text, written.finish, read, len(written.ids))
+
+
 def _guard(response: Any) -> None:
     """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether it is streamed or not."""
     if response.has_redirect_location:
@@ -220,29 +240,29 @@ def _guard(response: Any) -> None:
     response.iter_bytes = partial(_bounded, response.iter_bytes, _LIMITS.get())
 
 
-def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: _Limits, chunk_size: int | None = None) -> Iterator[bytes]:
-    end, size = time.monotonic() + limits.seconds, 0
+def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: tuple[int, float], chunk_size: int | None = None) -> Any:
+    most, seconds = limits
+    end, size = time.monotonic() + seconds, 0
     for part in read(chunk_size):
         size += len(part)
-        if size > limits.size or time.monotonic() > end:
-            raise ValueError(f"its answer has more than {limits.size:,} bytes, or had not ended after {limits.seconds:,.0f} s")
+        if size > most or time.monotonic() > end:
+            raise ValueError(f"its answer has more than {most:,} bytes, or had not ended after {seconds:,.0f} s")
         yield part
 
 
-def _expect(length: int | None, max_tokens: int, *, ended: bool = True) -> None:
-    """Raise ValueError for a reply without text (None), of more characters than its tokens can have, or without its end."""
+def _expect_bounded(characters: int, max_tokens: int) -> None:
     limit = _SPARE_CHARACTERS + max_tokens * _CHARACTERS_PER_TOKEN
-    if length is None or length > limit or not ended:
-        too_long = f"has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most"
-        what = "has no text" if length is None else too_long if ended else f"ended early, after {length:,} characters"
-        raise ValueError(f"the reply {what}")
+    if characters > limit:
+        raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
 
 
 def _reply_of(completion: Any, max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
     choice: Any = next(iter(completion.choices or ()), None)
     text: Any = choice and choice.message.content
-    _expect(len(text) if isinstance(text, str) else None, max_tokens)
+    if not isinstance(text, str):
+        raise ValueError("the reply has no text")
+    _expect_bounded(len(text), max_tokens)
     return _reply(text, choice.finish_reason, completion.usage)
 
 
