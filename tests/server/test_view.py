@@ -1,5 +1,6 @@
 """What the page is sent: blocks of bounded size, the best sentences with their levels, and the heat along the text."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -24,8 +25,8 @@ def view_of(sentences, scores):
 )
 @pytest.mark.parametrize("blocks", [True, False])
 def test_blocks_hold_all_text_but_whitespace_and_are_short(text, blocks):
-    places = read_plain(decode(text.encode(), "a.txt")).places() if blocks else Places()
-    view = document_view(text, places)
+    document = read_plain(decode(text.encode(), "a.txt"))
+    view = document_view(document if blocks else replace(document, blocks=()))
     assert view["text"] == text and view["characters"] == len(text)
     spans = [(start, end) for start, end, _, _ in view["blocks"]]
     assert all(0 < end - start <= 4000 for start, end in spans)

@@ -13,14 +13,13 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from runnel.errors import RunnelError
 from runnel.models.sentence_vectors import Scored, SentenceVectors
-from runnel.records import Places
 from runnel.request import Progress
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
@@ -37,7 +36,6 @@ _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".
 _STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir() if PurePath(file.name).suffix in _TYPES}
 
 _JSON_LINES = "application/x-ndjson"
-T = TypeVar("T")
 Id = Annotated[str, Query(min_length=1)]
 Offset = Annotated[int, Query(ge=0, lt=1 << 53)]
 Question = Annotated[str, Query(min_length=1, max_length=MAX_QUERY_CHARS)]
@@ -84,62 +82,50 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
         context.opened.put(id, Opened(name, document, vectors=vectors, pdf=pdf))
         return {"id": id}
 
-    def read(progress: Progress) -> SentenceVectors:
-        return next(retriever.remember([document], progress=progress))
-
     if not retriever.remembers:
         return _last(keep(None))
-    return await _streamed(request, context, [document.text], read, keep)
+    return await _streamed(
+        request, context, [document.text], lambda progress: keep(next(retriever.remember([document], progress=progress)))
+    )
 
 
 @router.get("/page/document")
 async def document(id: Id, context: InContext) -> dict[str, Any]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
-    if id.startswith(OWN):
-        one = _opened(context, id)
-        shown = {"name": one.file, "title": one.document.title, "pages": one.document.pages, "pictures": bool(one.pdf)}
-        return {"id": id} | shown | document_view(one.document.text, one.document.places())
-    row = await _indexed(context, id)
-    places = Places(row.blocks)
-    pages = max((page or 0 for _, _, _, page in places.spans()), default=0) or None
-    pictures = row.metadata.get("kind") == "pdf" and bool(row.source)
-    shown = {"name": id, "title": row.title, "pages": pages, "pictures": pictures}
-    return {"id": id} | shown | document_view(row.text, places)
+    shown, _ = await _shown(context, id)
+    document = shown.document
+    pages = document.pages or max((block.page or 0 for block in document.blocks), default=0) or None
+    facts = {"id": id, "name": shown.file, "title": document.title, "pages": pages, "pictures": document.kind == "pdf"}
+    return facts | document_view(document)
 
 
 @router.get("/page/document/answers")
 async def answers(id: Id, q: Question, request: Request, context: InContext) -> Response:
     """Score the sentences of a document; the result is `answers_view`."""
-    if id.startswith(OWN):
-        file, loaded = _opened(context, id), context.loaded()
-        retriever = loaded.retriever
-        read, remembered = file.document, retriever.remembers
+    shown, row = await _shown(context, id)
+    loaded = context.loaded()
+    if row is None:
+        retriever, remembered = loaded.retriever, shown.vectors is not None
 
         def score(progress: Progress) -> Scored:
-            return next(retriever.scan(q, [file.document if file.vectors is None else file.vectors], progress=progress))
+            return next(retriever.scan(q, [shown.document if shown.vectors is None else shown.vectors], progress=progress))
     else:
-        row = await _indexed(context, id)
-        newest = await asyncio.to_thread(context.loaded().index.newest)
-        read, remembered = row.document(), newest.store.settings.remember
+        newest = await asyncio.to_thread(loaded.index.newest)
+        remembered = newest.store.settings.remember
 
         def score(progress: Progress) -> Scored:
             return newest.score(q, id, progress=progress)
 
-    texts = [q] if remembered else [q, read.text]
-    return await _streamed(request, context, texts, lambda progress: answers_view(read, score(progress)), lambda view: view)
+    texts = [q] if remembered else [q, shown.document.text]
+    return await _streamed(request, context, texts, lambda progress: answers_view(shown.document, score(progress)))
 
 
 @router.get("/page/document/picture")
 async def picture(id: Id, start: Offset, end: Offset, request: Request, context: InContext) -> dict[str, Any]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
-    if id.startswith(OWN):
-        one = _opened(context, id)
-        text, places, name, file = one.document.text, one.document.places(), one.file, one.pdf
-    else:
-        row = await _indexed(context, id)
-        text, places, name = row.text, Places(row.blocks), row.source
-        file = await asyncio.to_thread(_source_of, row)
-    part = await asyncio.to_thread(page_part, text, places, start, end)
+    shown, row = await _shown(context, id)
+    name, file = (shown.file, shown.pdf) if row is None else (row.source, await asyncio.to_thread(_source_of, row))
+    part = await asyncio.to_thread(page_part, shown.document.text, shown.document.places(), start, end)
     if part is None:
         raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
     return await context.work.parse(request, lambda reader: picture_view(picture_of(reader, name, file, part)))
@@ -154,14 +140,12 @@ def _source_of(row: DocumentRow) -> bytes:
     raise Refusal("not_found", f"{row.source} has changed since it was indexed, or is gone; run runnel index again")
 
 
-async def _streamed(
-    request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], T], finish: Callable[[T], Any]
-) -> Response:
-    """Run a model call as `Context.run` does, and stream its progress and what `finish` makes of its result."""
+async def _streamed(request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], Any]) -> Response:
+    """Run a model call as `Context.run` does, and stream its progress and its result."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
-    def run(job: Job) -> T:
+    def run(job: Job) -> Any:
         def progress(done: int, total: int | None) -> None:
             job(done, total)
             loop.call_soon_threadsafe(steps.put_nowait, {"done": done, "total": max(done, job.tokens)})
@@ -170,7 +154,7 @@ async def _streamed(
 
     task = asyncio.create_task(context.run(request, texts, run))
 
-    def end(task: asyncio.Task[tuple[T, int]]) -> None:
+    def end(task: asyncio.Task[tuple[Any, int]]) -> None:
         steps.put_nowait(None)
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
@@ -178,7 +162,7 @@ async def _streamed(
     task.add_done_callback(end)
     first = await steps.get()
     if first is None:
-        return _last(finish(task.result()[0]))
+        return _last(task.result()[0])
 
     async def lines() -> AsyncIterator[str]:
         step: dict[str, int] | None = first
@@ -186,7 +170,7 @@ async def _streamed(
             while step is not None:
                 yield _line(step)
                 step = await steps.get()
-            yield _line({"result": finish(task.result()[0])})
+            yield _line({"result": task.result()[0]})
         except (Refusal, RunnelError) as error:
             yield _line({"error": str(error) if isinstance(error, RunnelError) else error.message})
         finally:
@@ -203,12 +187,12 @@ def _last(result: Any) -> Response:
     return Response(_line({"result": result}), media_type=_JSON_LINES)
 
 
-async def _indexed(context: Context, id: str) -> DocumentRow:
-    return await asyncio.to_thread(context.loaded().index.document, id)
-
-
-def _opened(context: Context, id: str) -> Opened:
-    one = context.opened.get(id)
-    if one is None:
+async def _shown(context: Context, id: str) -> tuple[Opened, DocumentRow | None]:
+    """Return a file that was opened, or a document of the index in the same form and its row."""
+    if not id.startswith(OWN):
+        row = await asyncio.to_thread(context.loaded().index.document, id)
+        return Opened(id, row.document()), row
+    opened = context.opened.get(id)
+    if opened is None:
         raise Refusal("not_found", "the server no longer has this file; open it again")
-    return one
+    return opened, None

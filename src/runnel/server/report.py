@@ -41,7 +41,7 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
     for name, hit in hits.items():
         source, scored = documents[name]
         view = {"pages": source.document.pages, "answers": answers_view(source.document, scored)}
-        view |= _pictures(source, hit["sentences"], reader) | document_view(source.document.text, source.document.places())
+        view |= _pictures(source, hit["sentences"], reader) | document_view(source.document)
         views[name] = hit | view
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"

@@ -15,7 +15,6 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.models.sentence_vectors import Scored
-from runnel.records import Places
 from runnel.search.finding import FileDocument, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture
@@ -36,9 +35,11 @@ _ID_DIGITS = 24
 BlockRow = tuple[int, int, str, int | None]  # start, end, kind, page
 
 
-def document_view(text: str, places: Places) -> dict[str, Any]:
+def document_view(document: DocumentText) -> dict[str, Any]:
     """Return the text of a document and its blocks as rows [start, end, kind, page], cut into pieces of bounded size."""
-    rows = places.spans() or [(a, a + len(text[a:b].rstrip()), "paragraph", None) for a, b in split_paragraphs(text).tolist()]
+    text = document.text
+    rows: list[BlockRow] = [(block.start, block.end, block.kind, block.page) for block in document.blocks]
+    rows = rows or [(a, a + len(text[a:b].rstrip()), "paragraph", None) for a, b in split_paragraphs(text).tolist()]
     blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
     return {"text": text, "characters": len(text), "blocks": blocks}
 
