@@ -157,7 +157,7 @@ def find(
             with _timed(seconds, "score"):
                 findings = search(load(), query, documents)
         if html is not None:
-            from runnel.server.report import report_of  # imports torch
+            from runnel.server.view import report_of  # imports torch
 
             write(html, report_of(query, findings, reader))
     with _timed(seconds, "print"):

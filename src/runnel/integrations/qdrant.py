@@ -152,18 +152,14 @@ class QdrantStore:
             yield list(map(_passage, points))
 
     def _pages(self, wanted: Any, columns: list[str], vectors: list[str] | bool) -> Iterator[list[Any]]:
+        options = {"scroll_filter": wanted, "limit": _PAGE, "with_payload": columns, "with_vectors": vectors}
         offset = None
         while True:
-            points, offset = self._page(wanted, columns, vectors, offset)
+            with plain_errors(self.uri, _explained):
+                points, offset = self._client.scroll(self._name, offset=offset, **options)
             yield points
             if offset is None:
                 return
-
-    @plainly
-    def _page(self, wanted: Any, columns: list[str], vectors: list[str] | bool, offset: Any) -> tuple[list[Any], Any]:
-        return self._client.scroll(
-            self._name, scroll_filter=wanted, limit=_PAGE, offset=offset, with_payload=columns, with_vectors=vectors
-        )
 
     @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:

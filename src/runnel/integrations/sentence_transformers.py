@@ -18,6 +18,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -89,9 +90,9 @@ class _ModelModule(InputModule):
 
     def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
         super().__init__()
-        self.model, self.long, self.truncated = model, long or Long(), 0
-        self.backbone, self.heads = model.backbone, model.heads
-        self.training = model.backbone.training
+        self.model, self.long, self.truncated = model.with_torch(), long or Long(), 0
+        self.backbone, self.heads = self.model.backbone, self.model.heads
+        self.training = self.backbone.training
         self.max_seq_length = max_seq_length
         self._in_8_bits = any(isinstance(part, Int8Linear) for part in self.backbone.modules())
         adapted = self.backbone.adapted
@@ -209,10 +210,9 @@ class EmbedderModule(_ModelModule):
 
     job = "embed"
 
-    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
-        model = model.with_torch()
-        self._embedder = Embedder(model)
-        super().__init__(model, long=long, max_seq_length=max_seq_length)
+    @cached_property
+    def _embedder(self) -> Embedder:
+        return Embedder(self.model)
 
     def _trained(self) -> list[nn.Parameter]:
         features = self.model.features if self._embedder.pooling == "mean" else None
@@ -257,10 +257,9 @@ class RerankerModule(_ModelModule):
 
     job = "rerank"
 
-    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
-        model = model.with_torch()
-        self._reranker, self._trains = Reranker(model), trains_pairs(model)
-        super().__init__(model, long=long, max_seq_length=max_seq_length)
+    @cached_property
+    def _reranker(self) -> Reranker:
+        return Reranker(self.model)
 
     def _trained(self) -> list[nn.Parameter]:
         head = self.model.head("rerank")
@@ -273,7 +272,7 @@ class RerankerModule(_ModelModule):
         """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`."""
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
-        if not self._trains and not self.training:
+        if not trains_pairs(self.model) and not self.training:
             return {"pairs": [((prompt or "") + query, document) for query, document in inputs]}
         pairs = [make_pair(self.model, (prompt or "") + query, document, self.max_seq_length) for query, document in inputs]
         self._tell(sum(pair.cut > 0 for pair in pairs))
@@ -282,7 +281,7 @@ class RerankerModule(_ModelModule):
     def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Return the features, and `scores` (B, 1) fp32."""
         pairs: list[Any] = features["pairs"]
-        if not self._trains:
+        if not trains_pairs(self.model):
             self._infers()
             with _outside_inference():
                 scores = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
