@@ -9,8 +9,7 @@ import pytest
 from helpers.command_line import FakeRetriever
 
 from runnel.agents.documents import AgentSettings, Models
-from runnel.agents.results import shown
-from runnel.agents.tools import Tools
+from runnel.agents.tools import Tools, shown
 from runnel.errors import Cancelled, InputError
 from runnel.files import WriterLock
 from runnel.records import Document, probability

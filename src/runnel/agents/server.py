@@ -17,13 +17,11 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
 
 from runnel import __version__
-from runnel.agents import results
-from runnel.agents.results import shown
-from runnel.agents.tools import Tools
+from runnel.agents.tools import ServerStatus, ToolResult, Tools, shown
 from runnel.errors import RunnelError, describe
 from runnel.request import Progress
 
-Answer = results.ToolResult | results.ServerStatus
+Answer = ToolResult | ServerStatus
 
 INSTRUCTIONS = """\
 Retrieval from documents, with exact places. Usual course: search (which documents of the index?), find (which sentences of one

@@ -1,40 +1,145 @@
-"""What the tools do: plain functions that block, without the protocol. Agents read their docstrings and those of the fields."""
+"""What the tools do and return: plain functions that block, without the protocol. Agents read their docstrings and those of fields.
+
+A result has structured content, and for agents that read none the same as text (`shown`). All texts are verbatim text of
+documents. In `shown` they are between two lines that carry a random mark, so that no document can end its own quotation.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from runnel import __version__
-from runnel.agents import results
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.models.sentence_vectors import SentenceVectors
-from runnel.records import AnsweringSentence, Hit, Place, highest
+from runnel.records import AnsweringSentence, Hit, Place, highest, percent, unanswered
 from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import By, DocumentText, choose_row, span_of
 
-T = TypeVar("T", results.ListedSentence, results.IndexedDocument, results.ListedQuote)
-P = TypeVar("P", bound=Place)
-
 _HEADING_CHARS, _HEADINGS, _ALSO = 200, 8, 3  # the most of each title, titles and other places
 _DIGITS = 12  # the least of a SHA-256 that identify a document
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
-
+_MARK_BYTES = 4
+_SHOWN_DIGITS = 16  # of a SHA-256 in text: enough for `read`, which takes its beginning
 
 File = Annotated[
     str, Field(description="Path below the allowed folders, relative to the first, or a name that search returned (index:...).")
 ]
 Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
 Cursor = Annotated[str | None, Field(description="next_cursor of the last answer, to continue it.")]
+
+
+class ToolResult(BaseModel):
+    """What a tool returns. A `text` shorter than `end - start` is cut: read the rest by characters."""
+
+    notes: list[str] = Field([], description="Warnings about the file; why the index is not up to date, or not shown whole.")
+    next_cursor: str | None = Field(
+        None, description="If not null, the answer continues: call again with the same arguments and this cursor."
+    )
+
+
+class ToolList(ToolResult):
+    """Results in order; `total` counts all of them, on all pages."""
+
+    total: int
+    first: int = Field(1, description="Rank of the first result of this page, from 1.")
+
+
+Answers = Annotated[
+    float | None,
+    Field(description="Probability that there is an answer at all: below 0.15, say that there is none. Null: not known."),
+]
+
+
+@dataclass(frozen=True)
+class ListedSentence(AnsweringSentence):
+    """A sentence that answers the question, with the text around it. `answers`: the probability; null if the model only ranks."""
+
+    also_omitted: int = 0
+
+
+class Found(ToolList):
+    """Sentences of a file, best first."""
+
+    answers: Answers = None
+    sentences: list[ListedSentence]
+
+
+class IndexedDocument(BaseModel):
+    """A document of the index with its best sentences, in reading order."""
+
+    file: str = Field(description="Name for find, read and verify: the document as it was when it was indexed.")
+    source: str = Field(description="The file that was indexed, if any.")
+    title: str
+    sentences: list[ListedSentence]
+
+
+class Searched(ToolList):
+    """Documents of the index, best first."""
+
+    answers: Answers = None
+    documents: list[IndexedDocument]
+
+
+class Read(ToolResult):
+    """A stretch of a document, and the size of the whole document."""
+
+    place: Place
+    characters: int
+    lines: int
+    pages: int | None
+
+
+@dataclass(frozen=True)
+class ListedQuote(QuotedPlace):
+    """A place of the quote."""
+
+    changes_omitted: int = 0
+
+
+class VerifiedQuote(ToolList):
+    """Whether the file has the quote. exact: the same characters; normalized: the same words in another typography;
+    changed: the nearest stretch, with the words that differ; absent: nothing near.
+    """
+
+    match: Literal["exact", "normalized", "changed", "absent"]
+    word_for_word: bool
+    similarity: float = Field(description="Share of the quote's words in the nearest stretch.")
+    places: list[ListedQuote]
+
+
+class IndexStatus(BaseModel):
+    """The index that search uses."""
+
+    place: str
+    documents: int
+    model: str
+
+
+class ServerStatus(BaseModel):
+    """The server's settings and state."""
+
+    version: str
+    roots: list[str]
+    index: IndexStatus | None
+    model: str
+    model_loaded: bool
+    max_characters: int
+
+
+T = TypeVar("T", ListedSentence, IndexedDocument, ListedQuote)
+P = TypeVar("P", bound=Place)
 
 
 class Tools:
@@ -52,7 +157,7 @@ class Tools:
         sentences: Annotated[int, Field(ge=0, le=20, description="Sentences of each document.")] = 3,
         cursor: Cursor = None,
         progress: Progress | None = None,
-    ) -> results.Searched:
+    ) -> Searched:
         """Search the index for documents, by meaning and words: when you do not know which file has the answer.
 
         Returns documents, best first, each with its best sentences. Continue with find or read on one of them.
@@ -72,7 +177,7 @@ class Tools:
         documents = [_document(hit, self._most(sentences)) for hit in shown[:top_k]]
         answers = highest(hit.answers for hit in shown[:top_k])
         page, place = self._page(documents, cursor)
-        return results.Searched(answers=answers, documents=page, notes=notes, **place)
+        return Searched(answers=answers, documents=page, notes=notes, **place)
 
     def find(
         self,
@@ -82,7 +187,7 @@ class Tools:
         context: Annotated[int, Field(ge=0, le=5, description="Sentences before and after each one.")] = 1,
         cursor: Cursor = None,
         progress: Progress | None = None,
-    ) -> results.Found:
+    ) -> Found:
         """Find the sentences of one file that answer a question: when you know the file, and it is too long to read whole.
 
         Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a file
@@ -98,7 +203,7 @@ class Tools:
         findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
         sentences = [_sentence(sentence, self._most(1)) for sentence in findings.sentences]
         page, place = self._page(sentences, cursor)
-        return results.Found(answers=findings.answers, sentences=page, notes=notes, **place)
+        return Found(answers=findings.answers, sentences=page, notes=notes, **place)
 
     def read(
         self,
@@ -111,7 +216,7 @@ class Tools:
             str | None, Field(description="Fail if the document has another SHA-256; 12 digits are enough.")
         ] = None,
         cursor: Cursor = None,
-    ) -> results.Read:
+    ) -> Read:
         """Read the exact text of a document by lines, pages or characters: to see more around a place, or to check one again.
 
         Without start and end, the whole document, in as many answers as it needs.
@@ -126,7 +231,7 @@ class Tools:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
         cut = _cut(document.text, first, stop, self.settings.max_characters)
         (place,) = locate(documents[0].file, document, [(first, cut)])
-        return results.Read(
+        return Read(
             place=replace(_bounded(place, cut - first), line=document.text.count("\n", 0, first) + 1),
             characters=len(document.text),
             lines=document.text.count("\n") + 1,
@@ -140,7 +245,7 @@ class Tools:
         quote: Annotated[str, Field(min_length=1, description="The words, as you would quote them.")],
         file: File,
         cursor: Cursor = None,
-    ) -> results.VerifiedQuote:
+    ) -> VerifiedQuote:
         """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
@@ -148,18 +253,18 @@ class Tools:
             raise InputError(f"{file} has no text to verify a quote in")
         page, place = self._page([_quote(one, self._most(1)) for one in verified.places], cursor)
         similarity = round(verified.similarity, 3)
-        return results.VerifiedQuote(
+        return VerifiedQuote(
             match=verified.match, word_for_word=verified.word_for_word, similarity=similarity, places=page, notes=notes, **place
         )
 
-    def status(self) -> results.ServerStatus:
+    def status(self) -> ServerStatus:
         """Return the folders whose files can be read, the index, the model and the size of an answer."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
                 documents, model = store.last_commit().documents, store.settings.model
-            index = results.IndexStatus(place=self.settings.index, documents=documents, model=model)
-        return results.ServerStatus(
+            index = IndexStatus(place=self.settings.index, documents=documents, model=model)
+        return ServerStatus(
             version=__version__,
             roots=[str(root) for root in self.settings.roots],
             index=index,
@@ -185,17 +290,17 @@ class Tools:
 
 
 def _identity(item: T) -> str:
-    places = item.sentences if isinstance(item, results.IndexedDocument) else [item]
+    places = item.sentences if isinstance(item, IndexedDocument) else [item]
     return f"{item.file} {[(place.id, place.start, place.end, place.sha256) for place in places]}"
 
 
-def _size(item: Place | results.IndexedDocument) -> int:
-    if isinstance(item, results.IndexedDocument):
+def _size(item: Place | IndexedDocument) -> int:
+    if isinstance(item, IndexedDocument):
         return len(item.title) + sum(map(_size, item.sentences))
     size = len(item.text) + sum(map(len, item.headings))
-    if isinstance(item, results.ListedSentence):
+    if isinstance(item, ListedSentence):
         size += len(item.before) + len(item.after) + sum(map(_size, item.also))
-    if isinstance(item, results.ListedQuote):
+    if isinstance(item, ListedQuote):
         size += sum(len(change.quote) + len(change.text) for change in item.changes)
     return size
 
@@ -204,24 +309,24 @@ def _bounded(place: P, most: int) -> P:
     return replace(place, text=place.text[:most], headings=tuple(_short(heading) for heading in place.headings[-_HEADINGS:]))
 
 
-def _document(hit: Hit, most: int) -> results.IndexedDocument:
+def _document(hit: Hit, most: int) -> IndexedDocument:
     name = INDEXED + hit.id
     sentences = [_sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences]
-    return results.IndexedDocument(file=name, source=hit.source, title=_short(hit.title), sentences=sentences)
+    return IndexedDocument(file=name, source=hit.source, title=_short(hit.title), sentences=sentences)
 
 
-def _sentence(sentence: AnsweringSentence, most: int) -> results.ListedSentence:
+def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
     also = tuple(_bounded(place, most // 4) for place in sentence.also[:_ALSO])
     around = {"before": sentence.before[-(most // 2) :], "after": sentence.after[: most // 2], "also": also}
     omitted = len(sentence.also) - len(also)
-    return results.ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
+    return ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
 
 
-def _quote(quoted: QuotedPlace, most: int) -> results.ListedQuote:
+def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
     sizes = accumulate(len(change.quote) + len(change.text) for change in quoted.changes)
     shown = sum(size <= most for size in sizes)
     fields = vars(_bounded(quoted, most)) | {"changes": quoted.changes[:shown]}
-    return results.ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
+    return ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
 
 
 def _short(title: str) -> str:
@@ -242,3 +347,68 @@ def _cut(text: str, first: int, stop: int, most: int) -> int:
         return stop
     line_end = text.rfind("\n", first + most - most // 4, first + most)
     return line_end + 1 if line_end >= 0 else first + most
+
+
+def shown(answer: ToolResult | ServerStatus) -> str:
+    """Return an answer as text."""
+    mark = secrets.token_hex(_MARK_BYTES)
+    if isinstance(answer, ServerStatus):
+        return answer.model_dump_json(indent=2)
+    said = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
+    lines = [*([said] if said else []), *_lines(answer, mark)]
+    lines += [f"note: {_name(note)}" for note in answer.notes]
+    if answer.next_cursor is not None:
+        lines.append(f"continues with cursor {answer.next_cursor}")
+    return "\n".join(lines)
+
+
+def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
+    if isinstance(answer, Read):
+        yield f"{_place(answer.place)}; the document has {answer.characters} characters and {answer.lines} lines"
+        yield from _quotation(answer.place.text, mark)
+    elif isinstance(answer, Searched):
+        yield counted(answer.total, "document")
+        for rank, document in enumerate(answer.documents, start=answer.first):
+            yield f"{rank}. {_name(document.file)} {json.dumps(document.title)}"
+            for sentence in document.sentences:
+                yield from _passage(sentence, mark)
+    elif isinstance(answer, Found):
+        yield counted(answer.total, "sentence")
+        for rank, sentence in enumerate(answer.sentences, start=answer.first):
+            others = len(sentence.also) + sentence.also_omitted
+            also = f", and {counted(others, 'more place')}" if others else ""
+            chance = "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
+            yield f"{rank}. {_place(sentence)}{_cut_note(sentence)}{chance}{also}"
+            yield from _quotation(f"{sentence.before}[answer {mark}]{sentence.text}[/answer {mark}]{sentence.after}", mark)
+    elif isinstance(answer, VerifiedQuote):
+        yield f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity {answer.similarity}"
+        for place in answer.places:
+            yield f"{place.match}{' except for case' if place.case_differs else ''}"
+            yield from _passage(place, mark)
+            yield from (f"quote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}" for change in place.changes)
+
+
+def _passage(place: Place, mark: str) -> Iterator[str]:
+    yield _place(place) + _cut_note(place)
+    yield from _quotation(place.text, mark)
+
+
+def _cut_note(place: Place) -> str:
+    return "" if len(place.text) == place.end - place.start else f", here only its first {len(place.text)}"
+
+
+def _quotation(text: str, mark: str) -> list[str]:
+    return [f"[document text {mark}]", text, f"[end {mark}]"]
+
+
+def _place(place: Place) -> str:
+    """Return a place in one line. Headings are text of the document: quoted, and without line breaks."""
+    row = "" if place.id is None else f", row {json.dumps(place.id)}"
+    where = f", line {place.line}" if place.page is None else f", page {place.page}"
+    under = f", under {json.dumps(' > '.join(place.headings))}" if place.headings else ""
+    return f"{_name(place.file)}{row}{where}, characters {place.start}-{place.end}{under}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+
+
+def _name(name: str) -> str:
+    """Return the name of a file in one line: a name can have line breaks."""
+    return name if name.isprintable() else json.dumps(name)
