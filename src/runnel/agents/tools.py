@@ -1,4 +1,4 @@
-"""What the tools do and return: plain functions that block, without the protocol. Agents read their docstrings and those of fields.
+"""What the tools do and return: plain functions that block, without the protocol. Agents read these docstrings and field texts.
 
 A result has structured content, and for agents that read none the same as text (`shown`). All texts are verbatim text of
 documents. In `shown` they are between two lines that carry a random mark, so that no document can end its own quotation.

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from runnel.errors import EndpointError, InputError, needing
 from runnel.text.dialogue import Message, dialogue
@@ -40,21 +40,6 @@ class Reply:
     @property
     def text(self) -> str:
         return without_reasoning(self.raw)
-
-
-class LanguageModelClient(Protocol):
-    """What answers messages: an endpoint, or a model on this machine."""
-
-    url: str  # where it is, for messages
-
-    @property
-    def model(self) -> str:
-        """Name of the model, part of what makes requests the same."""
-
-    def complete(
-        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
-    ) -> Reply:
-        """Return the model's reply; see `Endpoint.complete`."""
 
 
 class Endpoint:
@@ -230,6 +215,9 @@ class LocalModel:
             on_text(written.text)
         read = int(written.state.tokens[0]) - len(written.ids)
         return Reply(written.text, written.finish, read, len(written.ids))
+
+
+LanguageModelClient = Endpoint | LocalModel
 
 
 def _guard(response: Any) -> None:
