@@ -268,8 +268,8 @@ def test_mistakes(model, call, error, message):
 )
 def test_haystack_stores_components_by_name_and_loads_them_when_needed(component):
     data = component_to_dict(component, "component")
-    assert next(iter(data["init_parameters"].values())).startswith("some/") and data == component.to_dict()
-    assert component_from_dict(type(component), data, "component").to_dict() == data
+    assert next(iter(data["init_parameters"].values())).startswith("some/")
+    assert component_to_dict(component_from_dict(type(component), data, "component"), "component") == data
     with pytest.raises((CheckpointError, StoreError), match="some/"):
         component.warm_up()
 

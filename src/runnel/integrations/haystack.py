@@ -6,7 +6,6 @@ A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts lo
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
@@ -20,19 +19,10 @@ from runnel.records import expect_count, expect_text
 from runnel.search.index import Index
 
 with needing("this needs haystack-ai", "haystack"):
-    from haystack import Document, component, default_to_dict
+    from haystack import Document, component
 
 
-class _Stored:
-    """A component that is stored with its arguments, of which each is an attribute."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the arguments, for `from_dict`."""
-        arguments = {name: getattr(self, name) for name in [*inspect.signature(type(self).__init__).parameters][1:]}
-        return default_to_dict(self, **arguments)
-
-
-class _WithModel(_Stored, Generic[Kind]):
+class _WithModel(Generic[Kind]):
     """A component with a model, which is stored by its name and loaded when it is needed."""
 
     def _set(self, kind: type[Kind], model: Kind | str | Path) -> None:
@@ -93,7 +83,7 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
 
 
 @component
-class RunnelRetriever(_Stored):
+class RunnelRetriever:
     """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
 
     A sentence has its `start` and `end` in the document's text in its metadata, with `sentence_score`, `page` and `headings`.
