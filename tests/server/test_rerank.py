@@ -109,12 +109,12 @@ def test_shapes_of_jina_and_of_either(server):
 
 @pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
 def test_refused(client, server, path):
-    for wrong in ({"query": " "}, {"documents": [{"text": "b", "other": "c"}]}, {"relevant_spans": {"mode": "on"}}):
+    for wrong, start in (
+        ({"query": " "}, "the query is empty"),
+        ({"documents": [1]}, "documents.0.str: Input should be a valid string; documents.0.RerankDocument: "),
+    ):
         done = server.post(path, json={"query": "a", "documents": ["b"]} | wrong)
-        assert done.status_code == (422 if path == "/rerank" else 400), done.text
-        assert set(done.json()) == ({"message", "error", "error_type"} if path == "/rerank" else {"message"})
-    message = server.post(path, json={"query": "a", "documents": [1]}).json()["message"]
-    assert message.startswith("documents.0.str: Input should be a valid string; documents.0.RerankDocument: ")
+        assert done.status_code == (422 if path == "/rerank" else 400) and done.json()["message"].startswith(start)
     with pytest.raises(cohere.NotFoundError) as error:
         client.rerank(model="rerank-v3.5", query="a", documents=["b"])
     assert error.value.body == {"message": f"the model 'rerank-v3.5' is not served here; use '{server.name}'"}

@@ -65,7 +65,8 @@ class _WithModel(_Named, BaseComponent):
     _loaded: Any = PrivateAttr()
 
     def __init__(self, model: object = "pocket", **fields: Any) -> None:
-        super().__init__(model=name_of(self._kind, model), **fields)
+        fields["model"] = name_of(self._kind, model)
+        super().__init__(**fields)
         self._loaded = loaded(self._kind, model)
 
 

@@ -191,7 +191,7 @@ class _ModelModule(InputModule):
         return {"max_seq_length": self.max_seq_length}
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:
+    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
         """Load a model; called by the library. Weights are fp32, or as in `load_model` with `model_kwargs={"dtype": ...}`."""
         place = {name: kwargs.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
         folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
