@@ -87,7 +87,7 @@ async def info(context: InContext) -> Info:
     longest = loaded.model.backbone.longest_text
     return Info(
         model_id=loaded.name,
-        model_sha=loaded.fingerprint,
+        model_sha=await asyncio.to_thread(loaded.model.fingerprint),  # seconds, at first
         model_dtype=settings.dtype,
         served_model_name=loaded.name,
         model_type={"embedding": {"pooling": loaded.embedder.pooling}} if "embed" in loaded.model.heads else None,

@@ -84,10 +84,6 @@ class Loaded:
         return SentenceRetriever(self.model)
 
     @cached_property
-    def fingerprint(self) -> str:
-        return self.model.fingerprint()
-
-    @cached_property
     def index(self) -> OpenIndex:
         """The index; raises a Refusal if there is none."""
         if self.place is None:
