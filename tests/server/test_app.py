@@ -11,7 +11,7 @@ import cohere
 import openai
 import pytest
 from helpers.serving import serving
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
 from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Embedder, Index
@@ -229,6 +229,15 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
         assert refusals(client) == dict.fromkeys(POSTS, 503)
     with serving(tiny, name="tiny", index=tmp_path / "index", deadline_s=1e-9) as client:
         assert refusals(client) == dict.fromkeys(POSTS, 504)
+
+
+def test_what_the_model_has_no_head_for_is_refused(tmp_path):
+    model = tiny_model(tmp_path)
+    del model.heads["rerank"], model.heads["sentences"]
+    with serving(model, name="tiny") as client:
+        for path, status in (("/v1/rerank", 400), ("/rerank", 422), ("/v1/find", 400)):
+            done = client.post(path, json=POSTS[path][1])
+            assert done.status_code == status and "tiny has no '" in done.text
 
 
 def test_keys(tiny):
