@@ -1,7 +1,7 @@
 """The work of the server: every request that runs a model is counted, admitted, queued and run here, in a lane of threads.
 
-Short and long requests have threads of their own, so that a question never waits behind long documents. In each lane half of the
-free threads go to the oldest request, half to the shortest. A request ends early by its `progress` callback.
+Short and long requests have threads of their own, so that a question never waits behind long documents. Those that run share
+the engine's steps, half for the oldest, half for the shortest. A request ends early by its `progress` callback.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ import ctypes
 import math
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -40,7 +41,7 @@ class Job:
         self.refusal: Refusal | None = None  # why the request was cancelled
         self.cancelled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.stop: Callable[[], None] | None = None  # ends what does not call this
-        self.turn: asyncio.Future[None] | None = None  # while it waits for a thread
+        self.turn: asyncio.Future[Any] | None = None  # done when it has a thread
 
     def __call__(self, done: int, total: int | None) -> None:
         """Record the tokens read so far; raise Cancelled if the request has ended."""
@@ -58,48 +59,31 @@ class Job:
             self.stop()
         if not self.cancelled.done():
             self.cancelled.set_result(None)
-        if self.turn is not None and not self.turn.done():
-            self.turn.set_exception(Cancelled(refusal.message))
+        if self.turn is not None:
+            self.turn.cancel()
 
 
 class _Lane:
-    """Threads for one kind of request, and the requests that wait for one."""
+    """Threads for one kind of request: first come, first served."""
 
     def __init__(self, name: str, threads: int) -> None:
         self.count = ThreadPoolExecutor(1, f"count-{name}")
         self.run = ThreadPoolExecutor(threads, name)
-        self._threads = self._free = threads
-        self._waiting: list[Job] = []  # oldest first
-        self._oldest_next = False
+        self.running = 0
+        self._free = asyncio.Semaphore(threads)
 
-    @property
-    def running(self) -> int:
-        return self._threads - self._free
-
-    async def enter(self, job: Job) -> None:
-        """Wait for a free thread; raise Cancelled if the request ends first."""
-        if self._free:
-            self._free -= 1
-            return
-        job.turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(job)
+    @asynccontextmanager
+    async def thread(self, job: Job) -> AsyncIterator[None]:
+        """Wait for a free thread and hold it; a request that ends first leaves the queue."""
+        job.turn = asyncio.ensure_future(self._free.acquire())
+        await job.turn
+        self.running += 1
         try:
-            await job.turn
+            job.expect_wanted()  # it may have ended just now
+            yield
         finally:
-            if job in self._waiting:
-                self._waiting.remove(job)
-
-    def leave(self) -> None:
-        """Free a thread, or pass it on."""
-        self._oldest_next = not self._oldest_next
-        waiting = [job for job in self._waiting if job.refusal is None]
-        if not waiting:
-            self._free += 1
-            return
-        job = waiting[0] if self._oldest_next else min(waiting, key=lambda job: job.tokens)
-        self._waiting.remove(job)
-        assert job.turn is not None
-        job.turn.set_result(None)
+            self.running -= 1
+            self._free.release()
 
     def close(self) -> None:
         for pool in (self.count, self.run):
@@ -117,10 +101,14 @@ class Work:
         self._lock = threading.Lock()  # of the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
-        self.running = 0
         self._recent = (0.0, 0.0)  # tokens, and seconds with work, of about the last minute
         self._since = 0.0
         self.draining = False
+
+    @property
+    def running(self) -> int:
+        """Return the number of requests that read with a model."""
+        return sum(lane.running for lane in self._lanes.values())
 
     @property
     def waiting(self) -> int:
@@ -150,11 +138,8 @@ class Work:
                 return call(reader)
 
         async def parse() -> T:
-            await self._parsing.enter(job)
-            try:
+            async with self._parsing.thread(job):
                 return await asyncio.get_running_loop().run_in_executor(self._parsing.run, read)
-            finally:
-                self._parsing.leave()
 
         return await self._wait(request, job, parse())
 
@@ -180,17 +165,12 @@ class Work:
         loop = asyncio.get_running_loop()
         self._admit(job, await loop.run_in_executor(lane.count, count))
         try:
-            await lane.enter(job)
-            try:
+            async with lane.thread(job):
                 self._start()
-                job.expect_wanted()  # it may have ended while it waited
                 return await loop.run_in_executor(lane.run, call, job)
-            finally:
-                self.running -= 1
-                lane.leave()
-                if lane is self._lanes[True]:
-                    loop.run_in_executor(lane.count, _trim)
         finally:
+            if lane is self._lanes[True]:
+                loop.run_in_executor(lane.count, _trim)
             with self._lock:
                 self.left -= max(0, job.tokens - job.read)
 
@@ -216,9 +196,8 @@ class Work:
 
     def _start(self) -> None:
         with self._lock:
-            if not self.running:
+            if self.running == 1:  # it is the only one
                 self._since = time.perf_counter()
-            self.running += 1
 
     def _record(self, job: Job, tokens: int) -> None:
         with self._lock:
