@@ -35,6 +35,10 @@ class Place:
         return self.store.open(self.uri)
 
 
+def passages_of(store: Any) -> dict[tuple[str, int], PassageRow]:
+    return {(row.document, row.number): row for rows in store.scan() for row in rows}
+
+
 def unit(*values: float) -> np.ndarray:
     vector = np.array(values, dtype=np.float32)
     return vector / np.linalg.norm(vector)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.stored_documents import SETTINGS, Place, document, unit
+from helpers.stored_documents import SETTINGS, Place, document, passages_of, unit
 from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
@@ -114,8 +114,7 @@ def test_memories_and_large_commits_come_back(place, monkeypatch):
     assert (add(store, documents).documents, store.last_commit().passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
     assert set(store.content_hashes()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
-    keys = [(f"d{i}", n) for i in range(20) for n in (0, 1, 2, WHOLE)]
-    assert len(store.passages([*keys, ("d1", 9)])) == 80
+    assert len(passages_of(store)) == 80
 
 
 class Crash(BaseException):
@@ -136,9 +135,9 @@ NEW = [version("a", ["pears are yellow."], unit(0, 1, 0, 0)), version("b", ["bee
 
 def seen(store):
     """All documents with their hashes, and the texts of all passages that searches find."""
-    found = store.nearest(unit(1, 1, 1, 1), 100, [])
-    passages = store.passages([(one.document, one.number) for one in found])
-    return store.documents(list(store.content_hashes())), {key: row.text for key, row in passages.items()}
+    passages, found = passages_of(store), store.nearest(unit(1, 1, 1, 1), 100, [])
+    texts = {(one.document, one.number): passages[one.document, one.number].text for one in found}
+    return store.documents(list(store.content_hashes())), texts
 
 
 @pytest.mark.parametrize("wanted", [OLD, NEW], ids=["back to the old", "the same again"])

@@ -16,8 +16,7 @@ from runnel.errors import StoreError
 from runnel.request import TokenCount
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
-from runnel.search.lance import LanceStore
-from runnel.search.matrix import PassageMatrix
+from runnel.search.lance import LanceStore, PassageMatrix
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import content_hash
 

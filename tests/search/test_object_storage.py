@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import lancedb
 import pytest
-from helpers.stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, document, passages_of, unit
 from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import StoreError
@@ -35,7 +35,7 @@ def content(uri):
     store = LanceStore.open(uri)
     rows = store.documents(list(store.content_hashes()))
     found = {(one.document, one.number) for one in store.nearest(unit(1, 1, 1, 1), 1000, [])}
-    passages = store.passages(list(found))
+    passages = passages_of(store)
     assert set(passages) == found
     for name, row in rows.items():
         texts = [passages[key].text for key in sorted(found) if key[0] == name and key[1] != WHOLE]
