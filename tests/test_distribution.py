@@ -1,20 +1,26 @@
-"""What is built for others to install: all files of the package and nothing else, the same bytes from the same sources."""
+"""What others install and what a host reads: all files of the package and no others, the same bytes from the same sources, and
+workflows, hooks and a citation that agree with the Makefile and the package."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
+import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))["jobs"]
 BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}  # the package, in the sources
 
 
@@ -72,3 +78,24 @@ def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
     assert "2 vectors of 384 numbers" in runnel("embed", "texts.txt", "--to", "vectors.npy")
     assert runnel("rerank", "what does deleting a name do", "texts.txt").split()[1] == "2"
     assert list(folder.glob("runnel/**/*.nbi"))  # the kernels of this copy were compiled: no other one answered
+
+
+@pytest.mark.parametrize("command", [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step])
+def test_workflows_run_targets_of_the_makefile(command):
+    subprocess.run([*command.split(), "-n"], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_workflows_test_the_versions_of_python_that_the_package_names():
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
+    assert JOBS["test"]["strategy"]["matrix"]["python"] == named
+
+
+def test_the_hook_has_the_pinned_ruff():
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    assert hook["rev"].replace("v", "ruff==") in PROJECT["dependency-groups"]["docs"]
+
+
+def test_the_citation_is_of_this_package():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["license"] == PROJECT["project"]["license"] and citation["keywords"] == PROJECT["project"]["keywords"]
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.children import PATHS, PROGRAMS
-from helpers.stored_documents import SETTINGS, document, passages_of, unit
+from helpers.stored_documents import SETTINGS, add, document, passages_of, unit
 from programs.killed_writer import text_of
 
 from runnel.errors import InputError, StoreError
@@ -32,11 +32,6 @@ def store(place):
     made = place.create()
     yield made
     made.close()
-
-
-def add(store, *documents, delete=()):
-    rows = [row for row, _ in documents]
-    return store.commit(rows, [passage for _, passages in documents for passage in passages], list(delete))
 
 
 APPLE = document("apple", ["apples are red. ", "some are green."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], b"\0\1", year=2020)

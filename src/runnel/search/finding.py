@@ -204,7 +204,7 @@ def find(
         InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
             parts.
     """
-    from runnel.models.second_look import TOGETHER  # imports torch
+    from runnel.models.second_look import TOGETHER  # imports numpy
 
     expect_count(top_k, "top_k")
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
