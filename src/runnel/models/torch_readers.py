@@ -22,10 +22,9 @@ from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import NumericalError, StateError
 from runnel.models.base import Model
-from runnel.models.container import damage_in_state, pack, unpack
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
-from runnel.models.memory import Memory, Precision, Remembered
+from runnel.models.memory import Memory, Precision, Remembered, damage_in_state, pack, unpack
 from runnel.models.readers import Documents, ReadDocument, Reader, ReadOptions, passage_spans
 from runnel.models.stream import Stream
 from runnel.ops.backend import inference

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from runnel.errors import StateError, StoreError
-from runnel.models.container import unpack
+from runnel.models.memory import unpack
 from runnel.records import Places
 from runnel.search.lance import odd_lengths
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, content_hash

@@ -442,7 +442,7 @@ class DocumentCache:
         """
         if not (self.keep or seconds > LONG_S) or self._failed:
             return
-        from runnel.models.container import pack
+        from runnel.models.memory import pack
 
         assert source.content is not None
         path = self._path(source.content)
@@ -502,7 +502,7 @@ def _holds_rows(name: str) -> bool:
 
 def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
     """Read what `DocumentCache.put` wrote; raise ValueError, KeyError or TypeError if it is damaged, or of another entry."""
-    from runnel.models.container import unpack
+    from runnel.models.memory import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
     parts = {name: value.tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
