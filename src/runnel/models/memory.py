@@ -10,8 +10,8 @@ import hashlib
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -20,13 +20,14 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from runnel.errors import InputError, StateError, describe
+from runnel.errors import InputError, StateError, errors_as
 from runnel.files import digest, write
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
+_DAMAGE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
 
 
 def pack(arrays: Mapping[str, np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
@@ -62,18 +63,10 @@ def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None =
     return arrays
 
 
-@contextmanager
-def damage_in_state(place: str) -> Iterator[None]:
+def damage_in_state(place: str) -> AbstractContextManager[None]:
     """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for `unpack`."""
-    try:
-        yield
-    except StateError:
-        raise
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError) as error:
-        what = describe(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        raise StateError(
-            f"{place} is damaged, or belongs to another kind of model ({what}); read the text again with this model"
-        ) from error
+    problem = f"{place} is damaged, or belongs to another kind of model"
+    return errors_as(StateError, problem, *_DAMAGE, advice="read the text again with this model")
 
 
 def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:

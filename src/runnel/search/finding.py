@@ -401,21 +401,21 @@ class DocumentCache:
 
     def content(self, name: str) -> str | None:
         """Return a digest of a file and of the options for reading it; None if its document is not remembered."""
-        if name == "-":
-            self._note("standard input is not remembered")
-            return None
-        try:
-            if not os.path.isfile(name):  # a pipe can be read only once
-                if os.path.exists(name) and not os.path.isdir(name):
-                    self._note(f"{name} is not a regular file, so it is not remembered")
-                return None
-            if _holds_rows(name):
-                self._note(f"{name} contains rows, which are not remembered")
-                return None
-            suffixes = "".join(Path(name).suffixes[-2:]).lower()  # they decide between kinds of text
-            return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
-        except (OSError, ReadError):
-            return None  # reported when it is read
+        reason = ""
+        with suppress(OSError, ReadError):  # reported when it is read
+            if name == "-":
+                reason = "standard input is not remembered"
+            elif not os.path.isfile(name):  # a pipe can be read only once
+                special = os.path.exists(name) and not os.path.isdir(name)
+                reason = f"{name} is not a regular file, so it is not remembered" if special else ""
+            elif _holds_rows(name):
+                reason = f"{name} contains rows, which are not remembered"
+            else:
+                suffixes = "".join(Path(name).suffixes[-2:]).lower()  # they decide between kinds of text
+                return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
+        if reason and self.keep:
+            self.report(f"note: {reason}")
+        return None
 
     def get(self, name: str, content: str) -> tuple[DocumentText, SentenceVectors] | None:
         """Return the remembered document of a file, or None. A damaged entry is reported and removed."""
@@ -464,10 +464,6 @@ class DocumentCache:
         if new:
             show = "`runnel info --cache` shows and empties it"
             self.report(f"note: documents are stored in {self.folder} for later questions; {show}")
-
-    def _note(self, message: str) -> None:
-        if self.keep:
-            self.report(f"note: {message}")
 
     def _path(self, content: str) -> Path:
         model = self.load().model
