@@ -114,8 +114,7 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
     names = [f"d{i}" for i in range(read)]
     known, memories = index.store.documents(names), index.store.memories(names)
     passages: dict[str, list[PassageRow]] = {}
-    keys = [(name, number) for name in names for number in range(WHOLE, WORDS)]
-    for (name, _), row in sorted(index.store.passages(keys).items()):
+    for (name, _), row in sorted(_passages(index).items()):
         passages.setdefault(name, []).append(row)
     for first in range(read, len(documents), _COMMIT):
         rows: list[DocumentRow] = []
@@ -131,6 +130,11 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
         index.store.commit(rows, parts, [])
+
+
+def _passages(index: Index) -> dict[tuple[str, int], PassageRow]:
+    """Return all passages of an index by document and number."""
+    return {(row.document, row.number): row for rows in index.store.scan() for row in rows}
 
 
 def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
@@ -172,7 +176,7 @@ def check(index: Index, documents: Sequence[str]) -> str:
     scores of remembered documents with scores of whole pairs.
     """
     embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
-    found = index.store.passages([(f"d{i}", number) for i in range(len(documents)) for number in range(WHOLE, WORDS)])
+    found = _passages(index)
     for i, text in few.items():
         rows = [row for (name, number), row in sorted(found.items()) if name == f"d{i}" and number != WHOLE]
         if embedder.reader.block:  # each by itself

@@ -1,4 +1,5 @@
-"""The backbone on a GPU, all else on the CPU: every way of reading gives what it gives on the CPU.
+"""The backbone on a GPU, all else on the CPU: every way of reading gives what it gives on the CPU. What the calling program sets
+in torch for its own tensors changes no result.
 
 Where there is no GPU, on one that is not there (helpers/stand_in_gpu.py): nothing may leave its device, nor be mixed with what
 is on the other.
@@ -6,9 +7,9 @@ is on the other.
 
 import itertools
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from runnel.models.language_model import LanguageModel
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.torch_heads import LmHead
+from runnel.ops.backend import plain_numbers
 
 GOLDEN = Path(__file__).parent / "golden"
 REAL = torch.cuda.is_available()
@@ -57,7 +59,7 @@ def embed(model: Model) -> Iterator[Any]:
     embedder = Embedder(model)
     yield from embedder.encode_document(TEXTS, max_tokens=30)
     yield embedder.encode_spans(TEXTS[2], [(0, 12), (13, 30)])
-    if model.backbone.recurrent:
+    if model.backbone.block is not None:
         yield embedder.stream().feed(TEXTS[0]).feed(TEXTS[1]).embedding()
 
 
@@ -114,6 +116,10 @@ def compare(model: Model, job: Callable[[Model], Iterator[Any]]) -> None:
         model.refresh()
         found = list(job(model))
     assert model.backbone.device.type == DEVICE
+    expect_alike(found, expected)
+
+
+def expect_alike(found: Iterable[Any], expected: Iterable[Any]) -> None:
     for actual, truth in zip(map(np.asarray, found), map(np.asarray, expected), strict=True):
         np.testing.assert_allclose(actual, truth, rtol=1e-4, atol=1e-5 * max(1, np.abs(truth).max(initial=0)))
 
@@ -154,3 +160,72 @@ def test_engine_of_every_family(architecture: str, tmp_path: Path) -> None:
     for actual, truth in zip(found, expected, strict=True):
         assert actual.device.type == "cpu"
         torch.testing.assert_close(actual, truth, rtol=2e-4, atol=2e-5)
+
+
+# ---- settings of the calling program -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def default(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        assert torch.get_default_dtype() == dtype  # it is still the calling program's
+        torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def cast(dtype: torch.dtype) -> Iterator[None]:
+    with torch.autocast("cpu", dtype=dtype):
+        yield
+        assert torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == dtype
+
+
+SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
+    "default fp64": lambda: default(torch.float64),
+    "default fp16": lambda: default(torch.float16),
+    "autocast bf16": lambda: cast(torch.bfloat16),
+    "autocast fp16": lambda: cast(torch.float16),
+    "gradients": lambda: torch.set_grad_enabled(True),
+    "inference": torch.inference_mode,
+}
+
+
+def results(model: Model) -> list[np.ndarray]:
+    ways = (embed(model), rerank(model), retrieve(model), [model.backbone(torch.tensor([2, 7, 9]))[0]])
+    return [np.asarray(result) for results in ways for result in results]
+
+
+@pytest.fixture(scope="module", params=[tiny_model, tiny_encoder], ids=["recurrent", "passages"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tiny")
+    request.param(path / "parts").save(path / "model")
+    return path / "model"
+
+
+def test_a_default_is_restored_by_the_last_of_several_threads() -> None:
+    with default(torch.float64):
+        first, second = plain_numbers(), plain_numbers()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32  # the second still computes
+        second.__exit__(None, None, None)
+
+
+def test_models_loaded_in_fp64(folder: Path) -> None:
+    """Their products are in fp64; results are fp32, as those of other models."""
+    model = load_model(folder, "float64")
+    assert {vector.dtype for vector in (*embed(model), *rerank(model))} == {np.dtype(np.float32)}
+    expect_alike(results(model), results(load_model(folder, "float32")))
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_models_loaded_and_used_under_a_setting(folder: Path, setting: Callable[[], AbstractContextManager[object]]) -> None:
+    expected, loaded_before = results(load_model(folder)), load_model(folder)
+    with setting():
+        loaded = load_model(folder)
+        found = [results(loaded_before), results(loaded)]
+    for results_of_one in [*found, results(loaded)]:
+        assert [np.array_equal(*pair) for pair in zip(results_of_one, expected, strict=True)] == [True] * len(expected)

@@ -133,14 +133,12 @@ def test_marks_move_the_embeddings() -> None:
 
 
 def test_budgets() -> None:
-    backbone = Toy()  # 32 bytes of state, 64 bytes per token
-    assert Engine(backbone, memory_bytes=4 * 32 + 64 * 10).step_tokens == 10
+    backbone = Toy()
     for wrong in (0, 2.5, "8"):
         with pytest.raises(InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"):
             Engine(backbone, step_tokens=wrong)  # type: ignore[arg-type]
-    for budget in (100, -5):
-        with pytest.raises(InputError, match=f"memory_bytes={budget} is too small"):
-            Engine(backbone, memory_bytes=budget)
+    with pytest.raises(InputError, match="memory_bytes=-5 is too small"):
+        Engine(backbone, memory_bytes=-5)
     for other in ({"step_tokens": 4}, {"whole": True}):
         with pytest.raises(InputError, match="only one of step_tokens"):
             Engine(backbone, memory_bytes=1000, **other)  # type: ignore[arg-type]
@@ -248,13 +246,6 @@ def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
     (result,) = engine.run([Request(ids[20:], state=state)])
     torch.testing.assert_close(result.hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
-
-
-def test_long_blocks_and_states_are_refused_where_blocks_are_read() -> None:
-    engine = Engine(Blocks(), step_tokens=16)
-    requests = [Request(blocks_of([3, 10, 2])), Request(blocks_of([3]), keep_state=True), Request(blocks_of([9, 9, 9]))]
-    long, kept, good = engine.map(requests)
-    assert "10 tokens" in str(long.error) and isinstance(kept.error, StateError) and good.error is None
 
 
 def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() -> None:

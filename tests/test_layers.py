@@ -1,12 +1,16 @@
-"""The import direction: a layer imports only itself and layers below it."""
+"""Rules of CONTRIBUTING: a layer imports only itself and layers below it; files and functions are short, or have a reason;
+letters and papers are explained in docs/contributing.md."""
 
 import ast
+import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parent.parent / "src" / "runnel"
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "runnel"
 
 # What each part of the package may import beside itself. `runnel/__init__.py` names everything, lazily.
 ALLOWED = {
@@ -140,3 +144,60 @@ def test_long_lived_variables_say_what_they_hold():
                 for vague in ("one", "found", "facts", "parts"):
                     lines = [line for name, line in names if name == vague]
                     assert not lines or max(lines) - min(lines) < 6, f"{path}: {vague} in {function.name}"
+
+
+MOST_LINES = {"file": 600, "function": 60}
+EVERY = [path for folder in ("src", "tools", "benchmarks", "examples", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def too_long(source: str) -> Iterator[str]:
+    """Functions over the limit, docstring not counted, without a comment above them that begins with `# Long:`."""
+    lines = source.split("\n")
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = node.body[0] if ast.get_docstring(node) is not None else None
+            length = node.end_lineno - node.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            if length > MOST_LINES["function"] and not lines[first - 2].lstrip().startswith("# Long:"):
+                yield f"{node.name}: {length} lines"
+
+
+def test_files_and_functions_are_short():
+    found = []
+    for path in EVERY:
+        source = path.read_text(encoding="utf-8")
+        if (length := source.count("\n")) > MOST_LINES["file"]:
+            found.append(f"{path.relative_to(ROOT)}: {length} lines")
+        found += [f"{path.relative_to(ROOT)}, {one}" for one in too_long(source)]
+    assert found == []
+
+
+PAGE = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
+EXPLAINED = {name for row in re.findall(r"^\| ([\w, ]+) \|", PAGE, re.MULTILINE) for name in row.split(", ")}
+LEGEND = re.compile(r"(?:^ {4}|  +|, )([A-Za-z][a-z]?)(?=  +\w|, [A-Z][a-z]?  +\w| += | \w+, a multiple)")
+
+
+def legends() -> dict[str, set[str]]:
+    """Letters by file, from lines such as `    T  tokens   S  sequences`."""
+    found = {}
+    for path in (ROOT / "src/runnel").rglob("*.py"):
+        lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or "").splitlines()
+        letters = {letter for line in lines if re.match(r" {4}[A-Za-z]  +\w", line) for letter in LEGEND.findall(line)}
+        if letters:
+            found[path.relative_to(ROOT).as_posix()] = letters
+    return found
+
+
+def test_every_letter_of_a_legend_is_explained():
+    """docs/contributing.md has every letter that a legend at the top of a file explains."""
+    found = legends()
+    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwW", "Di"}
+    assert {file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED} == {}
+
+
+def test_every_paper_is_named():
+    called = set()
+    for path in (*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").glob("*.md")):
+        called |= set(re.findall(r"\bpaper ([A-Z])\b", path.read_text(encoding="utf-8")))
+    rows = dict(re.findall(r"^\| ([A-Z]) \| (.*\*.*\*.*) \|$", PAGE, re.MULTILINE))
+    assert called <= set(rows) == set("ABCDE")

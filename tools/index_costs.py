@@ -57,7 +57,7 @@ def on_disk(documents: list[str], folder: Path) -> dict[str, float]:
     found: dict[str, float] = {"index_bytes": size(folder / "index")}  # what can be gone back to included
     words = 0
     for name in ("documents", "passages"):
-        table = index.store._database.open_table(name)  # type: ignore[attr-defined]  # the local store
+        table = index.store._database.open_table(name)  # type: ignore[union-attr]  # the local store
         table.optimize(cleanup_older_than=timedelta(0), delete_unverified=True)  # nobody opens it any more
         found[f"{name}_bytes"] = size(folder / "index" / f"{name}.lance" / "data")
         words += size(folder / "index" / f"{name}.lance" / "_indices")

@@ -11,17 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from runnel.backbones.checkpoint.load import load_backbone
-    from runnel.backbones.state import State
-    from runnel.engine import Engine, Request, Result
-    from runnel.errors import RunnelError
-    from runnel.models.embedder import Embedder
-    from runnel.models.reranker import Reranker
-    from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.records import Document, Hit, Sentence
-    from runnel.search.index import Index
-    from runnel.text.quotes import verify_quote
-    from runnel.text.templates import Template
+    from runnel.backbones.checkpoint.load import load_backbone as load_backbone
+    from runnel.backbones.state import State as State
+    from runnel.engine import Engine as Engine
+    from runnel.engine import Request as Request
+    from runnel.engine import Result as Result
+    from runnel.errors import RunnelError as RunnelError
+    from runnel.models.embedder import Embedder as Embedder
+    from runnel.models.reranker import Reranker as Reranker
+    from runnel.models.sentence_retriever import SentenceRetriever as SentenceRetriever
+    from runnel.records import Document as Document
+    from runnel.records import Hit as Hit
+    from runnel.records import Sentence as Sentence
+    from runnel.search.index import Index as Index
+    from runnel.text.quotes import verify_quote as verify_quote
+    from runnel.text.templates import Template as Template
 
 _HOMES = {
     "Document": "runnel.records",
@@ -42,23 +46,7 @@ _HOMES = {
 }
 
 __version__ = "0.1.0"
-__all__ = [
-    "Document",
-    "Embedder",
-    "Engine",
-    "Hit",
-    "Index",
-    "Request",
-    "Reranker",
-    "Result",
-    "RunnelError",
-    "Sentence",
-    "SentenceRetriever",
-    "State",
-    "Template",
-    "load_backbone",
-    "verify_quote",
-]
+__all__ = [*_HOMES]
 
 
 # Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the others. While

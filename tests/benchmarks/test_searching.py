@@ -57,7 +57,7 @@ def test_indexing_is_timed_next_to_the_engine(model, monkeypatch):
     assert found["tokens"] == sum(map(len, Embedder.load(model).render(texts(3, 20))))
 
 
-@pytest.mark.parametrize("fault", ["passages", "nearest", "memories"])
+@pytest.mark.parametrize("fault", ["scan", "nearest", "memories"])
 def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
     monkeypatch.setattr(texts, "__defaults__", (30,))
     documents = texts(8)
@@ -66,17 +66,17 @@ def test_a_wrong_index_is_reported(model, tmp_path, monkeypatch, fault):
         index.add(Document(name, text) for name, text in named.items())
         assert check(index, documents) == ""
         store, sentences = index.store, remembers_sentences(index.embedder)
-        memories, passages, nearest = store.memories(list(named)), store.passages, store.nearest
+        memories, scan, nearest = store.memories(list(named)), store.scan, store.nearest
         wrong = {name: memories["d7" if name == "d0" else "d0"] for name in named}
         if sentences:
             read = {name: SentenceVectors.from_bytes(memories[name], text) for name, text in named.items()}
             wrong = {name: mirrored(one).to_bytes() for name, one in read.items()}
 
-        def turned(names):
-            return {name: replace(row, vector=row.vector[::-1]) for name, row in passages(names).items()}
+        def turned():
+            return ([replace(row, vector=row.vector[::-1]) for row in rows] for rows in scan())
 
         replaced, message = {
-            "passages": (turned, "vectors of a document differ"),
+            "scan": (turned, "vectors of a document differ"),
             "nearest": (lambda vector, count, where: nearest(-vector, count, where), "nearest passages are not"),
             "memories": (lambda names: {name: wrong[name] for name in names}, "agree with whole pairs by"),
         }[fault]

@@ -23,7 +23,7 @@ from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import finding
-from runnel.search.finding import DocumentCache, cache_folder, open_cache
+from runnel.search.finding import DocumentCache, FileDocument, cache_folder, open_cache
 from runnel.text.documents.reader import DocumentReader, read_document
 
 TEXT = """# The house
@@ -312,10 +312,10 @@ def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(
 
     def write(_):
         kept = open_it(keep=True)
-        entry = kept.entry(str(path))
+        source = FileDocument(str(path), document, kept.content(str(path)))
         for _ in range(5):
-            kept.put(entry, document, vectors, 0.0)
-            found, read = open_it().get(entry)
+            kept.put(source, vectors, 0.0)
+            found, read = open_it().get(str(path), source.content)
             assert found == document and read.to_bytes() == vectors.to_bytes()
 
     with ThreadPoolExecutor(4) as pool:
@@ -325,8 +325,8 @@ def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(
     entry.unlink()
     caplog.clear()
     kept = open_it(keep=True)
-    key = kept.entry(str(path))
+    source = FileDocument(str(path), document, kept.content(str(path)))
     path.write_text(TEXT + "More.")
-    kept.put(key, document, vectors, 0.0)
+    kept.put(source, vectors, 0.0)
     assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
     assert entries(tmp_path) == []

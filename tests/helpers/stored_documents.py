@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from runnel.search.lance import LanceStore
-from runnel.search.records import WHOLE, DocumentRow, IndexSettings, PassageRow
+from runnel.search.records import WHOLE, Commit, DocumentRow, IndexSettings, PassageRow
 
 SETTINGS = IndexSettings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
 
@@ -33,6 +34,14 @@ class Place:
 
     def open(self) -> Any:
         return self.store.open(self.uri)
+
+
+def passages_of(store: Any) -> dict[tuple[str, int], PassageRow]:
+    return {(row.document, row.number): row for rows in store.scan() for row in rows}
+
+
+def add(store: Any, *documents: tuple[DocumentRow, list[PassageRow]], delete: Sequence[str] = ()) -> Commit:
+    return store.commit([row for row, _ in documents], [one for _, some in documents for one in some], delete)
 
 
 def unit(*values: float) -> np.ndarray:

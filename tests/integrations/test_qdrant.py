@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from helpers.stored_documents import SETTINGS, Place, document, unit
+from helpers.stored_documents import SETTINGS, Place, add, document, passages_of, unit
 from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
@@ -40,10 +40,6 @@ def collection(rng, count):
     return made
 
 
-def add(store, documents, delete=()):
-    return store.commit([row for row, _ in documents], [one for _, some in documents for one in some], list(delete))
-
-
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
@@ -51,7 +47,7 @@ def both(tmp_path_factory):
     stores = [LanceStore.create(str(folder / "lance"), settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
     documents = collection(np.random.default_rng(0), 40)
     for store in stores:
-        add(store, documents)
+        add(store, *documents)
         store.close()
     return stores
 
@@ -111,11 +107,10 @@ def test_memories_and_large_commits_come_back(place, monkeypatch):
     documents = collection(np.random.default_rng(1), 20)
     assert holds_index(place.uri)
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
-    assert (add(store, documents).documents, store.last_commit().passages) == (20, 60)
+    assert (add(store, *documents).documents, store.last_commit().passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
     assert set(store.content_hashes()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
-    keys = [(f"d{i}", n) for i in range(20) for n in (0, 1, 2, WHOLE)]
-    assert len(store.passages([*keys, ("d1", 9)])) == 80
+    assert len(passages_of(store)) == 80
 
 
 class Crash(BaseException):
@@ -136,16 +131,16 @@ NEW = [version("a", ["pears are yellow."], unit(0, 1, 0, 0)), version("b", ["bee
 
 def seen(store):
     """All documents with their hashes, and the texts of all passages that searches find."""
-    found = store.nearest(unit(1, 1, 1, 1), 100, [])
-    passages = store.passages([(one.document, one.number) for one in found])
-    return store.documents(list(store.content_hashes())), {key: row.text for key, row in passages.items()}
+    passages, found = passages_of(store), store.nearest(unit(1, 1, 1, 1), 100, [])
+    texts = {(one.document, one.number): passages[one.document, one.number].text for one in found}
+    return store.documents(list(store.content_hashes())), texts
 
 
 @pytest.mark.parametrize("wanted", [OLD, NEW], ids=["back to the old", "the same again"])
 @pytest.mark.parametrize("step", range(1, 8))
 def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_path, step, wanted):
     store = place.create()
-    add(store, OLD)
+    add(store, *OLD)
     calls = []
 
     def counted(method):
@@ -161,7 +156,7 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
         for name in ("upsert", "delete", "set_payload", "batch_update_points"):
             patch.setattr(store._client, name, counted(getattr(store._client, name)))
         with pytest.raises(Crash):
-            add(store, NEW, delete=["c"])
+            add(store, *NEW, delete=["c"])
     reader = place.open()
     documents, texts = seen(reader)
     assert {name for name, _ in texts} <= set(documents)  # no passage without its document
@@ -170,9 +165,9 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
             assert row.source_hash and "".join(texts[key] for key in sorted(texts) if key[0] == name and key[1] >= 0) == row.text
     known = reader.content_hashes()
     changed = [one for one in wanted if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash]
-    add(reader, changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
+    add(reader, *changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
     expected = LanceStore.create(str(tmp_path / "expected"), SETTINGS)
-    add(expected, wanted)
+    add(expected, *wanted)
     expected.close()
     assert seen(reader) == seen(expected)
     state = reader.last_commit()

@@ -1,5 +1,6 @@
 """Sentence vectors: a document is read once, in passages, and answers every question and ranking as if it were read for it."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,8 +19,14 @@ from runnel.models.base import Model
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
 from runnel.models.readers import read_documents
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.text.sentences import read_sentences
+from runnel.models.sentence_vectors import Scored, SentenceVectors, sentence_tokens
+from runnel.records import normalize
+from runnel.search.finding import FileDocument, find
+from runnel.text.documents.document import DocumentText, read_plain
+from runnel.text.documents.html import read_html
+from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds
+from runnel.text.reading import Decoded
+from runnel.text.sentences import UNITS, read_sentences, split_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", UNSEEN, "The finally clause is executed. ", "A dog ran. "]
@@ -173,7 +180,7 @@ def test_spans_of_a_long_text_are_means_of_their_own_tokens_and_it_is_cut_only_w
 
 
 DOCUMENTS = ["The cat sat on the mat. A dog ran.", "A river runs to the sea.", "", "The river. " * 20, "A river runs to the sea."]
-QUESTION = "where does the river run"
+ASKED = "where does the river run"
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +194,7 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     assert model.features is not None
     table = word_table(model.tokenizer.vocabulary, model.features.idf.numpy())
     text = f"{DOCUMENTS[0]} {DOCUMENTS[1]} {LONG}" * 2
-    ids = [model.tokenizer.encode(text).ids for text in (QUESTION, text)]
+    ids = [model.tokenizer.encode(text).ids for text in (ASKED, text)]
     document = reranker.remember([text])["0"]
     assert isinstance(document, SentenceVectors) and (document.passages is not None) == model.backbone.own_sentences
     sums = sums_of(model, document.ids, document.bounds, sentences=False)
@@ -198,27 +205,27 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
     nearest = float(F.cosine_similarity(sums, ask[None]).max())
     features = [nearest, float(F.cosine_similarity(sums.sum(0), ask, dim=0)), static_bm25(ids[1], ids[0], table)]
     expected = linear.weight[0] @ linear.weight.new_tensor(features) + linear.bias[0]
-    assert reranker.score(QUESTION, [text])[0] == pytest.approx(float(expected), abs=0.01)  # 8 bits
+    assert reranker.score(ASKED, [text])[0] == pytest.approx(float(expected), abs=0.01)  # 8 bits
 
 
 def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:
-    scores = reranker.score(QUESTION, DOCUMENTS)
+    scores = reranker.score(ASKED, DOCUMENTS)
     assert scores.shape == (5,) and scores[1] == scores[4] and np.isfinite(scores).all()
-    assert scores[2] == reranker.score(QUESTION, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
+    assert scores[2] == reranker.score(ASKED, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
     memory = reranker.remember(DOCUMENTS)
     assert len(memory) == 5
-    np.testing.assert_allclose(reranker.score(QUESTION, memory), scores, atol=0.05)
+    np.testing.assert_allclose(reranker.score(ASKED, memory), scores, atol=0.05)
     for text, score in zip(DOCUMENTS, scores, strict=True):
-        np.testing.assert_allclose(reranker.score(QUESTION, [text]), [score], atol=0.05)  # 8 bits of other steps
-    hits = reranker.rank(QUESTION, memory.select(["3", "0"]))
+        np.testing.assert_allclose(reranker.score(ASKED, [text]), [score], atol=0.05)  # 8 bits of other steps
+    hits = reranker.rank(ASKED, memory.select(["3", "0"]))
     assert {hit.id for hit in hits} == {"3", "0"} and hits[0].score >= hits[1].score
-    assert [hit.rank for hit in reranker.rank(QUESTION, {"a": DOCUMENTS[0], "b": DOCUMENTS[1]}, 1)] == [1]
-    assert reranker.score(QUESTION, []).shape == (0,)
+    assert [hit.rank for hit in reranker.rank(ASKED, {"a": DOCUMENTS[0], "b": DOCUMENTS[1]}, 1)] == [1]
+    assert reranker.score(ASKED, []).shape == (0,)
 
 
 def test_progress_counts_every_token_once(reranker: Reranker) -> None:
     seen: list[int] = []
-    reranker.score(QUESTION, DOCUMENTS[:2], progress=lambda done, total: seen.append(done))
+    reranker.score(ASKED, DOCUMENTS[:2], progress=lambda done, total: seen.append(done))
     assert seen[-1] == sum(len(reranker.model.tokenizer.encode(text).ids) + 2 for text in DOCUMENTS[:2])
 
 
@@ -226,11 +233,95 @@ def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path_factory: p
     other = Reranker(tiny_model(tmp_path_factory.mktemp("other")))
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
     for call, message in (
-        (lambda: reranker.score(QUESTION, DOCUMENTS, max_tokens=50), "do not give max_tokens"),
-        (lambda: reranker.score(QUESTION, memories[1]), "made by another model"),
-        (lambda: other.score(QUESTION, memories[0]), "made by another model"),
+        (lambda: reranker.score(ASKED, DOCUMENTS, max_tokens=50), "do not give max_tokens"),
+        (lambda: reranker.score(ASKED, memories[1]), "made by another model"),
+        (lambda: other.score(ASKED, memories[0]), "made by another model"),
         (lambda: reranker.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
-        (lambda: other.remember(DOCUMENTS[:1]).select(["7"]), "document '7' is not in this memory"),
     ):
         with pytest.raises(InputError, match=message):
             call()
+
+
+# ---- kinds of sentences go with a document from its text to its memory, whatever reads it ------------------------------
+
+TEXT_ALONE = "The river\n\nA river runs to the sea. The cat sat.\n\nWhere is the dog?\n\nA dog ran. The dog sat."
+PAGE = (
+    "<ul><li><a href='#a'>the cat</a><li><a href='#b'>the dog</a><li><a href='#c'>the sea</a></ul>"
+    "<h2 id=a>The cat sat.</h2><p>A cat ran. It sat.<h2 id=b>Is it a dog?</h2><p>It is. A dog sat.<p id=c>The sea."
+)
+
+
+def page() -> DocumentText:
+    return read_html(Decoded(PAGE, "utf-8", None))
+
+
+def kinds(found: SentenceVectors) -> list[int]:
+    return found.kinds.tolist()
+
+
+def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
+    retriever, document = SentenceRetriever(model), page()
+    expected = [ASIDE] * 3 + [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT, TEXT]
+    (found,) = retriever.remember([document])
+    assert kinds(found) == expected and found.text == document.text
+    (ranked,) = Reranker(model).remember([document]).documents.values()  # type: ignore[union-attr]
+    (named,) = Reranker(model).remember({"a": document}).documents.values()  # type: ignore[union-attr]
+    (read,) = read_documents(Embedder(model), [document], remember=True)
+    assert read.memory is not None
+    assert kinds(ranked) == kinds(named) == kinds(read.memory) == expected
+    ((_, scored),) = find(retriever, "dog", [FileDocument("a", document)]).documents
+    assert scored.vectors is not None and kinds(scored.vectors) == expected
+    tokens = list(sentence_tokens(model, model.templates["document"], [document, document.text, "", document]))
+    assert [one.kinds.tolist() == expected for one in tokens] == [True, False, False, True]
+
+
+def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_path: Path) -> None:
+    document = read_plain(Decoded(TEXT_ALONE, "utf-8", None))
+    for retriever in (SentenceRetriever(model), SentenceRetriever(tiny_model(tmp_path))):
+        assert retriever.score("dog", document) == retriever.score("dog", TEXT_ALONE)
+        assert retriever.retrieve("dog", document, spans=[(0, 9)]) == retriever.retrieve("dog", TEXT_ALONE, spans=[(0, 9)])
+    (one,), (other,) = (SentenceRetriever(model).remember([content]) for content in (document, TEXT_ALONE))
+    assert kinds(one) == kinds(other) == [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT]
+    scores = [Reranker(model).score("dog", [content, "The cat sat."]).tolist() for content in (document, TEXT_ALONE)]
+    assert scores[0] == scores[1]
+    with pytest.raises(InputError, match="3"):
+        list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
+
+
+def test_kinds_of_units_and_parts(model: Model) -> None:
+    for unit in UNITS:
+        tokens = read_sentences(page(), [model.tokenizer.encode(page().text)], unit=unit)
+        assert tokens.kinds.shape == (len(tokens.spans),) and tokens.kinds.any() == (unit == "sentence")
+    assert read_sentences(page(), [model.tokenizer.encode(page().text)]).part(2, 4).kinds.tolist() == [ASIDE, HEADING]
+
+
+def test_kinds_are_stored(model: Model) -> None:
+    (found,) = SentenceRetriever(model).remember([page()])
+    again = SentenceVectors.from_bytes(found.to_bytes(), found.text)
+    assert np.array_equal(again.kinds, found.kinds) and again.kinds.dtype == np.uint8
+    assert found.size == replace(found, kinds=found.kinds[:0]).size + len(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "shown"),
+    [
+        ("10.4.11 410 Gone\n\n   The resource is\n   gone. It will not be back.", "410", "The resource is gone."),
+        ("Calls\n*****\n\nA call runs it. More.", "Calls", "A call runs it."),
+        ("# Calls\nA call runs it. More.", "Calls", "A call runs it."),
+        ("1. Scope\n\n1.1 Purpose\n\nThis says why. More.", "Scope", "1.1 Purpose This says why."),
+        ("Before it.\n\nIs it loud?\n\nThe flag -v is loud. More.", "Is it", "The flag -v is loud."),
+        # no titles
+        ("A short sentence.\n\nMore text.", "short", ""),
+        ("- an item\n- another item", "an item", ""),
+        ("word " * 30 + "\n\nMore text.", "word", ""),
+        ("two lines\nwithout an end\n\nMore text.", "two", ""),
+        # no text below
+        ("The end", "end", ""),
+    ],
+)
+def test_a_question_or_heading_is_followed_by_the_first_text_below(text: str, title: str, shown: str) -> None:
+    spans = split_sentences(text)
+    index = next(i for i, (a, b) in enumerate(spans.tolist()) if title in text[a:b])
+    scored = Scored(text, spans, np.zeros(len(spans)), sentence_kinds(text, spans))
+    assert normalize(text[spans[index, 1] : spans[scored.below(index), 1]]) == shown
+    assert replace(scored, kinds=None).below(index) == index

@@ -6,10 +6,9 @@ import sys
 from itertools import count
 
 import numpy as np
-from helpers.stored_documents import document
+from helpers.stored_documents import add, document
 
 from runnel.search.lance import LanceStore
-from runnel.search.records import WHOLE
 
 
 def text_of(number: int, version: int) -> str:
@@ -22,10 +21,7 @@ def main(uri: str) -> None:
     for version in count(max(begun, 0)):
         vector = np.eye(4, dtype=np.float32)[version % 4]
         batch = [document(f"d{n}", [text_of(n, version)], [vector]) for n in range(version, version + 3)]
-        rows = [row for row, _ in batch]
-        passages = [passage for _, some in batch for passage in some]
-        assert passages[1].number == WHOLE
-        store.commit(rows, passages, [f"d{version - 1}"])
+        add(store, *batch, delete=[f"d{version - 1}"])
         if version % 5 == 4:
             store.optimize()
         print(version, flush=True)

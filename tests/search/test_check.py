@@ -9,15 +9,14 @@ from dataclasses import replace
 import lancedb
 import numpy as np
 import pytest
-from helpers.stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, add, document, unit
 
 from runnel import Document
 from runnel.errors import StoreError
 from runnel.request import TokenCount
 from runnel.search.check import Damage, check
 from runnel.search.index import Index
-from runnel.search.lance import LanceStore
-from runnel.search.matrix import PassageMatrix
+from runnel.search.lance import LanceStore, PassageMatrix
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import content_hash
 
@@ -33,10 +32,6 @@ def whole(name: str, *texts: str):
     row, passages = document(name, list(texts), [unit(1, i, 0, 0) for i in range(len(texts))], year=2020, note=["é", None])
     row = replace(row, blocks="")
     return replace(row, content_hash=content_hash(row)), passages
-
-
-def put(store, *documents):
-    store.commit([row for row, _ in documents], [passage for _, rows in documents for passage in rows], [])
 
 
 RIGHT = whole("right", "the cat sat. ", "it slept. ", "it woke.")
@@ -59,16 +54,16 @@ DAMAGE = [
 
 def test_damage_is_found_and_named(store):
     assert check(store) == []
-    put(store, RIGHT, whole("bad", "a bird."))
+    add(store, RIGHT, whole("bad", "a bird."))
     assert check(store) == []
     for change, reason in DAMAGE:
-        put(store, change(*whole("bad", "a dog. ", "it ran.")))
+        add(store, change(*whole("bad", "a dog. ", "it ran.")))
         [damage] = check(store)
         assert damage.document == "bad" and reason in damage.reason
 
 
 def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch):
-    put(store, RIGHT)
+    add(store, RIGHT)
     lost = replace(RIGHT[1][0], vector=np.array([np.nan, 0, 0, 1], np.float32))  # LanceDB refuses to write it
     monkeypatch.setattr(store, "scan", lambda: iter([[lost, *RIGHT[1][1:]]]))
     assert check(store) == [Damage("right", "the vector of passage 0 has the length nan instead of 1")]
@@ -110,14 +105,14 @@ def seen(store):
 def folder(tmp_path):
     """A folder with an index of one document."""
     store = LanceStore.create(str(tmp_path / "index"), SETTINGS)
-    store.commit([CAT[0]], CAT[1], [])
+    add(store, CAT)
     store.close()
     return tmp_path / "index"
 
 
 def test_a_full_disk_loses_nothing(folder, full_disk):
     store = LanceStore.open(str(folder))
-    store.commit([LARGE[0]], LARGE[1], [])
+    add(store, LARGE)
     store.commit([], [], ["large"])
     before = seen(store)
     full_disk()
@@ -125,7 +120,7 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
         store.optimize()
     assert seen(store) == before
     with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
-        store.commit([LARGE[0]], LARGE[1], ["cat"])
+        add(store, LARGE, delete=["cat"])
     assert seen(store) == before  # in the store that failed, too
     store.close()
     again = LanceStore.open(str(folder))

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.stored_documents import passages_of
 
 from runnel.errors import InputError
 from runnel.search import encoding, files
@@ -50,7 +51,7 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     (hit,) = index.search("a river", where={"kind": "html"})
     assert names([hit.id], folder) == ["deep/page.html"] and hit.title == "Rivers" and hit.source == hit.id
     assert {(s.page, s.headings) for s in hit.sentences} == {(None, ("The river",))}
-    assert index.store.passages([(hit.id, 0)])[hit.id, 0].heading == "The river"
+    assert passages_of(index.store)[hit.id, 0].heading == "The river"
 
     (folder / "deep").rename(folder.parent / "deep")
     assert index.add_files([folder / "rows.jsonl"]).deleted == []  # what is elsewhere is not pruned

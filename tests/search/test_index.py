@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.stored_documents import passages_of
 from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
@@ -35,7 +36,7 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
     changes = index.add(documents())
     assert changes.added == list(TEXTS) and not changes.failed and len(index) == 3
     assert changes.tokens == changes.tokens_read > 100
-    rows = index.store.passages([(name, number) for name in TEXTS for number in range(-1, 40)])
+    rows = passages_of(index.store)
     for name, text in TEXTS.items():
         passages = [rows[key] for key in sorted(rows) if key[0] == name and key[1] >= 0]
         assert "".join(row.text for row in passages) == text

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import lancedb
 import pytest
-from helpers.stored_documents import SETTINGS, document, unit
+from helpers.stored_documents import SETTINGS, add, document, passages_of, unit
 from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import StoreError
@@ -26,8 +26,7 @@ def uri(place_of):
 
 
 def commit(store, name, word, delete=()):
-    row, passages = document(name, [f"about {word}. ", "more."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)])
-    return store.commit([row], passages, list(delete))
+    return add(store, document(name, [f"about {word}. ", "more."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
 
 
 def content(uri):
@@ -35,7 +34,7 @@ def content(uri):
     store = LanceStore.open(uri)
     rows = store.documents(list(store.content_hashes()))
     found = {(one.document, one.number) for one in store.nearest(unit(1, 1, 1, 1), 1000, [])}
-    passages = store.passages(list(found))
+    passages = passages_of(store)
     assert set(passages) == found
     for name, row in rows.items():
         texts = [passages[key].text for key in sorted(found) if key[0] == name and key[1] != WHOLE]

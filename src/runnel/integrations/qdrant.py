@@ -139,12 +139,6 @@ class QdrantStore:
         rows = self._retrieve([point_id("document", name) for name in ids], ["document", "memory"])
         return {row.payload["document"]: base64.b64decode(row.payload["memory"]) for row in rows if row.payload.get("memory")}
 
-    @plainly
-    def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
-        columns = [name for name in PassageRow.__slots__ if name != "vector"]
-        rows = map(_passage, self._retrieve([point_id("passage", *key) for key in keys], columns, vectors=True))
-        return {(row.document, row.number): row for row in rows}
-
     def scan(self) -> Iterator[list[PassageRow]]:
         wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
@@ -187,11 +181,8 @@ class QdrantStore:
         found = self._retrieve([point_id("settings")], ["settings", "number", "time"])
         return found[0].payload if found else None
 
-    def _retrieve(self, ids: Sequence[str], columns: list[str], *, vectors: bool = False) -> list[Any]:
-        found, chosen = [], ["meaning"] if vectors else False
-        for some in _groups(ids):
-            found += self._client.retrieve(self._name, some, with_payload=columns, with_vectors=chosen)
-        return found
+    def _retrieve(self, ids: Sequence[str], columns: list[str]) -> list[Any]:
+        return [row for some in _groups(ids) for row in self._client.retrieve(self._name, some, with_payload=columns)]
 
     @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:

@@ -254,9 +254,8 @@ def load_model(
     `st:NAME` is loaded with sentence-transformers, `st-code:NAME` with code that comes with it.
 
     Args:
-        pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the mean
-            of all ("mean"), without a trained projection; default: the pooling that the model was trained with.
-        template: how a pair is written: one of `PAIR_TEMPLATES` in `text/templates.py`; default: the model's.
+        pooling: as for `Embedder.load`; the vectors are without a trained projection.
+        template: as for `Reranker.load`.
         job: what the model is loaded for; a transformer without a layer for pairs gets a new one, without a head.
         arrays: read without torch if this model can be, on a CPU. It cannot be trained (`Model.with_torch`).
 

@@ -243,8 +243,8 @@ _OF_VECTORS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "z cosine": lambda cosine, around, features: _standard(cosine),
     "z BM25": lambda cosine, around, features: _standard(features[:, list(COLUMNS).index("BM25 share")]),
     "below best": lambda cosine, around, features: cosine - cosine.max(),
-    "z before": lambda cosine, around, features: _concat(_zero(cosine), _standard(cosine)[:-1]),
-    "z after": lambda cosine, around, features: _concat(_standard(cosine)[1:], _zero(cosine)),
+    "z before": lambda cosine, around, features: _concat(cosine[:1] * 0, _standard(cosine)[:-1]),
+    "z after": lambda cosine, around, features: _concat(_standard(cosine)[1:], cosine[:1] * 0),
     "z around": lambda cosine, around, features: _standard(around),
 }
 _KNOWN = (*_OF_VECTORS, *COLUMNS)
@@ -283,11 +283,6 @@ def _cosines_around(query: Array, vectors: Array) -> Array:
 
 def _concat(*parts: Array) -> Array:
     return space(parts[0]).concatenate(parts)
-
-
-def _zero(x: Array) -> Array:
-    """Return one zero, (1,)."""
-    return x[:1] * 0
 
 
 def _standard(x: Array) -> Array:

@@ -1,27 +1,80 @@
 """Remembered documents: what a model keeps of each, so that a query costs only its own tokens.
 
-An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes (`Remembered.to_bytes`).
+An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes (`Remembered.to_bytes`). They are
+arrays in safetensors, as of a saved stream, with the fingerprint of the model that made them and one digest (`pack`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
-from runnel.errors import InputError, StateError
+from runnel.errors import InputError, StateError, errors_as
 from runnel.files import digest, write
-from runnel.models.container import damage_in_state, pack, unpack
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
+_DAMAGE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+
+
+def pack(arrays: Mapping[str, np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
+    """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not stored."""
+    held = {
+        name: np.frombuffer(array, dtype=np.uint8) if isinstance(array, bytes) else np.asarray(array, order="C")
+        for name, array in arrays.items()
+    }
+    return save(held, {"runnel": f"{_digest(held, fingerprint, about)} {fingerprint}"})
+
+
+def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None = "") -> dict[str, np.ndarray]:
+    """Return the arrays that `pack` stored, by name. A bytes object becomes a uint8 array.
+
+    Args:
+        place: what the data is and where it comes from, for messages.
+        fingerprint: of the model that made them; None: of any.
+        about: as for `pack`; None: the digest has been compared before.
+
+    Raises:
+        StateError: the data is damaged, or belongs to another model or to something else.
+    """
+    with damage_in_state(place):
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        arrays, (stored, _, model) = load(data), header["runnel"].partition(" ")
+    problem = None
+    if about is not None and stored != _digest(arrays, model, about):
+        problem = "is damaged, or belongs to another text"
+    elif fingerprint not in (None, model):
+        problem = f"was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use that one"
+    if problem:
+        raise StateError(f"{place} {problem}, or read the text again")
+    return arrays
+
+
+def damage_in_state(place: str) -> AbstractContextManager[None]:
+    """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for `unpack`."""
+    problem = f"{place} is damaged, or belongs to another kind of model"
+    return errors_as(StateError, problem, *_DAMAGE, advice="read the text again with this model")
+
+
+def _digest(arrays: Mapping[str, np.ndarray], model: str, about: str) -> str:
+    hasher = hashlib.blake2b(f"{model}\n{about}".encode("utf-8", "surrogatepass"), digest_size=16)
+    for name, array in sorted(arrays.items()):
+        hasher.update(f"{name} {array.dtype} {list(array.shape)}".encode())
+        hasher.update(array.tobytes())
+    return hasher.hexdigest()
 
 
 class Remembered(ABC):

@@ -194,8 +194,7 @@ class Scored:
     def ranked(self) -> Iterator[Sentence]:
         """Yield the sentences with a token, best first, ties in document order."""
         order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
-        rows = zip(self.spans[order].tolist(), self.scores[order].tolist(), order.tolist(), strict=True)
-        return (Sentence(self.text[start:end], start, end, score, index) for (start, end), score, index in rows)
+        return map(self.sentence, order.tolist())
 
 
 @dataclass(frozen=True)

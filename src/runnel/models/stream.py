@@ -18,7 +18,7 @@ import numpy as np
 from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.errors import InputError, NumericalError
 from runnel.files import write
-from runnel.models.container import damage_in_state, pack, unpack
+from runnel.models.memory import damage_in_state, pack, unpack
 from runnel.records import expect_text
 from runnel.request import Array, Request
 from runnel.text.sentences import SentenceTokens, read_sentences

@@ -146,8 +146,8 @@ def score(logits: Tensor) -> Tensor:
 
 
 @plain_numbers()
-def _sentence_heads(vocab_size: int, hidden_size: int) -> dict[str, nn.Module]:
-    """Return fresh heads, by name, with which any encoder finds sentences (`Model.for_sentences`).
+def with_sentence_heads(encoder: Any, heads_before: Any) -> nn.ModuleDict:
+    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and those that its model has.
 
     They add up what a sentence's vector and its words say, and the second look; nothing is calibrated. A passage begins with the
     prompt for documents, a query with that for queries. A sentence's vector is the mean of its own tokens in the passage, and a
@@ -156,10 +156,6 @@ def _sentence_heads(vocab_size: int, hidden_size: int) -> dict[str, nn.Module]:
     """
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)
-        features = TokenFeatures.module(vocab_size, hidden_size)
-        return {"features": features, "sentences": VectorScore.module(hidden_size), "judge": Judge.module(hidden_size)}
-
-
-def with_sentence_heads(encoder: Any, known: Any) -> nn.ModuleDict:
-    """Return `sentence_heads`, and the known ones of a model."""
-    return nn.ModuleDict(_sentence_heads(encoder.vocab_size, encoder.hidden_size) | dict(known.items()))
+        features, width = TokenFeatures.module(encoder.vocab_size, encoder.hidden_size), encoder.hidden_size
+        fresh = {"features": features, "sentences": VectorScore.module(width), "judge": Judge.module(width)}
+    return nn.ModuleDict(fresh | dict(heads_before.items()))

@@ -22,10 +22,9 @@ from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import NumericalError, StateError
 from runnel.models.base import Model
-from runnel.models.container import damage_in_state, pack, unpack
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
-from runnel.models.memory import Memory, Precision, Remembered
+from runnel.models.memory import Memory, Precision, Remembered, damage_in_state, pack, unpack
 from runnel.models.readers import Documents, ReadDocument, Reader, ReadOptions, passage_spans
 from runnel.models.stream import Stream
 from runnel.ops.backend import inference
@@ -150,15 +149,15 @@ class _Reading:
     spans: np.ndarray
     starts: np.ndarray  # (P,) tokens
     ends: np.ndarray
+    text: str
+    known: Tensor  # (p, D) pooled passages before `begin`, later before `split`
+    sum: Tensor  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
+    total: float = 0.0  # sum of their weights
     begin: int = 0
     split: int = 0
     state: State | None = None
-    total: float = 0.0  # sum of the weights of all tokens before `begin`, later before `split`
-    sum: Tensor | None = None  # (D,) fp64, sum of the weighted hidden vectors of the same tokens
-    known: Tensor | None = None  # (p, D) pooled passages before `begin`, later before `split`
     saved: bytes | None = None
     memory: Remembered | None = None
-    text: str = ""
 
 
 class StateReader(Reader):
@@ -185,10 +184,7 @@ class StateReader(Reader):
             after = self._take(result)
             if result.state is not None:
                 result.tag.memory = self._remembered(result.tag, result.state, after)
-        pooled: list[Tensor] = []
-        for reading in readings:
-            assert reading.known is not None and reading.sum is not None
-            pooled.append(torch.cat([reading.known, (reading.sum / reading.total).float()[None]]))
+        pooled = [torch.cat([each.known, (each.sum / each.total).float()[None]]) for each in readings]
         return [
             ReadDocument(vectors[-1], each.spans, vectors[:-1], len(each.ids), count, each.saved, each.memory)
             for each, vectors, count in zip(readings, self._vectors(pooled), read, strict=True)
@@ -197,7 +193,7 @@ class StateReader(Reader):
     def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
         """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
         model, template = self.model, self.model.templates["document"]
-        prompt = model.prompts.get("document", "")
+        prompt, width = model.prompts.get("document", ""), model.backbone.hidden_size
         encoded = template.encode_batch(model.tokenizer, "document", [prompt + text for text in texts])
         for text, one in zip(texts, encoded, strict=True):
             rendered, sentences = template.render(model.tokenizer, document=one.ids), split_sentences(text)
@@ -207,7 +203,8 @@ class StateReader(Reader):
             chosen = passage_bounds(bounds, options.passage_tokens)
             tokens = bounds[chosen] + rendered.slices["document"].start
             spans = passage_spans(text, sentences, chosen)
-            reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:], text=text)
+            none = torch.zeros(0, width), torch.zeros(width, dtype=torch.float64)
+            reading = _Reading(rendered.ids, spans, tokens[:-1], tokens[1:], text, *none)
             if len(rendered.ids) >= options.save_from and len(chosen) > 2:
                 reading.split = int(tokens[-2])
             yield reading
@@ -224,25 +221,18 @@ class StateReader(Reader):
         except (StateError, KeyError, IndexError) as error:
             log.warning("%s; reading the document from the start", error)
             return
-        if at > reading.split or reading.starts[min(count, len(reading.starts) - 1)] != at:
-            return
-        if depends != _dependencies(reading, at, count):
-            return
-        reading.state, reading.begin = state, at
-        reading.known, reading.sum, reading.total = known, sums, total
+        same_passages = at <= reading.split and reading.starts[min(count, len(reading.starts) - 1)] == at
+        if same_passages and depends == _dependencies(reading, at, count):
+            reading.state, reading.begin = state, at
+            reading.known, reading.sum, reading.total = known, sums, total
 
     def _dump(self, reading: _Reading) -> bytes:
-        assert reading.state is not None and reading.known is not None and reading.sum is not None
-        values = {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
-        values |= {
-            "tokens": reading.state.tokens,
-            "at": torch.tensor([reading.split]),
-            "known": reading.known,
-            "sum": reading.sum,
-        }
-        values["total"] = torch.tensor([reading.total], dtype=torch.float64)
-        values["depends"] = torch.tensor(_dependencies(reading, reading.split, len(reading.known)))
-        return pack({name: as_array(tensor) for name, tensor in values.items()}, self.model.backbone.fingerprint())
+        assert reading.state is not None
+        tensors = {"tokens": reading.state.tokens, "known": reading.known, "sum": reading.sum}
+        tensors |= {f"state.{name}": tensor for name, tensor in reading.state.tensors.items()}
+        arrays = {"at": np.array([reading.split]), "total": np.array([reading.total])}
+        arrays["depends"] = np.array(_dependencies(reading, reading.split, len(reading.known)))
+        return pack(arrays | {name: as_array(tensor) for name, tensor in tensors.items()}, self.model.backbone.fingerprint())
 
     def _request(self, reading: _Reading, stop: int, *, keep_state: bool) -> Request:
         """Return the request for tokens `begin` to `stop`, which pools their passages, the tokens after the last, and all."""
@@ -260,18 +250,16 @@ class StateReader(Reader):
         """Add a result to its document: passages, and the total to the running sum. Return the pooled tokens after them (D,)."""
         reading: _Reading = result.get().tag
         if self.embedder.pooling == "mean":
-            pooled, whole = result.means, result.sums[-1]
-            reading.sum = whole if reading.sum is None else reading.sum + whole
-            reading.total += float(result.totals[-1])
+            pooled = result.means
+            reading.sum, reading.total = reading.sum + result.sums[-1], reading.total + float(result.totals[-1])
         else:
             pooled = result.hidden
             reading.sum, reading.total = pooled[-1].double(), 1.0  # the hidden vector at the last token so far
-        reading.known = pooled[:-2] if reading.known is None else torch.cat([reading.known, pooled[:-2]])
+        reading.known = torch.cat([reading.known, pooled[:-2]])
         return pooled[-2]
 
     def _remembered(self, reading: _Reading, state: State, after: Tensor) -> DocumentState:
         """Make the remembered document from the end state, as the reranker: with the mean from the document's first token on."""
-        assert reading.known is not None
         edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
         weight = self.model.weight.numpy()[reading.ids].astype(np.float64)
         totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from runnel.errors import StateError, StoreError
+from runnel.models.memory import unpack
 from runnel.records import Places
-from runnel.search.matrix import odd_lengths
+from runnel.search.lance import odd_lengths
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, content_hash
 from runnel.search.stores import Store
 
@@ -77,8 +78,6 @@ def _check(store: Store, commit: Commit, known: Mapping[str, ContentHashes]) -> 
 
 def _wrong_memories(store: Store, documents: Mapping[str, DocumentRow], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield those of `ids` whose memory is damaged, with the reason."""
-    from runnel.models.container import unpack  # imported here: nothing else needs torch
-
     for start in range(0, len(ids), _MEMORIES):
         pieces = store.memories(ids[start : start + _MEMORIES])  # an error if they cannot be read
         for name, piece in pieces.items():

@@ -48,7 +48,7 @@ class FileDocument:
 
     file: str  # the name to show; several documents with one name in a row are the rows of a file
     document: DocumentText
-    entry: Entry | None = None  # its place in a cache, to store its vectors there
+    content: str | None = None  # `DocumentCache.content` of the file, to store its vectors; None: they are not
     vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
     seconds: float = 0.0  # to parse it
 
@@ -114,8 +114,8 @@ def read_documents(
     for name, named in files_at(paths, skipped, selection=selection, report=report):
         shown = STANDARD_INPUT if name == "-" else name
         document = None
-        entry = None if cache is None else cache.entry(name)
-        stored = None if cache is None or entry is None else cache.get(entry)
+        content = None if cache is None else cache.content(name)
+        stored = None if cache is None or content is None else cache.get(name, content)
         start = time.perf_counter()
         try:
             for document in reader.read(name) if stored is None else [stored[0]]:
@@ -124,7 +124,7 @@ def read_documents(
                 if named and document.id is None and not document.text.strip():
                     report(f"note: {shown} is empty")
                 spent = time.perf_counter() - start
-                yield FileDocument(shown, document, entry, None if stored is None else stored[1], spent)
+                yield FileDocument(shown, document, content, None if stored is None else stored[1], spent)
             if document is None:
                 report(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
@@ -196,7 +196,7 @@ def find(
         context: sentences to add before and after each; a question or heading also gets the first sentence below it.
         unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
         min_score: the lowest score to return, as the model scores; None: any.
-        cache: where to store the vectors of documents that have an `entry` and took long to read.
+        cache: where to store the vectors of documents that have a `content` and took long to read.
         progress: called after each step with (tokens done, total tokens).
         explain: also compute the `parts` of each answer's score.
 
@@ -204,7 +204,7 @@ def find(
         InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
             parts.
     """
-    from runnel.models.second_look import TOGETHER  # imports torch
+    from runnel.models.second_look import TOGETHER  # imports numpy
 
     expect_count(top_k, "top_k")
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
@@ -266,10 +266,10 @@ def _vectors(
 
         for source, vectors in zip(again, retriever.remember(read(), unit=unit, progress=progress), strict=True):
             tokens += len(vectors.ids)
-            if cache is not None and source.entry is not None:
+            if cache is not None and source.content is not None:
                 # Documents are encoded together, so each has its share of the time.
                 encoding = (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
-                cache.put(source.entry, source.document, vectors, source.seconds + encoding)
+                cache.put(source, vectors, source.seconds + encoding)
             yield vectors
 
 
@@ -387,14 +387,6 @@ def trim(folder: Path, most_bytes: int) -> None:
             path.unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """What the cache knows a file's document by."""
-
-    name: str  # the file
-    content: str  # digest of the file and of the options for reading it
-
-
 @dataclass
 class DocumentCache:
     """The cache entries of one model and one set of reading options."""
@@ -407,28 +399,29 @@ class DocumentCache:
     report: Callable[[str], None] = log.warning
     _failed: bool = field(default=False, init=False)  # the folder cannot be written
 
-    def entry(self, name: str) -> Entry | None:
-        """Return the entry of a file's document; None if it can have none."""
-        if name == "-":
-            self._note("standard input is not remembered")
-            return None
-        try:
-            if not os.path.isfile(name):  # a pipe can be read only once
-                if os.path.exists(name) and not os.path.isdir(name):
-                    self._note(f"{name} is not a regular file, so it is not remembered")
-                return None
-            if _holds_rows(name):
-                self._note(f"{name} contains rows, which are not remembered")
-                return None
-            return Entry(name, self._content(name))
-        except (OSError, ReadError):
-            return None  # reported when it is read
+    def content(self, name: str) -> str | None:
+        """Return a digest of a file and of the options for reading it; None if its document is not remembered."""
+        reason = ""
+        with suppress(OSError, ReadError):  # reported when it is read
+            if name == "-":
+                reason = "standard input is not remembered"
+            elif not os.path.isfile(name):  # a pipe can be read only once
+                special = os.path.exists(name) and not os.path.isdir(name)
+                reason = f"{name} is not a regular file, so it is not remembered" if special else ""
+            elif _holds_rows(name):
+                reason = f"{name} contains rows, which are not remembered"
+            else:
+                suffixes = "".join(Path(name).suffixes[-2:]).lower()  # they decide between kinds of text
+                return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
+        if reason and self.keep:
+            self.report(f"note: {reason}")
+        return None
 
-    def get(self, entry: Entry) -> tuple[DocumentText, SentenceVectors] | None:
-        """Return a remembered document, or None. A damaged entry is reported and removed."""
-        if entry.content not in self._stored or not self.load().remembers:
+    def get(self, name: str, content: str) -> tuple[DocumentText, SentenceVectors] | None:
+        """Return the remembered document of a file, or None. A damaged entry is reported and removed."""
+        if content not in self._stored or not self.load().remembers:
             return None
-        path = self._path(entry)
+        path = self._path(content)
         try:
             found = _unpack(path)
             with suppress(OSError):  # of a folder that can only be read
@@ -437,54 +430,46 @@ class DocumentCache:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self.report(f"note: {entry.name} is read again: {path} cannot be used ({describe(error)})")
+            self.report(f"note: {name} is read again: {path} cannot be used ({describe(error)})")
             with suppress(OSError):
                 path.unlink()
             return None
 
-    def put(self, entry: Entry, document: DocumentText, vectors: SentenceVectors, seconds: float) -> None:
-        """Store a document if it took so many `seconds` to read, unless its file has changed since `entry`.
+    def put(self, source: FileDocument, vectors: SentenceVectors, seconds: float) -> None:
+        """Store a document that has a `content` if it took so many `seconds` to read, unless its file has changed since.
 
         A folder that cannot be written is reported once.
         """
         if not (self.keep or seconds > LONG_S) or self._failed:
             return
-        from runnel.models.container import pack
+        from runnel.models.memory import pack
 
-        path = self._path(entry)
+        assert source.content is not None
+        path = self._path(source.content)
         try:
-            if self._content(entry.name) != entry.content:
-                self.report(f"note: {entry.name} is not remembered: it changed while it was read")
+            if self.content(source.file) != source.content:
+                self.report(f"note: {source.file} is not remembered: it changed while it was read")
                 return
             new = not self.folder.is_dir()
             self.folder.mkdir(parents=True, exist_ok=True)
             self.folder.chmod(0o700)  # what a user reads is private
-            parts = {"document": json.dumps(document.to_wire()).encode(), "sentences": vectors.to_bytes()}
+            parts = {"document": json.dumps(source.document.to_wire()).encode(), "sentences": vectors.to_bytes()}
             write(path, pack(parts, "", path.name))
             trim(self.folder, LIMIT_BYTES)
         except OSError as error:
             self._failed = True
             advice = "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
-            self.report(f"note: {entry.name} is not remembered ({describe(error)}); {advice}")
+            self.report(f"note: {source.file} is not remembered ({describe(error)}); {advice}")
             return
         if new:
             show = "`runnel info --cache` shows and empties it"
             self.report(f"note: documents are stored in {self.folder} for later questions; {show}")
 
-    def _note(self, message: str) -> None:
-        if self.keep:
-            self.report(f"note: {message}")
-
-    def _content(self, name: str) -> str:
-        """Return the digest of a file, its suffix, which decides between kinds of text, and the options for reading it."""
-        suffixes = "".join(Path(name).suffixes[-2:]).lower()
-        return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
-
-    def _path(self, entry: Entry) -> Path:
+    def _path(self, content: str) -> Path:
         model = self.load().model
         if model not in _digests:  # a tenth of a second for pocket
             _digests[model] = _model_digest(model, self.model)
-        return self.folder / f"{entry.content}-{_digests[model]}.safetensors"
+        return self.folder / f"{content}-{_digests[model]}.safetensors"
 
     @cached_property
     def _stored(self) -> set[str]:
@@ -513,7 +498,7 @@ def _holds_rows(name: str) -> bool:
 
 def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
     """Read what `DocumentCache.put` wrote; raise ValueError, KeyError or TypeError if it is damaged, or of another entry."""
-    from runnel.models.container import unpack
+    from runnel.models.memory import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
     parts = {name: value.tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}

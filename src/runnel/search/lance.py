@@ -15,7 +15,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -27,9 +27,9 @@ import numpy as np
 from runnel.errors import RunnelError, StoreError, needing
 from runnel.files import WriterLock
 from runnel.search.filters import Condition, literal, to_sql
-from runnel.search.matrix import PassageMatrix
 from runnel.search.records import FIELD_TYPES, WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import letters, separated, unspaced_words
+from runnel.work import top
 
 # ---- connections, and errors in plain words --------------------------------------------------------------------------
 
@@ -179,6 +179,59 @@ def passage_rows(table: Any) -> list[PassageRow]:
     return [PassageRow(**row, vector=vector) for row, vector in zip(rows, vectors, strict=True)]
 
 
+# ---- exact nearest vectors in memory: one matrix product over all passages -------------------------------------------
+
+TOLERANCE = 1e-3  # of the length of a unit vector
+_CHECKED = 10_000  # vectors whose lengths are computed together
+
+
+class PassageMatrix:
+    """Passages of an index as one matrix: (n,) ids of their documents and (n,) numbers, (n, d) float32 vectors of unit length.
+
+    `ids` are those of all documents; `place` is that of the index, for messages.
+    """
+
+    def __init__(
+        self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, ids: Sequence[str], place: str
+    ) -> None:
+        order = {name: i for i, name in enumerate(ids)}
+        odd = "a vector of document {!r} has the length {:.3g} instead of 1"
+        damage = [odd.format(documents[i], length) for i, length in odd_lengths(vectors)]
+        damage += [f"document {owner!r} has passages, but no text" for owner in documents if owner not in order]
+        if damage:
+            raise damaged(place, damage[0])
+        self._owner = np.array([order[name] for name in documents], dtype=np.int64)
+        self._ids, self._numbers, self._vectors = ids, numbers, vectors
+
+    def nearest(self, vector: np.ndarray, count: int, among: Container[str] | None = None) -> list[ScoredPassage]:
+        """Return the `count` passages with the highest inner product, best first, ties in stored order; None: of all."""
+        rows, vectors = np.arange(len(self._owner)), self._vectors
+        if among is not None:
+            fits = np.array([name in among for name in self._ids], dtype=bool)
+            rows = np.flatnonzero(fits[self._owner])
+            vectors = vectors[rows]
+        scores = vectors @ vector
+        order = top(scores, count)
+        found = zip(self._owner[rows[order]], self._numbers[rows[order]], scores[order], strict=True)
+        return [ScoredPassage(self._ids[owner], int(number), float(score)) for owner, number, score in found]
+
+
+def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
+    """Yield the rows of (n, d) vectors that are not finite or not of unit length, each with its length."""
+    for start in range(0, len(vectors), _CHECKED):
+        part = vectors[start : start + _CHECKED].astype(np.float64)
+        lengths = np.sqrt((part * part).sum(axis=1))
+        for i in np.flatnonzero(~(np.abs(lengths - 1) <= TOLERANCE)):
+            yield start + int(i), float(lengths[i])
+
+
+def damaged(place: str, what: str) -> StoreError:
+    """Return the error for an index with invalid content."""
+    return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
+
+
+# ---- the store -------------------------------------------------------------------------------------------------------
+
 EXACT_ROWS = 200_000  # more passages are searched by the table's IVF_RQ index, with exact re-scoring
 _SCANNED = 20_000  # passages per list of `scan`
 _KEPT_COMMITS = 20  # commits whose files stay for processes that search them
@@ -189,7 +242,7 @@ _NOT_WHOLE = f"number != {WHOLE}"
 
 
 class LanceStore:
-    """A `Store` in LanceDB. Use `create` or `open`."""
+    """A crash-safe place for documents and passages, in LanceDB. Use `create` or `open`."""
 
     explained = staticmethod(explained)
 
@@ -239,11 +292,13 @@ class LanceStore:
             return "commits" in _whole_tables(connect(uri, create=False))
 
     def close(self) -> None:
+        """Release the lock for other writers."""
         if self._lock is not None:
             self._lock.release()
 
     @plainly
     def refresh(self) -> bool:
+        """Move to the newest commit; return whether there was a newer one."""
         head = self._read_commits()[-1]
         if head["number"] == self._head["number"]:
             return False
@@ -252,15 +307,18 @@ class LanceStore:
         return True
 
     def last_commit(self) -> Commit:
+        """Return the commit that searches see."""
         return _as_commit(self._head)
 
     @plainly
     def content_hashes(self) -> dict[str, ContentHashes]:
+        """Return content hashes by document id."""
         rows = self._select("documents", ["id", *ContentHashes._fields])
         return {row.pop("id"): ContentHashes(**row) for row in rows}
 
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
+        """Return known documents by id, without their `memory`. `saved`: also read the point where reading continues."""
         if not ids:
             return {}
         columns = [name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")]
@@ -269,22 +327,14 @@ class LanceStore:
 
     @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
+        """Return the `memory` of documents by id, if they have one."""
         if not ids or not self.settings.remember:
             return {}
         rows = self._select("documents", ["id", "memory"], _is_in("id", ids))
         return {row["id"]: row["memory"] for row in rows if row["memory"] is not None}
 
-    @plainly
-    def passages(self, keys: Sequence[tuple[str, int]]) -> dict[tuple[str, int], PassageRow]:
-        if not keys:
-            return {}
-        numbers = ", ".join(str(n) for n in sorted({number for _, number in keys}))
-        where = f"{_is_in('document', [name for name, _ in keys])} AND number IN ({numbers})"
-        wanted = set(keys)
-        found = passage_rows(self._tables["passages"].search().select(PASSAGE_COLUMNS).where(where).to_arrow())
-        return {(row.document, row.number): row for row in found if (row.document, row.number) in wanted}
-
     def scan(self) -> Iterator[list[PassageRow]]:
+        """Yield all passages with their vectors, in lists that fit in memory."""
         import pyarrow as pa
 
         with plain_errors(self.uri):
@@ -293,6 +343,7 @@ class LanceStore:
 
     @plainly
     def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
+        """Return the passages (including whole documents) with the highest cosine, best first."""
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             filtered = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX)) if where else None
@@ -306,6 +357,7 @@ class LanceStore:
 
     @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
+        """Return the passages with the highest BM25 score, best first."""
         from lancedb.query import BooleanQuery, MatchQuery, Occur
 
         if self._head["passages"] == 0 or not query.strip():
@@ -338,6 +390,7 @@ class LanceStore:
 
     @plainly
     def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
+        """Add documents, replacing documents of the same id, and delete others."""
         self._begin()
         gone = [*(row.id for row in documents), *delete]
         fields = {row.id: row.metadata for row in documents}
@@ -355,6 +408,7 @@ class LanceStore:
 
     @plainly
     def optimize(self) -> None:
+        """Merge small pieces and update the search structures, without visible changes."""
         from lancedb.index import IvfRq
 
         self._begin()

@@ -19,7 +19,7 @@ from runnel.request import Progress, TokenCount
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
-from runnel.search.matrix import TOLERANCE, damaged
+from runnel.search.lance import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
 

@@ -222,7 +222,7 @@ def test_groups_are_not_guessed(tmp_path: Path) -> None:
     [("embeddings.weight.scale", "scale' is (1,), expected (64,)"), ("more.scale", "unexpected tensor 'more.scale'")],
 )
 def test_scales_in_a_runnel_folder(tmp_path: Path, name: str, part: str) -> None:
-    """What its config may say wrongly: tests/models/test_hostile_configs.py."""
+    """What its config may say wrongly: tests/models/test_model_folder.py."""
     declared = {"runnel": {"backbone": {"architecture": "mamba2", "config": SMALL.to_dict()}}}
     refused(write_checkpoint(tmp_path, tensors_of() | {f"backbone.{name}": torch.ones(1)}, declared), part)
 

@@ -17,8 +17,7 @@ from safetensors.torch import save
 
 from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
-from runnel.models.container import pack, unpack
-from runnel.models.memory import Memory, Precision
+from runnel.models.memory import Memory, Precision, pack, unpack
 from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.models.torch_readers import DocumentState
