@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from runnel.records import expect_text
-from runnel.text.documents.document import CONTENTS, DocumentText, is_title
+from runnel.text.documents.document import CONTENTS, DocumentText
+from runnel.text.documents.plain import is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)
 TITLES = QUESTION, HEADING
