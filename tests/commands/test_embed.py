@@ -61,7 +61,7 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, c
     def failing(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("runnel.text.shards.FileRange.readinto", failing)
+    monkeypatch.setattr("runnel.commands.rows.FileRange.readinto", failing)
     done = run("embed", "corpus.jsonl", "--to", "other.npy")
     assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
 

@@ -12,13 +12,12 @@ import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
-from runnel.commands.rows import RowFile, read_rows
+from runnel.commands.rows import RowFile, Shard, read_rows
 from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, file_digest, replacing
 from runnel.journal import Journal, Row
 from runnel.records import Document
-from runnel.text.shards import Shard
 from runnel.work import grouped
 
 if TYPE_CHECKING:

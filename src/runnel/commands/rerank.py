@@ -13,13 +13,12 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
 from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
-from runnel.commands.rows import read_texts
+from runnel.commands.rows import Shard, read_texts
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.journal import Journal, Row
 from runnel.records import Hit
-from runnel.text.shards import Shard, byte_range
 from runnel.text.trec import read_run
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
     asked, candidates = read_texts(queries), read_run(run, depth)
     _expect_texts(queries, candidates, asked)
     if part is not None:
-        start, end = byte_range(sum(map(len, candidates.values())), part)
+        start, end = part.of(sum(map(len, candidates.values())))
         first = itertools.accumulate(map(len, candidates.values()), initial=0)
         candidates = {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
     return Candidates(asked, candidates, partial(_texts, corpus))
