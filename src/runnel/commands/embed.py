@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -15,7 +14,7 @@ from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.commands.rows import RowFile, Shard, read_rows
 from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
-from runnel.files import digest, file_digest, replacing
+from runnel.files import digest, file_digest, replacing, write_jsonl
 from runnel.journal import Journal, Row
 from runnel.records import Document
 from runnel.work import grouped
@@ -222,17 +221,23 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 
 def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:
     """Make the output files and return what OUT.json says: the settings and counts; missing ranges are computed."""
-    from runnel.models.precision import CALIBRATED
+    import numpy as np
+
+    from runnel.models.precision import CALIBRATED, quantize
 
     out = journal.out
     if precision in CALIBRATED and ranges is None:
         ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
     cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
+    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
+    names = (row.value[0] for row in journal.rows())
     if out.suffix == ".npy":
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
-            file.writelines(row.value[0].encode() + b"\n" for row in journal.rows())
-    with replacing(out) as new, new.open("wb") as file:
-        _write(file, journal, size, precision, ranges)
+            file.writelines(name.encode() + b"\n" for name in names)
+        _write_array(out, len(journal), blocks, quantize(np.empty((0, size), np.float32), precision, ranges))
+    else:
+        vectors = map(_numbers, itertools.chain.from_iterable(blocks))
+        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in zip(names, vectors, strict=True)))
     return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
 
 
@@ -259,24 +264,17 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
     return ranges
 
 
-def _write(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
-    """Write the vectors as an array of .npy, or as rows of .jsonl with their ids."""
+def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], none: np.ndarray) -> None:
+    """Write `count` vectors as an array of .npy, block by block; `none` has their size and dtype."""
     import numpy as np
 
-    from runnel.models.precision import quantize
-
-    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
-    if journal.out.suffix == ".npy":
-        none = quantize(np.empty((0, size), np.float32), precision, ranges)
-        kind = none.dtype.newbyteorder("<")
-        header = {"descr": kind.str, "fortran_order": False, "shape": (len(journal), none.shape[1])}
+    kind = none.dtype.newbyteorder("<")
+    with replacing(path) as new, new.open("wb") as file:
+        header = {"descr": kind.str, "fortran_order": False, "shape": (count, none.shape[1])}
         np.lib.format.write_array_header_1_0(file, header)
         file.writelines(np.ascontiguousarray(block, dtype=kind).tobytes() for block in blocks)
-        return
-    for row, vector in zip(journal.rows(), itertools.chain.from_iterable(blocks), strict=True):
-        if vector.dtype == np.float32:  # the shortest numbers that read back equal
-            numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
-        else:
-            numbers = ", ".join(map(str, vector.tolist()))
-        name = json.dumps(row.value[0], ensure_ascii=False)
-        file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())
+
+
+def _numbers(vector: np.ndarray) -> list[float]:
+    """Return the numbers of a vector; of float32 the shortest ones that read back equal."""
+    return [float(str(number)) for number in vector] if vector.dtype.kind == "f" else vector.tolist()
