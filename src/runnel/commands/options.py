@@ -79,7 +79,6 @@ class PromptOptions:
     document_prompt: Annotated[str | None, typer.Option(help="The same before each document.")] = None
 
     def by_kind(self) -> dict[str, str]:
-        """Return the prompts that were given, by "query" and "document"."""
         return given(query=self.prompt, document=self.document_prompt)
 
 

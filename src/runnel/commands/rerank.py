@@ -195,7 +195,6 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
     texts = read_texts(corpus, wanted)
     _expect_texts(corpus, wanted, texts)
@@ -203,7 +202,6 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 
 
 def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
-    """Raise InputError if a file lacks ids of the run."""
     if missing := sorted(name for name in wanted if name not in texts):
         raise InputError(
             f"{file} lacks {len(missing):,} of {len(wanted):,} ids of the run, the first is {missing[0]!r}; "

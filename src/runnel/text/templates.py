@@ -115,7 +115,6 @@ class Template:
 
     @property
     def fields(self) -> list[str]:
-        """Names of the fields, in order."""
         return [part.value for part in self.parts if part.kind == "field"]
 
     def to_dict(self) -> dict[str, str | int | None]:

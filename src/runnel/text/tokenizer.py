@@ -67,7 +67,6 @@ class Encoded:
 
     @staticmethod
     def empty() -> Encoded:
-        """Return no tokens."""
         return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
@@ -176,7 +175,6 @@ class Tokenizer(ABC):
         return self.vocabulary[token]
 
     def marker_id(self, marker: Marker) -> int | None:
-        """Return the id of a marker given as a token or an id."""
         if marker is None or isinstance(marker, str):
             return None if marker is None else self.token_id(marker)
         most = max(self.vocab_size, self.marker_rows)
@@ -258,7 +256,6 @@ class TokenStream:
         return json.dumps([self.text, self._context, self.position])
 
     def restore(self, saved: str) -> None:
-        """Continue where `save` was called."""
         kinds = [str, type(self._tokenizer.start), int]
         try:
             values = json.loads(saved)

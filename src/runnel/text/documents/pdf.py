@@ -92,8 +92,6 @@ def page_text(page: PdfPage) -> str:
 
 
 class _Glyphs:
-    """The positions of a page's characters."""
-
     def __init__(self, layer: PdfTextPage) -> None:
         self.layer, self.count = layer, layer.count_chars()
 
