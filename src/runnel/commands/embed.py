@@ -33,12 +33,10 @@ FORMATS = (".npy", ".jsonl")
 _VECTORS = 4096  # in memory at a time
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-ShardOf = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
-]
+ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy.")]
 PoolingOption = Annotated[
     Literal["cls", "eos", "mean"] | None,
-    typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
+    typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
 ]
 TruncateDim = Annotated[int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")]
 PrecisionOption = Annotated[

@@ -46,10 +46,7 @@ _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence 
 
 Paths = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PATH",
-        help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
-    ),
+    typer.Argument(metavar="PATH", help="Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."),
 ]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
@@ -57,19 +54,13 @@ UnitOption = Annotated[
 ]
 MinScore = Annotated[
     str | None,
-    typer.Option(
-        metavar="SCORE", help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%."
-    ),
+    typer.Option(metavar="SCORE", help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%)."),
 ]
 Remember = Annotated[
     bool | None,
-    typer.Option(
-        "--remember/--no-remember", help="Store all encoded files for later questions, or none (default: what takes over 2 s)."
-    ),
+    typer.Option("--remember/--no-remember", help="Store encoded files: all or none (default: what takes over 2 s)."),
 ]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
-]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page.")]
 
 
 @dataclass(frozen=True)

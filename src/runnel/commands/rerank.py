@@ -28,27 +28,17 @@ if TYPE_CHECKING:
 _SHOWN = 160  # characters of a document on the terminal
 
 Documents = Annotated[
-    str | None,
-    typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),
+    str | None, typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.")
 ]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
-MemoryFolder = Annotated[
-    str | None,
-    typer.Option(help="Folder for what is remembered of documents, kept and used again; default: in RAM."),
-]
+MemoryFolder = Annotated[str | None, typer.Option(help="Folder to keep what is remembered of documents (default: in RAM).")]
 MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of a recurrent model's states in it.")]
 Template = Annotated[
-    str | None,
-    typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own)."),
+    str | None, typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own).")
 ]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Take shard I of N of the run's queries (I from 1), and write OUT-0000I-of-0000N."),
-]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")]
+ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N.")]
 
 
 def rerank(
