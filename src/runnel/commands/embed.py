@@ -115,10 +115,8 @@ def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
     calibrated = precision in ("int8", "uint8")
     if (ranges is None and not alone) if calibrated else ranges is not None:
         needs = "of queries and shards needs" if calibrated else "has no use for"
-        raise InputError(
-            f"--precision {precision} {needs} --ranges FILE: the OUT.ranges.npy that `runnel embed` writes with int8 or uint8 "
-            "vectors of documents, or of a sample of them, without --shard"
-        )
+        file = "the OUT.ranges.npy that is written with int8 or uint8 vectors of documents, or of a sample, without --shard"
+        raise InputError(f"--precision {precision} {needs} --ranges FILE: {file}")
     return calibrated and ranges is None
 
 

@@ -201,9 +201,7 @@ def parse_min_score(given: str | None) -> float | None:
     if given.endswith("%") and 0 < value < 100:
         return math.log(value / (100 - value))
     if given.endswith("%") or not math.isfinite(value):
-        raise InputError(
-            f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100 such as 20%"
-        )
+        raise InputError(f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100")
     return value
 
 

@@ -193,10 +193,8 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 
 def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
     if missing := sorted(name for name in wanted if name not in texts):
-        raise InputError(
-            f"{file} lacks {len(missing):,} of {len(wanted):,} ids of the run, the first is {missing[0]!r}; "
-            "give the file that the run was made from"
-        )
+        count = f"{len(missing):,} of {len(wanted):,} ids of the run"
+        raise InputError(f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was made from")
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

@@ -173,9 +173,7 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
         if wanted is not None and row.id not in wanted:
             continue
         if row.id in texts:
-            raise InputError(
-                f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id must name one text"
-            )
+            raise InputError(f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id names one text")
         texts[row.id], lines[row.id] = row.text, place.line
     return texts
 

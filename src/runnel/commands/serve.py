@@ -129,9 +129,7 @@ def _project_index(model: str) -> str | None:
     if project is None or not holds_index(project.place):
         return None
     if (own := open_store(project.place).settings.model) != model:
-        say(
-            f"note: the index of {project.folder} is not searched: its model is {own}, and this server has {model}; give -m {own}"
-        )
+        say(f"note: the index of {project.folder} is not searched: its model is {own}, not {model}; give -m {own}")
         return None
     say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")
     return str(project.place)

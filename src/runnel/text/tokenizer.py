@@ -433,10 +433,8 @@ class LibraryTokenizer(Tokenizer):
             ids, starts, ends = ids[first:], starts[first:], ends[first:]
         for at in np.flatnonzero(self._special[ids]):
             if self._unknown is None:
-                raise InputError(
-                    f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token "
-                    f"with id {ids[at]} in this tokenizer, which cannot encode it as ordinary text; remove it from the text"
-                )
+                place = f"{text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base}"
+                raise InputError(f"the text {place} is the special token {ids[at]}, never ordinary text here; remove it")
             ids[at] = self._unknown
         starts = skip_spaces(text, starts, ends)
         return Encoded(ids, starts + (base - guard), ends + (base - guard))

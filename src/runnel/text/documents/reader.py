@@ -231,15 +231,11 @@ class DocumentReader:
         if late:
             return f"was not parsed within {self.limits.wait_s:g} s; it may be damaged or hostile; or the machine is too busy"
         if code == -getattr(signal, "SIGPROF", 0):
-            return (
-                f"was not parsed in {self.limits.seconds:g} s of processor time; if you trust it, raise the limit with "
-                "--parse-seconds (Limits.seconds)"
-            )
+            advice = "if you trust it, raise the limit with --parse-seconds (Limits.seconds)"
+            return f"was not parsed in {self.limits.seconds:g} s of processor time; {advice}"
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return (
-            f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
-            f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
-        )
+        memory = f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
+        return f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than {memory}"
 
 
 @contextmanager
