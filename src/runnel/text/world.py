@@ -99,32 +99,28 @@ class WorldTokenizer(Tokenizer):
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
+    advice = f"expected lines of an id below {MOST_IDS:,}, a new token in quotes, and its length in bytes: download it again"
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line)
         if not token or not 1 <= identifier < MOST_IDS or tokens.setdefault(token, identifier) != identifier:
-            problem = f"line {number} is {line[:60]!r}"
-            break
-    else:
-        missing = [byte for byte in range(256) if bytes([byte]) not in tokens]
-        if not missing and len(set(tokens.values())) == len(tokens):
-            return tokens
-        problem = f"an id has several tokens, or single bytes are no tokens: {bytes(missing[:1])!r}"
-    expected = f"lines of an id below {MOST_IDS:,}, a quoted token that no other line has, and its length in bytes"
-    raise CheckpointError(f"{WORLD_FILE}: {problem}; expected {expected}: download it again")
+            raise CheckpointError(f"{WORLD_FILE}: line {number} is {line[:60]!r}; {advice}")
+    if len(set(tokens.values())) < len(tokens) or not all(bytes([byte]) in tokens for byte in range(256)):
+        raise CheckpointError(f"{WORLD_FILE}: an id has several tokens, or single bytes are no tokens; {advice}")
+    return tokens
 
 
 def _read_line(line: str) -> tuple[bytes, int]:
     """Return a token and its id; b"" for a line of another form."""
     try:
         before, rest = line.split(" ", 1)
-        literal, after = rest.rsplit(" ", 1)
-        identifier, length = int(before), int(after)  # int() drops the "\r" of a file with the line ends of Windows
+        literal, length = rest.rsplit(" ", 1)
         value = ast.literal_eval(literal)
         token = value.encode("utf-8") if isinstance(value, str) else value
+        sound = isinstance(token, bytes) and len(token) == int(length)  # int() drops the "\r" of a file from Windows
+        return (token, int(before)) if sound else (b"", 0)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return b"", 0
-    return (token, identifier) if isinstance(token, bytes) and len(token) == length else (b"", 0)
 
 
 # ---- greedy longest match ----------------------------------------------------------------------------------------------
