@@ -14,7 +14,7 @@ import stat
 import sys
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +25,6 @@ from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.tables import has_names, read_table, row_text
 
-_PIECE = 1 << 20
 _BUFFER = 1 << 16
 _HALF = re.compile("[\ud800-\udfff]")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "txt"}
@@ -58,13 +57,8 @@ class Shard:
         return (self.number - 1) * size // self.count, self.number * size // self.count
 
 
-def line_range(file: BinaryIO, start: int, end: int) -> tuple[int, int]:
-    """Return the byte range of the lines whose first byte is in [start, end); lines end at newlines."""
-    return _line_start(file, start), _line_start(file, end)
-
-
-def _line_start(file: BinaryIO, at: int) -> int:
-    """Return the first offset from `at` on where a line starts, else the end of the file."""
+def line_start(file: BinaryIO, at: int) -> int:
+    """Return the first offset from `at` on where a line starts, else the end of the file; lines end at newlines."""
     if at <= 0:
         return 0
     file.seek(at - 1)
@@ -73,13 +67,8 @@ def _line_start(file: BinaryIO, at: int) -> int:
 
 
 def count_lines(file: BinaryIO, end: int) -> int:
-    r"""Return how many lines end (at \n, \r or \r\n, as Python reads text) before byte `end`, which starts a line."""
-    count, behind_return = 0, False
-    for piece in iter(partial(FileRange(file, 0, end).read, _PIECE), b""):
-        count += piece.count(b"\n") + piece.count(b"\r") - piece.count(b"\r\n")
-        count -= behind_return and piece.startswith(b"\n")
-        behind_return = piece.endswith(b"\r")
-    return count
+    """Return how many lines, as Python reads text, end before byte `end`, which starts a line."""
+    return sum(1 for _ in io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, end), _BUFFER), "latin-1"))
 
 
 class FileRange(io.RawIOBase):
@@ -123,7 +112,8 @@ class RowFile:
                     self.has_names = self.kind == "tsv" and has_names(file.readline().decode("utf-8-sig", errors="replace"))
                     if self.kind == "csv" or self.has_names:
                         problem = "rows of one line each, without column names; write it as jsonl first"
-                    self._range = line_range(file, *shard.of(size))
+                    start, end = shard.of(size)
+                    self._range = line_start(file, start), line_start(file, end)
         if shard is not None and problem:
             raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {problem}")
 
