@@ -355,7 +355,7 @@ class LibraryTokenizer(Tokenizer):
     def cut(self, text: str, context: str, *, final: bool) -> tuple[Encoded, int, str]:
         """Encode in pieces cut at safe places; the context is the character before the text, empty at its start."""
         stop = len(text) if final else self._last_cut(text)
-        pattern, bounds = self._cuts, [0]
+        pattern, bounds = self._cuts if stop > 2 * _PIECE_CHARS else None, [0]
         while pattern is not None and stop - bounds[-1] > 2 * _PIECE_CHARS:
             match = pattern.search(text, bounds[-1] + _PIECE_CHARS)
             if match is None or match.end() >= stop:
