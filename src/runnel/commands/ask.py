@@ -58,7 +58,7 @@ def ask(
     min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Ask it even if nothing found seems to answer.")] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Ask even if nothing found seems to answer.")] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
     files: FileOptions = FileOptions(),
     remember: Remember = None,

@@ -22,7 +22,7 @@ DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
 Include = Annotated[list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md.")]
 Exclude = Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/.")]
 OcrOption = Annotated[
-    str | None, typer.Option("--ocr", metavar="COMMAND", help='Read scanned pages by e.g. "tesseract {image} stdout".')
+    str | None, typer.Option("--ocr", metavar="COMMAND", help='Read scanned pages by a command: "tesseract {image} stdout".')
 ]
 PARSE_SECONDS = 120  # as `Limits.seconds`, whose import would take time
 ParseSeconds = Annotated[
