@@ -56,7 +56,7 @@ MinScore = Annotated[
     str | None, typer.Option(metavar="SCORE", help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%).")
 ]
 Remember = Annotated[
-    bool | None, typer.Option("--remember/--no-remember", help="Keep encoded files for later: all or none (default: if over 2 s).")
+    bool | None, typer.Option("--remember/--no-remember", help="Keep encoded files for later: all, none (default: if over 2 s).")
 ]
 Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page.")]
 
