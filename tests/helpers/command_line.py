@@ -161,12 +161,12 @@ class Words(list[str]):
 
 
 class FakeReranker:
-    """Scores a document by the number of query words in it; can be told to stop."""
+    """Scores a document by the number of query words in it."""
 
     truncated = 0
 
-    def __init__(self, remembers: bool = True, stop_after: int | None = None) -> None:
-        self.model, self.remembers, self.stop_after = fake_model(), remembers, stop_after
+    def __init__(self, remembers: bool = True) -> None:
+        self.model, self.remembers = fake_model(), remembers
         self.remembered: list[tuple[list[str], Path | None, str]] = []
         self.ranked: list[str] = []
 
@@ -182,8 +182,6 @@ class FakeReranker:
     def rank(
         self, query: str, documents: Any, top_k: int | None = None, *, progress: Progress = None, max_tokens: int | None = None
     ) -> list[Hit]:
-        if len(self.ranked) == self.stop_after:
-            raise KeyboardInterrupt
         self.ranked.append(query)
         if isinstance(documents, list):
             documents = {d.id: d.text for d in documents}
