@@ -48,8 +48,8 @@ def recognize(head: bytes, name: str) -> str:
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
-    for magic, what, advice in _REFUSED:
-        if head.startswith(magic):
+    for signs, what, advice in _REFUSED:
+        if head.startswith(signs):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
     suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     by_name = next((kind for kind, one in FORMATS.items() if one.takes != "archive" and suffix in one.suffixes.split()), "txt")
