@@ -124,7 +124,7 @@ def fake_model(**more: Any) -> SimpleNamespace:
 class FakeEmbedder:
     """A text becomes (its length, its number of words, the number of texts so far); can be told to stop."""
 
-    dimension = 3
+    dimension, truncated = 3, 0
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.model, self.stop_after = fake_model(), stop_after
@@ -137,9 +137,13 @@ class FakeEmbedder:
     def is_empty(self, text: str) -> bool:
         return not text.strip()
 
-    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[Words]:
+    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[Words]:
         self.options.append((prompt, max_tokens))
-        return [Words(text, max_tokens) for text in texts]
+        self.truncated = 0
+        for text in texts:
+            words = Words(text, max_tokens)
+            self.truncated += len(words) < len(text.split())
+            yield words
 
     def encode_rows(self, rows: Iterable[Words], progress: Callable[[int, int | None], object]) -> Iterator[np.ndarray]:
         done = 0

@@ -164,13 +164,15 @@ class BlockEmbedder:
 
     def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
-        ids = list(self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens))
+        ids, facts, cut = [], [], 0
+        rendered = self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
+        for document, tokens in zip(block, rendered, strict=True):
+            ids.append(tokens)
+            facts.append([document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)])
+            cut = self._embedder.truncated
         vectors = self._embedder.encode_rows(ids, count.part())
-        rows = [
-            ([document.id, digest(document.text), self._is_cut(document.text), len(tokens)], vector.astype("<f4").tobytes())
-            for document, tokens, vector in zip(block, ids, vectors, strict=True)
-        ]
-        self._journal.add(*(Row(number, *row) for number, row in enumerate(rows, start=len(self._journal))))
+        rows = enumerate(zip(facts, vectors, strict=True), start=len(self._journal))
+        self._journal.add(*(Row(number, of_row, vector.astype("<f4").tobytes()) for number, (of_row, vector) in rows))
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
@@ -178,11 +180,6 @@ class BlockEmbedder:
                 self.empty.append(document.id)
             else:
                 yield document
-
-    def _is_cut(self, text: str) -> bool:
-        if self.limit is None:
-            return False
-        return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
 
 
 def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:
