@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -107,14 +107,12 @@ class DocumentReader:
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
         file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
-        if file is sys.stdin.buffer:
-            yield from self._read_stream(file, name)
-            return
-        with file:
-            before = signature(file.fileno())
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        standard = file is sys.stdin.buffer
+        with nullcontext(file) if standard else file:
+            if standard or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 yield from self._read_stream(file, name)
                 return
+            before = signature(file.fileno())
             yield from self._read(file, None if isinstance(path, int) else Path(path), name)
             if signature(path) != before:
                 raise ReadError(f"{name} changed while it was read; read it again")
