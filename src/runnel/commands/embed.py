@@ -164,15 +164,15 @@ class BlockEmbedder:
 
     def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
-        ids, facts, cut = [], [], 0
+        ids, values, cut = [], [], 0
         rendered = self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
         for document, tokens in zip(block, rendered, strict=True):
             ids.append(tokens)
-            facts.append([document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)])
+            values.append([document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)])
             cut = self._embedder.truncated
         vectors = self._embedder.encode_rows(ids, count.part())
-        rows = enumerate(zip(facts, vectors, strict=True), start=len(self._journal))
-        self._journal.add(*(Row(number, of_row, vector.astype("<f4").tobytes()) for number, (of_row, vector) in rows))
+        rows = enumerate(zip(values, vectors, strict=True), start=len(self._journal))
+        self._journal.add(*(Row(number, value, vector.astype("<f4").tobytes()) for number, (value, vector) in rows))
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
