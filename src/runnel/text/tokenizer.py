@@ -375,9 +375,11 @@ class LibraryTokenizer(Tokenizer):
 
     def _last_cut(self, text: str) -> int:
         """Return the last place where `text` can be cut; 0 for none."""
-        end = 0
-        for window in (256, len(text)) if self._cuts is not None else ():
-            for match in self._cuts.finditer(text, max(0, len(text) - window)):
+        pattern, end = self._cuts, 0
+        if pattern is None:
+            return 0
+        for window in (256, len(text)):
+            for match in pattern.finditer(text, max(0, len(text) - window)):
                 end = match.end()
             if end:
                 break
