@@ -38,10 +38,10 @@ FORMATS = {
     "tsv": Format("reader:read_rows", "rows", ".tsv"),
     "pdf": Format("pdf:read_pdf", "file", begins=rb"[\t\n\r \xef\xbb\xbf]*%PDF-"),
     "html": Format("html:read_html", "markup", ".html .htm .xhtml", begins=_HTML),
-    "epub": Format("html:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
-    "docx": Format("office:read_docx", "archive", ".docx", parts=("word/",)),
-    "pptx": Format("office:read_pptx", "archive", ".pptx", parts=("ppt/presentation.xml",)),
-    "xlsx": Format("office:read_xlsx", "archive", ".xlsx", parts=("xl/workbook.xml",)),
+    "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
+    "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),
+    "pptx": Format("pptx:read_pptx", "archive", ".pptx", parts=("ppt/presentation.xml",)),
+    "xlsx": Format("xlsx:read_xlsx", "archive", ".xlsx", parts=("xl/workbook.xml",)),
     "odt": Format("odf:read_odf", "archive", ".odt .ods .odp", parts=("content.xml", "mimetype")),
 }
 LINES = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "text")  # whose places are lines

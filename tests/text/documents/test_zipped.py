@@ -17,11 +17,13 @@ from helpers.document_files import epub, odf, pptx, replace_in_zip, shape
 
 from runnel.errors import MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents.document import Limits
-from runnel.text.documents.html import read_epub
+from runnel.text.documents.docx import read_docx
+from runnel.text.documents.epub import read_epub
 from runnel.text.documents.odf import read_odf
-from runnel.text.documents.office import read_docx, read_pptx, read_xlsx
 from runnel.text.documents.parts import Archive
+from runnel.text.documents.pptx import read_pptx
 from runnel.text.documents.reader import read_document
+from runnel.text.documents.xlsx import read_xlsx
 
 READERS = {".docx": read_docx, ".pptx": read_pptx, ".xlsx": read_xlsx, ".epub": read_epub}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import xml.etree.ElementTree as ElementTree
 import zipfile
@@ -16,6 +17,7 @@ from runnel.text.documents.document import Limits
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in Office files and epub; others decompress without a bound
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
+_WRITTEN = {"t": "", "tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # in paragraphs of Office files; "": its own text
 
 
 class Archive:
@@ -129,3 +131,44 @@ class OpenRows:
         cells = [" ".join(cell.split()) for cell in self._cells.pop()]
         text = " | ".join(cells if empty else filter(None, cells)) if any(cells) else ""
         return "" if self.write(text) else text
+
+
+def paragraphs_and_rows(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[Element, str | None]]:
+    """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text, and others at their starts.
+
+    A row's text has that of its paragraphs. Tab stops, which are before a paragraph's words, are read as tabs.
+    """
+    paragraphs: list[list[str]] = []  # open ones: a text box nests paragraphs in a paragraph
+    rows = OpenRows()
+    for event, element in walk(root, left_out):
+        name = tag(element)
+        if event == "start" and name == "p":
+            paragraphs.append([])
+        elif event == "start" and name == "tr":
+            rows.open()
+        elif event == "start" and name == "tc":
+            rows.open_cell()
+        elif event == "start" and paragraphs and name in _WRITTEN:
+            paragraphs[-1].append(_WRITTEN[name] or element.text or "")
+        elif event == "start":
+            yield element, None
+        elif event == "end" and name == "p":
+            text = "".join(paragraphs.pop())
+            if not rows.write(text):
+                yield element, text
+        elif event == "end" and name == "tr":
+            yield element, rows.close()
+
+
+def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
+    """Return the parts that a part of an Office file refers to, or with "" the file: {id: (the last word of the type, name)}."""
+    folder, base = posixpath.split(name)
+    relations = posixpath.join(folder, "_rels", f"{base}.rels")
+    if relations not in archive.names:
+        return {}
+    targets = {}
+    for one in parse(archive, relations):
+        if one.get("TargetMode") != "External":
+            target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
+            targets[one.get("Id", "")] = (posixpath.basename(one.get("Type", "")), target.lstrip("/"))
+    return targets

@@ -1,0 +1,53 @@
+"""Read EPUB: a zip archive whose package file lists XHTML pages in reading order."""
+
+from __future__ import annotations
+
+import posixpath
+from urllib.parse import unquote
+
+from runnel.errors import ReadError
+from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.html import add_page
+from runnel.text.documents.parts import Archive, first, parse, tag
+from runnel.text.reading import decode
+
+_CONTAINER = "META-INF/container.xml"
+_ENCRYPTION = "META-INF/encryption.xml"
+_PAGES = ("application/xhtml+xml", "text/html", "text/x-oeb1-document", "application/x-dtbook+xml")
+_SHOWN = 3  # names in a warning
+
+
+def read_epub(archive: Archive, limits: Limits) -> DocumentText:
+    """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
+    package_name = first(archive, _CONTAINER, "rootfile").get("full-path", "")
+    package = parse(archive, package_name)
+    encrypted = parse(archive, _ENCRYPTION).iter() if _ENCRYPTION in archive.names else ()  # fonts in many books
+    locked = {unquote(e.get("URI", "")) for e in encrypted if tag(e) == "CipherReference"}
+    items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
+    canonical = Canonical()
+    missing: list[str] = []
+    read: set[str] = set()
+    for reference in (e for e in package.iter() if tag(e) == "itemref"):
+        item = items.get(reference.get("idref"))
+        if item is None:
+            missing.append(repr(reference.get("idref")))
+            continue
+        if item.get("media-type", _PAGES[0]) not in _PAGES:
+            continue  # only a picture
+        # Always a name in the archive, whatever the path; nothing on disk is opened.
+        name = unquote(item.get("href", "").partition("#")[0])
+        name = posixpath.normpath(posixpath.join(posixpath.dirname(package_name), name))
+        if name in read:  # an entry for each section of a page
+            continue
+        read.add(name)
+        if name in locked:
+            raise ReadError("a book under copy protection (DRM); its pages are encrypted")
+        if name not in archive.names:
+            missing.append(repr(name))
+            continue
+        add_page(canonical, decode(archive.read(name), name, markup=True).text)
+        limits.check(canonical.length, "unpacked_bytes", "the text of the book")
+    if missing:
+        more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
+    return canonical.finish("epub", title=next((e.text for e in package.iter() if tag(e) == "title"), None))
