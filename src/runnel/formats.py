@@ -30,9 +30,9 @@ class Format:
 _CODE = ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi"
 _HTML = rb"(?is)\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]"
 FORMATS = {
-    "txt": Format("plain:read_plain", "text"),
-    "md": Format("plain:read_markdown", "text", ".md .markdown"),
-    "code": Format("plain:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"),
+    "txt": Format("document:read_plain", "text"),
+    "md": Format("markdown:read_markdown", "text", ".md .markdown"),
+    "code": Format("code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"),
     "jsonl": Format("reader:read_rows", "rows", ".jsonl .ndjson"),
     "csv": Format("reader:read_rows", "rows", ".csv"),
     "tsv": Format("reader:read_rows", "rows", ".tsv"),

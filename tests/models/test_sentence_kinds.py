@@ -14,9 +14,8 @@ from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import Scored, SentenceVectors, sentence_tokens
 from runnel.records import normalize
 from runnel.search.finding import FileDocument, find
-from runnel.text.documents.document import DocumentText
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
-from runnel.text.documents.plain import read_plain
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds
 from runnel.text.reading import Decoded
 from runnel.text.sentences import UNITS, read_sentences, split_sentences

@@ -19,8 +19,7 @@ from runnel.errors import InputError
 from runnel.models.second_look import TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
-from runnel.text.documents.document import DocumentText
-from runnel.text.documents.plain import read_plain
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.reading import Decoded
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it

@@ -14,7 +14,7 @@ from helpers.waiting import GIVE_UP_S, wait_for
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.loading import Loaded
 from runnel.server.view import Opened, opened_files, opened_id
-from runnel.text.documents.plain import read_plain
+from runnel.text.documents.document import read_plain
 from runnel.text.reading import decode
 
 pytestmark = pytest.mark.slow

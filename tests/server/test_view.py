@@ -8,8 +8,7 @@ import pytest
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
-from runnel.text.documents.document import DocumentText
-from runnel.text.documents.plain import read_plain
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.reading import decode
 
 

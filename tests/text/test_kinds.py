@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.text.documents.document import DocumentText
+from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
-from runnel.text.documents.plain import read_markdown, read_plain
+from runnel.text.documents.markdown import read_markdown
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds, text_of
 from runnel.text.reading import Decoded
 from runnel.text.sentences import split_sentences

@@ -19,8 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from runnel.records import expect_text
-from runnel.text.documents.document import CONTENTS, DocumentText
-from runnel.text.documents.plain import is_title
+from runnel.text.documents.document import CONTENTS, DocumentText, is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)
 TITLES = QUESTION, HEADING

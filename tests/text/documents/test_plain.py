@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
-from runnel.text.documents.document import Canonical, DocumentText, choose_row, span_of
-from runnel.text.documents.plain import read_code, read_markdown, read_plain
+from runnel.text.documents.code import read_code
+from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
+from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.reader import read_document
 from runnel.text.reading import Decoded
 

@@ -11,9 +11,11 @@ import json
 import re
 import signal
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import accumulate, chain
 from pathlib import PurePath
 from typing import Any, Literal
 
@@ -21,6 +23,7 @@ from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
+from runnel.text.reading import Decoded
 
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 
@@ -104,6 +107,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
 CONTENTS = "contents"  # the kind of blocks that only lead to others
+_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +266,115 @@ class Canonical:
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         digest = hashlib.sha256(text.encode()).hexdigest()
         return DocumentText(text, tuple(self.blocks), kind, digest, title, warnings=tuple(self.warnings), **more)
+
+
+def read_plain(decoded: Decoded) -> DocumentText:
+    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `_titles` describes headings."""
+    text = straighten(decoded.text)
+    canonical = Canonical(decoded.warning)
+    pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
+    canonical.page = 1 if pages else None
+    titles = deque(_titles(text))
+    start = 0
+
+    def mark(last: int, kind: str) -> None:  # what is before `last`
+        nonlocal start
+        if words := text[start:last].strip():
+            first = last - len(text[start:last].lstrip())
+            if canonical.page is not None:
+                canonical.page += text.count("\f", start, first)
+            canonical.mark(first, first + len(words), kind)
+            start = first
+        if canonical.page is not None:
+            canonical.page += text.count("\f", start, last)
+        start = last
+
+    for end in chain((match.end() for match in _PARAGRAPH_END.finditer(text)), [len(text)]):
+        while titles and titles[0][0] < end:
+            first, last, level, title = titles.popleft()
+            mark(first, "paragraph")
+            canonical.open_heading(level, title)
+            mark(last, "heading")
+        mark(end, "paragraph")
+    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+
+
+_TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")
+_ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")
+_NUMBERED = re.compile(r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)")
+_CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")
+
+
+def _titles(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own, numbered or in capitals."""
+    lines = re.split("[\n\f]", text)
+    at = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    full = [-2, *(number for number, line in enumerate(lines) if line.strip()), len(lines) + 1]
+    alone = {  # levels; a line stands alone between blank ones, or flush left above indented text
+        n: _level(lines[n])
+        for before, n, after in zip(full, full[1:], full[2:], strict=False)
+        if before < n - 1 and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
+    }
+    styles: list[str] = []
+    free = -1  # the last line of the last heading
+    for before, n, after in zip(full, full[1:], full[2:], strict=False):
+        words, first, last, level = lines[n].strip(), n, n, 0
+        rule = lines[n + 1].rstrip() if after == n + 1 else ""
+        if not _LETTER.search(words) or len(words) > _TITLE_CHARS:
+            continue
+        if marked := _ADOC.match(lines[n]):
+            level, words = len(marked[1]), words[marked.end() :]
+        elif _TITLE_RULE.fullmatch(rule.strip()) and len(words) - 2 <= len(rule) <= 2 * len(words) + 20:
+            over = free < before == n - 1 and lines[before].strip() == rule.strip()
+            first, last, style = n - over, n + 1, rule[-1] * (1 + over)
+            styles += [style] if style not in styles else []
+            level = 1 + styles.index(style)
+        elif n in alone and (alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))):  # no list
+            level = alone[n]
+        if level:
+            free = last
+            yield at[first] + len(lines[first]) - len(lines[first].lstrip()), at[last] + len(lines[last].rstrip()), level, words
+
+
+def _level(line: str) -> int:
+    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or centered (1); 0 for other lines."""
+    words, indent = line.strip(), len(line) - len(line.lstrip())
+    numbered = _NUMBERED.match(words)
+    names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)  # 1. Source Code.
+    if len(words) > _TITLE_CHARS or (_ENDS.search(words) and not (numbered and names and words[-1] == ".")):
+        return 0
+    capitals = indent not in range(1, 11) and _CAPITALS.fullmatch(words)  # fewer spaces are before a line of code
+    return 2 + numbered[1].count(".") if numbered else int(bool(capitals))
+
+
+# ---- headings --------------------------------------------------------------------------------------------------------
+
+_TITLE_CHARS = 80
+_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
+_BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
+_ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
+_LETTER = re.compile(r"[^\W\d_]")
+
+
+def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
+    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of its own, as `is_title`."""
+    core = text[start:end].strip()
+    first = text.find(core, start)
+    kind = kind_at(first)
+    if not core or kind == "heading" or not is_title(core, kind):
+        return bool(core) and kind == "heading"
+    line_end = text.find("\n", first + len(core))
+    return text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
+
+
+def is_title(words: str, kind: str | None) -> bool:
+    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short, and it does not end like one."""
+    if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
+        return False
+    lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
+    if len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
+        return False
+    return bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])
 
 
 # ---- parts by lines, pages or characters; rows by id -----------------------------------------------------------------

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
 from runnel.files import signature
 from runnel.formats import FORMATS, ROWS
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, reader_of, recognize
+from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, read_plain, reader_of, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
-from runnel.text.documents.plain import read_plain
 from runnel.text.lines import DAMAGED, Lines, keys, parse_object, unpacked
 from runnel.text.reading import Decoded, check_encoding, decode, open_bytes
 from runnel.text.tables import read_table, row_text

@@ -1,0 +1,52 @@
+"""Read source code. The canonical text is the file's own; classes and functions are the headings of the lines in them.
+
+Definitions are recognized by their keywords, and end where a later line has their indentation: nothing is parsed. So functions of
+languages without a keyword for them (C, Java) are no headings, but their classes are.
+"""
+
+from __future__ import annotations
+
+import re
+
+from runnel.text.documents.document import Canonical, DocumentText, straighten
+from runnel.text.reading import Decoded
+
+_LONGEST = 300  # characters of a line in which a definition is looked for: generated code has lines of megabytes
+_BEFORE = (
+    r"(?:(?:abstract|async|data|default|export|final|internal|local|open|override|partial|private|protected|pub|pub\(\w+\)|public|"
+    r"sealed|static|unsafe)\s+)*"
+)
+_KINDS = "class|def|defmodule|defp|enum|fn|fun|func|function|impl|interface|module|namespace|object|protocol|struct|sub|trait"
+_DEFINITION = re.compile(
+    rf"{_BEFORE}(?:{_KINDS})\b\*?\s*(?:<[^<>]*>\s*|\([^()]*\)\s*)?"
+    r"(?P<name>[\w$]+(?:(?:\.|::)[\w$]+)*[?!]?(?:<[^<>]*>)?(?: for [\w:]+)?)"
+    r"|(?:export\s+)?(?:const|let)\s+(?P<assigned>[\w$]+)\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
+)
+_GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")  # begins a line that may have the indentation of a definition and not end it
+
+
+def read_code(decoded: Decoded) -> DocumentText:
+    """Read source code: blocks begin at definitions, after them, and after blank lines."""
+    text = straighten(decoded.text)
+    canonical = Canonical(decoded.warning)
+    at, start, end = 0, 0, 0  # of the line, and of the open block
+    for whole in text.split("\n"):
+        words = whole.strip()
+        first = at + len(whole) - len(whole.lstrip())
+        indentation = len(whole[: first - at].expandtabs())
+        definition = _DEFINITION.match(words[:_LONGEST])
+        leaves = canonical.deepest > indentation and not _GOES_ON.match(words)
+        if end > start and (definition or leaves or not words):
+            canonical.mark(start, end, "code")
+            start = end
+        if words and leaves:
+            canonical.close_headings(indentation + 1)
+        if definition:
+            canonical.open_heading(indentation + 1, definition["name"] or definition["assigned"])
+        if words:
+            start = start if end > start else first
+            end = first + len(words)
+        at += len(whole) + 1
+    if end > start:
+        canonical.mark(start, end, "code")
+    return canonical.finish("code", text=text, encoding=decoded.encoding)
