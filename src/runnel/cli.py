@@ -89,8 +89,6 @@ class _Commands(TyperGroup):
 
 
 class _LabCommands(_Commands):
-    """The commands of `runnel lab`."""
-
     table, package = LAB, "runnel.lab.commands"
 
 
@@ -266,7 +264,6 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 
 def _end_interrupted() -> int:
-    """Report Ctrl-C; return its exit code."""
     say("interrupted")
     return 130
 

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import FakeEmbedder
+from helpers.tiny import tiny_model
 
 from runnel.models.precision import quantize, value_ranges
 
@@ -61,7 +62,7 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, c
     def failing(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("runnel.text.shards.FileRange.readinto", failing)
+    monkeypatch.setattr("runnel.commands.rows.FileRange.readinto", failing)
     done = run("embed", "corpus.jsonl", "--to", "other.npy")
     assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
 
@@ -112,6 +113,15 @@ def test_rows_of_standard_input_and_cut_and_empty_texts(run, fake, tmp_path):
     assert "warning: left out: 1 row without text, the first is 'b'" in done.err
     assert "warning: 1 of 2 texts were cut to 2 tokens" in done.err
     assert json.loads((tmp_path / "cut.npy.json").read_text())["truncated"] == 1
+
+
+def test_special_tokens_count_when_a_text_is_cut(run, tmp_path):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "tiny")
+    (tmp_path / "in.txt").write_text("the cat sat\n")  # and a marker on each side
+    for most, said in ((5, ""), (4, "runnel: warning: 1 of 1 texts were cut to 4 tokens\n")):
+        assert run("embed", "in.txt", "-m", "tiny", "--to", f"{most}.npy", "--max-tokens", most).err == said
+    facts = [json.loads((tmp_path / f"{most}.npy.json").read_text()) for most in (5, 4)]
+    assert [(one["truncated"], one["tokens"]) for one in facts] == [(0, 5), (1, 4)]
 
 
 def test_a_table_without_a_column_of_texts(run, fake, tmp_path):

@@ -233,7 +233,7 @@ def test_places_are_links_on_a_terminal_and_a_name_cannot_end_one(run, fake, tmp
     assert not links(run("find", "dog", "-", stdin="One dog.").out)
     monkeypatch.setenv("RUNNEL_EDITOR_URI", "code")
     done = run("find", "one dog", "a.txt")
-    assert done.code == 2 and "RUNNEL_EDITOR_URI is 'code'; expected a link with {path} and {line}: vscode" in done.err
+    assert done.code == 2 and "RUNNEL_EDITOR_URI is 'code'; expected a link such as vscode" in done.err
     monkeypatch.delenv("RUNNEL_EDITOR_URI")
     (tmp_path / HOSTILE).write_text("One dog.")
     done = run("find", "dog", HOSTILE, "-k", 1)

@@ -1,11 +1,21 @@
-"""`runnel index` and `runnel search`, with the built-in model."""
+"""`runnel index` and `runnel search`, with the built-in model: indexes with a name, and the project's own in .runnel."""
 
 import json
+import os
+import signal
 import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.children import PROGRAMS
 
+from runnel.commands.search import parse_conditions
+from runnel.errors import InputError
+from runnel.files import WriterLock
+from runnel.search.project import Project
+from runnel.search.records import IndexSettings
 from runnel.text.documents import reader
 
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
@@ -14,19 +24,19 @@ RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls 
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "heart.txt").write_text(HEART)
-    (tmp_path / "files" / "river.md").write_text(RIVER)
-    return tmp_path / "files"
+    (tmp_path / "notes" / "deep").mkdir(parents=True)
+    (tmp_path / "notes" / "heart.txt").write_text(HEART)
+    (tmp_path / "notes" / "deep" / "river.md").write_text(RIVER)
+    return tmp_path
 
 
 def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
-    done = run("index", "files", "--to", "library", "--field", "kind:str", "--json")
+    done = run("index", "notes", "--to", "library", "--field", "kind:str", "--json")
     told = json.loads(done.out)
     assert done.code == 0 and (told["documents"], told["added"], told["failed"]) == (2, 2, 0) and told["tokens_read"] > 20
     found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "-k", 1, "-s", 1).out)
     (document,) = found["documents"]
-    assert document["source"] == str(folder / "heart.txt") and document["rank"] == 1
+    assert document["source"] == str(folder / "notes" / "heart.txt") and document["rank"] == 1
     (sentence,) = document["sentences"]
     assert HEART[sentence["start"] : sentence["end"]] == sentence["text"]
     assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "rerank", "fetch", "sentences"}
@@ -34,27 +44,23 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
     assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
     shown = run("search", "mountains", "--in", "library", "-s", 9).out
     assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
-    (folder / "heart.txt").unlink()
-    done = run("index", "files", "--to", "library")
+    (folder / "notes" / "heart.txt").unlink()
+    done = run("index", "notes", "--to", "library")
     assert done.code == 0 and "1 unchanged, 1 deleted; 1 document, 0 tokens read" in done.out
 
 
 def test_remembered_documents_are_reranked(run, folder):
-    assert run("index", "files", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
+    assert run("index", "notes", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
     found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
     assert "rerank" in found["seconds"] and [bool(one["sentences"]) for one in found["documents"]] == [True, False]
-    run("index", "files", "--to", "plain", "-m", "pocket-mamba2")
-    done = run("index", "files", "--to", "plain", "--remember")
+    run("index", "notes", "--to", "plain", "-m", "pocket-mamba2")
+    done = run("index", "notes", "--to", "plain", "--remember")
     assert done.code == 1 and "made without --remember" in done.err
-    done = run("index", "files", "--to", "plain", "--field", "year:int", "--passage-tokens", 99)
+    done = run("index", "notes", "--to", "plain", "--field", "year:int", "--passage-tokens", 99)
     assert done.code == 1 and "the fields {} and passages of" in done.err
 
 
 def test_conditions():
-    from runnel.commands.search import parse_conditions
-    from runnel.errors import InputError
-    from runnel.search.records import IndexSettings
-
     settings = IndexSettings("m", [], 4, fields={"year": "int", "draft": "bool", "name": "str"})
     assert parse_conditions(["year>=2020", "year < 2024", "draft=False", "name!=a=b"], settings) == {
         "year": {">=": 2020, "<": 2024},
@@ -68,22 +74,24 @@ def test_conditions():
 
 def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
     monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
-    (folder / "hostile.html").write_text("<!-- a page -->busy")
-    done = run("index", "files", "--to", "library", "--parse-seconds", 1)
+    (folder / "notes" / "hostile.html").write_text("<!-- a page -->busy")
+    done = run("index", "notes", "--to", "library", "--parse-seconds", 1)
     assert done.code == 1 and "2 added, 1 failed" in done.out and "hostile.html was not parsed" in caplog.text
 
 
 def test_check_names_what_is_damaged(run, folder):
-    run("index", "files", "--to", "library")
+    run("index", "notes", "--to", "library")
     done = run("index", "--check", "--to", "library")
     assert done.code == 0 and done.out == "library: 2 documents, 2 passages, none damaged\n"
-    [data] = (folder.parent / "library" / "documents.lance" / "data").iterdir()
+    [data] = (folder / "library" / "documents.lance" / "data").iterdir()
     data.write_bytes(data.read_bytes().replace(b"It pumps blood", b"It pumps flood"))
     done = run("index", "--check", "--to", "library")
     assert done.code == 1 and done.err.count("\n") == 1 and done.out.startswith("library: 1 damaged; restore it from a copy")
-    assert f"runnel: damaged: {folder / 'heart.txt'}: its text, title, file or metadata is not what was stored" in done.err
+    assert (
+        f"runnel: damaged: {folder / 'notes' / 'heart.txt'}: its text, title, file or metadata is not what was stored" in done.err
+    )
     told = json.loads(run("index", "--check", "--to", "library", "--json").out)
-    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "heart.txt")]
+    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "notes" / "heart.txt")]
 
 
 @pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
@@ -95,6 +103,93 @@ def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypat
         return index.add_files(paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress)
 
     monkeypatch.setattr("runnel.integrations.ray.index_files", index_files)
-    done = run("index", "files", "--to", "library", "--keep-missing", "--ray", place, "--workers", 2, "--worker-gpus", 0.5)
+    done = run("index", "notes", "--to", "library", "--keep-missing", "--ray", place, "--workers", 2, "--worker-gpus", 0.5)
     assert done.code == 0 and done.out.startswith("library: 2 added; 2 documents, ")
-    assert asked == {"paths": ["files"], "prune": False, "address": address, "workers": 2, "cpus": 1, "gpus": 0.5}
+    assert asked == {"paths": ["notes"], "prune": False, "address": address, "workers": 2, "cpus": 1, "gpus": 0.5}
+
+
+# ---- the index of the project that holds the working directory ---------------------------------------------------------
+
+
+def found(done):
+    return [Path(document["source"]).name for document in json.loads(done.out)["documents"]]
+
+
+def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monkeypatch):
+    done = run("index")
+    assert done.code == 0 and done.out == f"{folder}/.runnel: 2 added; 2 documents, {done.out.split()[-3]} tokens read\n"
+    assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
+
+    monkeypatch.chdir(folder / "notes" / "deep")
+    done = run("search", "what does the heart do", "--json")
+    assert found(done) == ["heart.txt", "river.md"] and done.err == f"runnel: note: the project is {folder}\n"
+    monkeypatch.chdir(folder)
+
+    (folder / "notes" / "heart.txt").unlink()
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    assert "new.txt" not in run("search", "tuple", "--no-update", "--json").out
+    done = run("search", "what is a tuple", "--json")
+    assert found(done) == ["new.txt", "river.md"]
+    assert done.err == f"runnel: note: {folder}/.runnel: 1 added, 1 deleted\n"
+    assert run("search", "what is a tuple", "--json").err == ""
+    assert "2 documents, 2 passages, none damaged" in run("index", "--check").out
+
+
+def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_the_index(run, folder, caplog):
+    assert "1 added" in run("index", "notes", "--exclude", "deep/").out
+    (folder / "more.md").write_text(RIVER)
+    assert "1 added, 1 unchanged" in run("index", "more.md").out
+    assert "1 added, 2 unchanged" in run("index", "--include", "*.md", "--include", "*.txt").out
+    (folder / "notes").rename(folder / "elsewhere")
+    (folder / "notes").mkdir()
+    done = run("search", "what does the heart do", "--json")
+    assert done.code == 0 and sorted(found(done)) == ["heart.txt", "more.md", "river.md"]
+    assert f"{folder}/notes is missing or has no files (is it mounted?); `runnel index` removes its 2" in caplog.text
+    assert "2 deleted" in run("index").out
+
+
+def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
+    Project(folder).save()
+    done = run("search", "tuple")
+    assert done.code == 2 and f"{folder}/.runnel holds no index yet" in done.err
+    run("index")
+    (folder / "new.txt").write_text("A tuple cannot be changed.")
+    lock = WriterLock(folder / ".runnel" / "update.lock", folder)
+    lock.acquire()
+    try:
+        done = run("search", "tuple", "--json")
+        assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
+        reason = f"{folder}/.runnel is being written by process {os.getpid()}; wait until it is done"
+        assert done.err == f"runnel: note: {reason}; searching the last commit of {folder}/.runnel\n"
+        done = run("index")
+        assert done.code == 1 and reason in done.err
+    finally:
+        lock.release()
+    assert "1 added" in run("search", "tuple", "--json").err
+
+
+@pytest.mark.parametrize("named", [[], ["notes", "--to", "library"]], ids=["project", "named"])
+def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, named):
+    """The index of a project, and one with a name of its own. A change is indexed once it has lasted for an interval."""
+    rows, whole = folder / "notes" / "rows.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n'
+    steps = iter(
+        step
+        for change in (
+            lambda: rows.write_bytes(whole[:40]),  # cannot be read yet
+            lambda: rows.write_bytes(whole),
+            lambda: (folder / "notes" / "heart.txt").unlink(),
+            lambda: signal.raise_signal(signal.SIGINT),
+        )
+        for step in (change, lambda: None)
+    )
+    monkeypatch.setattr("runnel.search.project.time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)()))
+    done = run("index", *named, "--watch")
+    assert (done.code, done.err) == (0, "runnel: watching for changes; end with Ctrl-C\nrunnel: stopped watching\n")
+    told = [line.partition(": ")[2].rpartition(", ")[0] for line in done.out.splitlines()]
+    assert told == [
+        "2 added; 2 documents",
+        "1 added, 2 unchanged, 1 failed; 3 documents",
+        "1 added, 3 unchanged; 4 documents",
+        "3 unchanged, 1 deleted; 3 documents",
+    ]
+    assert "rows.jsonl" in caplog.text

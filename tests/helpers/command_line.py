@@ -124,7 +124,7 @@ def fake_model(**more: Any) -> SimpleNamespace:
 class FakeEmbedder:
     """A text becomes (its length, its number of words, the number of texts so far); can be told to stop."""
 
-    dimension = 3
+    dimension, truncated = 3, 0
 
     def __init__(self, stop_after: int | None = None) -> None:
         self.model, self.stop_after = fake_model(), stop_after
@@ -137,9 +137,13 @@ class FakeEmbedder:
     def is_empty(self, text: str) -> bool:
         return not text.strip()
 
-    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> list[Words]:
+    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[Words]:
         self.options.append((prompt, max_tokens))
-        return [Words(text, max_tokens) for text in texts]
+        self.truncated = 0
+        for text in texts:
+            words = Words(text, max_tokens)
+            self.truncated += len(words) < len(text.split())
+            yield words
 
     def encode_rows(self, rows: Iterable[Words], progress: Callable[[int, int | None], object]) -> Iterator[np.ndarray]:
         done = 0
@@ -161,12 +165,12 @@ class Words(list[str]):
 
 
 class FakeReranker:
-    """Scores a document by the number of query words in it; can be told to stop."""
+    """Scores a document by the number of query words in it."""
 
     truncated = 0
 
-    def __init__(self, remembers: bool = True, stop_after: int | None = None) -> None:
-        self.model, self.remembers, self.stop_after = fake_model(), remembers, stop_after
+    def __init__(self, remembers: bool = True) -> None:
+        self.model, self.remembers = fake_model(), remembers
         self.remembered: list[tuple[list[str], Path | None, str]] = []
         self.ranked: list[str] = []
 
@@ -182,8 +186,6 @@ class FakeReranker:
     def rank(
         self, query: str, documents: Any, top_k: int | None = None, *, progress: Progress = None, max_tokens: int | None = None
     ) -> list[Hit]:
-        if len(self.ranked) == self.stop_after:
-            raise KeyboardInterrupt
         self.ranked.append(query)
         if isinstance(documents, list):
             documents = {d.id: d.text for d in documents}

@@ -84,19 +84,14 @@ _CONTAINER = """<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:n
 
 
 def epub(
-    path: Path,
-    chapters: Sequence[str],
-    *,
-    title: str = "A book",
-    more: Mapping[str, str | bytes] | None = None,
-    spine: Sequence[str] | None = None,
+    path: Path, chapters: Sequence[str], *, more: Mapping[str, str | bytes] | None = None, spine: Sequence[str] | None = None
 ) -> None:
     """An EPUB file at `path`. `chapters`: bodies of XHTML pages. `more`: {name in the archive: content}. `spine`: other hrefs."""
     names = [f"text/chapter%20{i}.xhtml" for i in range(len(chapters))] if spine is None else spine
     items = "".join(f'<item id="c{i}" href="{name}" media-type="application/xhtml+xml"/>' for i, name in enumerate(names))
     refs = "".join(f'<itemref idref="c{i}"/>' for i in range(len(names)))
     package = f"""<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">
-<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></metadata>
+<metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A book</dc:title></metadata>
 <manifest>{items}</manifest><spine>{refs}</spine></package>"""
     files: dict[str, str | bytes]
     files = {"mimetype": "application/epub+zip", "META-INF/container.xml": _CONTAINER, "OEBPS/book.opf": package}
@@ -124,12 +119,7 @@ def shape(text: str | Sequence[str], placeholder: str | None = None) -> str:
 
 
 def pptx(
-    path: Path,
-    slides: Sequence[str],
-    *,
-    notes: Mapping[int, str] | None = None,
-    title: str = "A deck",
-    more: Mapping[str, str | bytes] | None = None,
+    path: Path, slides: Sequence[str], *, notes: Mapping[int, str] | None = None, more: Mapping[str, str | bytes] | None = None
 ) -> None:
     """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the shapes of its notes}."""
     names = {"a": "drawingml/2006/main", "p": "presentationml/2006/main", "mc": "markup-compatibility/2006", "r": RELATIONS}
@@ -148,7 +138,7 @@ def pptx(
     files: dict[str, str | bytes] = {
         "ppt/presentation.xml": f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>",
         "ppt/_rels/presentation.xml.rels": relations(*(("slide", part) for part in parts)),
-        "docProps/core.xml": f'<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></c>',
+        "docProps/core.xml": '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A deck</dc:title></c>',
     }
     for number, (part, shapes) in enumerate(zip(parts, slides, strict=True), start=1):
         files[f"ppt/{part}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
@@ -158,7 +148,7 @@ def pptx(
     _write_zip(path, files | dict(more or {}))
 
 
-def odf(path: Path, kind: str, content: str, *, title: str = "A title", more: Mapping[str, str | bytes] | None = None) -> None:
+def odf(path: Path, kind: str, content: str) -> None:
     """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`: its XML."""
     names = ("office", "text", "table", "draw", "presentation")
     spaces = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names)
@@ -166,10 +156,10 @@ def odf(path: Path, kind: str, content: str, *, title: str = "A title", more: Ma
         "mimetype": f"application/vnd.oasis.opendocument.{kind}",
         "content.xml": f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
         f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>",
-        "meta.xml": f'<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>{title}</dc:title></m>',
+        "meta.xml": '<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A title</dc:title></m>',
         "META-INF/manifest.xml": "<manifest/>",
     }
-    _write_zip(path, files | dict(more or {}))
+    _write_zip(path, files)
 
 
 def _write_zip(path: Path, files: Mapping[str, str | bytes]) -> None:

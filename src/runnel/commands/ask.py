@@ -30,9 +30,7 @@ class LlmOptions:
 
     llm: Annotated[
         str | None,
-        typer.Option(
-            metavar="URL", help="Endpoint like OpenAI's, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"
-        ),
+        typer.Option(metavar="URL", help="Endpoint, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"),
     ] = None
     llm_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
@@ -49,9 +47,7 @@ class LlmOptions:
 
 def ask(
     question: Query,
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs, as for find; - is standard input.")
-    ] = None,
+    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs; - is stdin.")] = None,
     *,
     model: ModelOfIndex = None,
     place: In = None,
@@ -61,9 +57,7 @@ def ask(
     min_score: MinScore = None,
     context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
     answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
-    anyway: Annotated[
-        bool, typer.Option("--anyway", help="Ask the language model even if nothing found seems to answer.")
-    ] = False,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Ask even if nothing found seems to answer.")] = False,
     show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
     files: FileOptions = FileOptions(),
     remember: Remember = None,

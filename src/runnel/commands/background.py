@@ -64,10 +64,9 @@ def run(arguments: Sequence[str]) -> int | None:
                 send(connection, {"do": "run", "source": source(), "settings": settings()})
                 answer = receive(connection).get("answer")
             if answer == "different" and {"-q", "--quiet"}.isdisjoint(arguments):
-                _say(
-                    "note: the background process has another version, other settings or other rights; this command runs without "
-                    "it. To use it, restart it: `runnel serve --stop`, then `runnel serve --background`"
-                )
+                why = "another version, other settings or other rights"
+                restart = "`runnel serve --stop`, then `runnel serve --background`"
+                _say(f"note: the background process has {why}; this command runs without it. To use it, restart it: {restart}")
             if answer != "ready":
                 return None
             _hand_over(connection, arguments, turn)
@@ -122,10 +121,7 @@ def _wait(connection: socket.socket, failed: int) -> int:
     except KeyboardInterrupt:
         return 130
     except (OSError, ValueError, KeyError):
-        _say(
-            f"error: the background process ended before this command did, so its output may be incomplete; {folder() / 'log'} "
-            "may say why. Repeat the command: it then runs without that process"
-        )
+        _say(f"error: the background process ended before this command did; {folder() / 'log'} may say why; repeat the command")
         return failed
     return int(code)
 
@@ -191,10 +187,8 @@ def folder() -> Path:
 def expect_private() -> None:
     """Raise BackendUnavailable if the folder exists, and belongs to somebody else or can be entered by others."""
     if hasattr(socket, "send_fds") and os.path.lexists(folder()) and not _is_private(folder()):
-        raise BackendUnavailable(
-            f"{folder()} can be entered by others, so commands would not be private; run `chmod 700 {folder()}`, or remove it "
-            "if it is not yours"
-        )
+        advice = f"run `chmod 700 {folder()}`, or remove it if it is not yours"
+        raise BackendUnavailable(f"{folder()} can be entered by others, so commands would not be private; {advice}")
 
 
 def _is_private(path: Path) -> bool:

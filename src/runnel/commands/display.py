@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
@@ -186,9 +185,7 @@ def file_link(name: str, *, line: int | None = None, page: int | None = None) ->
     template = os.environ.get(_EDITOR)
     if template and line is not None:
         if "{path}" not in template or not template.isprintable():
-            raise InputError(
-                f"{_EDITOR} is {template!r}; expected a link with {{path}} and {{line}}: vscode://file{{path}}:{{line}}"
-            )
+            raise InputError(f"{_EDITOR} is {template!r}; expected a link such as vscode://file{{path}}:{{line}}")
         return template.replace("{path}", path).replace("{line}", str(line))
     return f"file://{path}" + (f"#page={page}" if page is not None else f"#L{line}" if line is not None else "")
 
@@ -289,7 +286,7 @@ class Meter:
             self._lines.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         if self._lines is not None:
             self._lines.join()

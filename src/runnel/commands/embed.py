@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
 from runnel.commands.options import DTYPES, Dtype, Json, Model
-from runnel.commands.rows import RowFile, read_rows
+from runnel.commands.rows import RowFile, Shard, read_rows
 from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
-from runnel.files import digest, file_digest, replacing
+from runnel.files import digest, file_digest, replacing, write_jsonl
 from runnel.journal import Journal, Row
 from runnel.records import Document
-from runnel.text.shards import Shard
 from runnel.work import grouped
 
 if TYPE_CHECKING:
@@ -35,12 +33,10 @@ FORMATS = (".npy", ".jsonl")
 _VECTORS = 4096  # in memory at a time
 
 Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-ShardOf = Annotated[
-    str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file (I from 1), and write OUT-0000I-of-0000N.npy.")
-]
+ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy.")]
 PoolingOption = Annotated[
     Literal["cls", "eos", "mean"] | None,
-    typer.Option(help="Vector of a text: its first token's, its last's or the mean; default: what the model was made for."),
+    typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
 ]
 TruncateDim = Annotated[int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")]
 PrecisionOption = Annotated[
@@ -119,10 +115,8 @@ def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
     calibrated = precision in ("int8", "uint8")
     if (ranges is None and not alone) if calibrated else ranges is not None:
         needs = "of queries and shards needs" if calibrated else "has no use for"
-        raise InputError(
-            f"--precision {precision} {needs} --ranges FILE: the OUT.ranges.npy that `runnel embed` writes with int8 or uint8 "
-            "vectors of documents, or of a sample of them, without --shard"
-        )
+        file = "the OUT.ranges.npy that is written with int8 or uint8 vectors of documents, or of a sample, without --shard"
+        raise InputError(f"--precision {precision} {needs} --ranges FILE: {file}")
     return calibrated and ranges is None
 
 
@@ -170,13 +164,15 @@ class BlockEmbedder:
 
     def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
-        ids = list(self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens))
+        ids, values, cut = [], [], 0
+        rendered = self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
+        for document, tokens in zip(block, rendered, strict=True):
+            ids.append(tokens)
+            values.append([document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)])
+            cut = self._embedder.truncated
         vectors = self._embedder.encode_rows(ids, count.part())
-        rows = [
-            ([document.id, digest(document.text), self._is_cut(document.text), len(tokens)], vector.astype("<f4").tobytes())
-            for document, tokens, vector in zip(block, ids, vectors, strict=True)
-        ]
-        self._journal.add(*(Row(number, *row) for number, row in enumerate(rows, start=len(self._journal))))
+        rows = enumerate(zip(values, vectors, strict=True), start=len(self._journal))
+        self._journal.add(*(Row(number, value, vector.astype("<f4").tobytes()) for number, (value, vector) in rows))
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
@@ -184,11 +180,6 @@ class BlockEmbedder:
                 self.empty.append(document.id)
             else:
                 yield document
-
-    def _is_cut(self, text: str) -> bool:
-        if self.limit is None:
-            return False
-        return len(self._embedder.model.tokenizer.encode(self._prompt + text).ids) > self.limit
 
 
 def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:
@@ -223,17 +214,23 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 
 def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:
     """Make the output files and return what OUT.json says: the settings and counts; missing ranges are computed."""
-    from runnel.models.precision import CALIBRATED
+    import numpy as np
+
+    from runnel.models.precision import CALIBRATED, quantize
 
     out = journal.out
     if precision in CALIBRATED and ranges is None:
         ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
     cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
+    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
+    names = (row.value[0] for row in journal.rows())
     if out.suffix == ".npy":
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
-            file.writelines(row.value[0].encode() + b"\n" for row in journal.rows())
-    with replacing(out) as new, new.open("wb") as file:
-        _write(file, journal, size, precision, ranges)
+            file.writelines(name.encode() + b"\n" for name in names)
+        _write_array(out, len(journal), blocks, quantize(np.empty((0, size), np.float32), precision, ranges))
+    else:
+        vectors = map(_numbers, itertools.chain.from_iterable(blocks))
+        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in zip(names, vectors, strict=True)))
     return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
 
 
@@ -260,24 +257,17 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
     return ranges
 
 
-def _write(file: BinaryIO, journal: Journal, size: int, precision: str, ranges: np.ndarray | None) -> None:
-    """Write the vectors as an array of .npy, or as rows of .jsonl with their ids."""
+def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], none: np.ndarray) -> None:
+    """Write `count` vectors as an array of .npy, block by block; `none` has their size and dtype."""
     import numpy as np
 
-    from runnel.models.precision import quantize
-
-    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
-    if journal.out.suffix == ".npy":
-        none = quantize(np.empty((0, size), np.float32), precision, ranges)
-        kind = none.dtype.newbyteorder("<")
-        header = {"descr": kind.str, "fortran_order": False, "shape": (len(journal), none.shape[1])}
+    kind = none.dtype.newbyteorder("<")
+    with replacing(path) as new, new.open("wb") as file:
+        header = {"descr": kind.str, "fortran_order": False, "shape": (count, none.shape[1])}
         np.lib.format.write_array_header_1_0(file, header)
         file.writelines(np.ascontiguousarray(block, dtype=kind).tobytes() for block in blocks)
-        return
-    for row, vector in zip(journal.rows(), itertools.chain.from_iterable(blocks), strict=True):
-        if vector.dtype == np.float32:  # the shortest numbers that read back equal
-            numbers = ", ".join(np.format_float_positional(x, trim="0") for x in vector)
-        else:
-            numbers = ", ".join(map(str, vector.tolist()))
-        name = json.dumps(row.value[0], ensure_ascii=False)
-        file.write(f'{{"id": {name}, "vector": [{numbers}]}}\n'.encode())
+
+
+def _numbers(vector: np.ndarray) -> list[float]:
+    """Return the numbers of a vector; of float32 the shortest ones that read back equal."""
+    return [float(str(number)) for number in vector] if vector.dtype.kind == "f" else vector.tolist()

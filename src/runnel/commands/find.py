@@ -46,30 +46,19 @@ _OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence 
 
 Paths = Annotated[
     list[str],
-    typer.Argument(
-        metavar="PATH",
-        help="Files, folders, globs: text, md, html, pdf, epub, Office files; rows of jsonl, csv, tsv; - is standard input.",
-    ),
+    typer.Argument(metavar="PATH", help="Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."),
 ]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
     typer.Option("--unit", help="What is scored and shown (default: what the model was trained on)."),
 ]
 MinScore = Annotated[
-    str | None,
-    typer.Option(
-        metavar="SCORE", help="Omit sentences below a score, e.g. -1.5, or, with pocket, below a probability, e.g. 20%."
-    ),
+    str | None, typer.Option(metavar="SCORE", help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%).")
 ]
 Remember = Annotated[
-    bool | None,
-    typer.Option(
-        "--remember/--no-remember", help="Store all encoded files for later questions, or none (default: what takes over 2 s)."
-    ),
+    bool | None, typer.Option("--remember/--no-remember", help="Keep encoded files for later: all, none (default: if over 2 s).")
 ]
-Html = Annotated[
-    Path | None, typer.Option("--html", metavar="FILE", help="Also write a page for a browser: results and documents.")
-]
+Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page.")]
 
 
 @dataclass(frozen=True)
@@ -210,9 +199,7 @@ def parse_min_score(given: str | None) -> float | None:
     if given.endswith("%") and 0 < value < 100:
         return math.log(value / (100 - value))
     if given.endswith("%") or not math.isfinite(value):
-        raise InputError(
-            f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100 such as 20%"
-        )
+        raise InputError(f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100")
     return value
 
 

@@ -23,31 +23,15 @@ if TYPE_CHECKING:
     from runnel.search.records import FieldType
     from runnel.text.folders import Selection
 
-Paths = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="PATH", help="Files and folders: text, md, html, pdf, epub, Office files, jsonl, csv, tsv."),
-]
-Place = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PLACE",
-        help="Folder or URI of the index, created if it does not exist (default: the project's own, in .runnel).",
-    ),
-]
+Paths = Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders, globs, of all kinds that find reads.")]
+Place = Annotated[str | None, typer.Option(metavar="PLACE", help="Folder or URI of the index (default: the project's, .runnel).")]
 Fields = Annotated[
     list[str] | None, typer.Option("--field", metavar="NAME:TYPE", help="Metadata to filter by, e.g. kind:str. For a new index.")
 ]
-PassageTokens = Annotated[
-    int | None, typer.Option(min=8, help="Most tokens of a passage; default: the model's, else 256. For a new index.")
-]
-Remember = Annotated[
-    bool, typer.Option("--remember", help="Keep recurrent models' states of documents for reranking. For a new index.")
-]
+PassageTokens = Annotated[int | None, typer.Option(min=8, help="New index: most tokens of a passage (default: by the model).")]
+Remember = Annotated[bool, typer.Option("--remember", help="New index: keep recurrent models' states to rerank documents.")]
 Ray = Annotated[
-    str | None,
-    typer.Option(
-        metavar="PLACE", help="Read with many processes, on Ray: local, auto (this machine's cluster) or an address. Needs --to."
-    ),
+    str | None, typer.Option(metavar="PLACE", help="Read on Ray: local, auto (this machine's cluster) or an address. Needs --to.")
 ]
 WorkerGpus = Annotated[float | None, typer.Option(min=0, help="With --ray: GPUs of each, 0.5 for two on one (default: 0).")]
 Check = Annotated[bool, typer.Option("--check", help="Only verify what the index at --to stores; exit code 1 if it is damaged.")]

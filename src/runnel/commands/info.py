@@ -120,7 +120,6 @@ def _work(description: dict[str, Any]) -> Iterator[str]:
 
 
 def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    """Yield the plain values of a config that have no line of their own."""
     for key, value in config.items():
         if isinstance(value, dict):  # a transformer's, as its library has it
             yield from _config(value)

@@ -25,9 +25,7 @@ def mcp(
         typer.Option("--root", exists=True, file_okay=False, metavar="DIR", help="Folder to read files of (default: here)."),
     ] = None,
     max_characters: Annotated[int, typer.Option(min=1000, help="Characters of documents in one answer.")] = 20_000,
-    http: Annotated[
-        bool, typer.Option("--http", help="Serve HTTP on this machine instead of standard input and output.")
-    ] = False,
+    http: Annotated[bool, typer.Option("--http", help="Serve HTTP on this machine, not stdin and stdout.")] = False,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676).")] = None,
     skill: Annotated[bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")] = False,
     as_json: Json = False,

@@ -12,29 +12,17 @@ import typer
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
 Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
 ModelOfIndex = Annotated[
-    str | None,
-    typer.Option(
-        "--model", "-m", help="Built-in name, folder or hub id (default: the index's own; of files or a new index, pocket)."
-    ),
+    str | None, typer.Option("--model", "-m", help="Built-in name, folder or hub id (default: the index's own, else pocket).")
 ]
 Dtype = Annotated[
     Literal["auto", "bf16", "fp32", "int8"],
-    typer.Option(
-        help="Precision of the model's weights; auto is bf16 where the processor multiplies it. int8 is fastest on CPUs."
-    ),
+    typer.Option(help="Precision of weights; auto is bf16 where the processor multiplies it. int8 is fastest on CPUs."),
 ]
 DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
-Include = Annotated[
-    list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only matching files, e.g. *.md.")
-]
-Exclude = Annotated[
-    list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Skip matching files and folders, e.g. drafts/.")
-]
+Include = Annotated[list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md.")]
+Exclude = Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/.")]
 OcrOption = Annotated[
-    str | None,
-    typer.Option(
-        "--ocr", metavar="COMMAND", help='Read scanned pages of PDF files by a command, e.g. "tesseract {image} stdout".'
-    ),
+    str | None, typer.Option("--ocr", metavar="COMMAND", help='Read scanned pages by a command: "tesseract {image} stdout".')
 ]
 PARSE_SECONDS = 120  # as `Limits.seconds`, whose import would take time
 ParseSeconds = Annotated[
@@ -55,9 +43,7 @@ Progress = Annotated[
     typer.Option("--progress/--no-progress", help="Show progress on stderr (default: yes, without --quiet).", show_default=False),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write only errors to stderr: no notes, warnings and progress.")]
-Verbose = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. which kernels run, or the time of each stage.")
-]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. kernels and the time of each stage.")]
 _OF_ALL = ("progress", "quiet", "verbose")
 
 
@@ -73,13 +59,10 @@ class Bm25Options:
 class PromptOptions:
     """What an embedder reads before texts."""
 
-    prompt: Annotated[
-        str | None, typer.Option(help="Text that the embedder reads before each query (default: the model's own).")
-    ] = None
+    prompt: Annotated[str | None, typer.Option(help="What is read before each query (default: the model's own).")] = None
     document_prompt: Annotated[str | None, typer.Option(help="The same before each document.")] = None
 
     def by_kind(self) -> dict[str, str]:
-        """Return the prompts that were given, by "query" and "document"."""
         return given(query=self.prompt, document=self.document_prompt)
 
 

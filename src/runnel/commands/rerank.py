@@ -13,13 +13,12 @@ import typer
 from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
 from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
-from runnel.commands.rows import read_texts
+from runnel.commands.rows import Shard, read_texts
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.journal import Journal, Row
 from runnel.records import Hit
-from runnel.text.shards import Shard, byte_range
 from runnel.text.trec import read_run
 
 if TYPE_CHECKING:
@@ -29,27 +28,17 @@ if TYPE_CHECKING:
 _SHOWN = 160  # characters of a document on the terminal
 
 Documents = Annotated[
-    str | None,
-    typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank for it: jsonl, csv, tsv or txt; - is stdin."),
+    str | None, typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.")
 ]
 TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
 Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
-MemoryFolder = Annotated[
-    str | None,
-    typer.Option(help="Folder for what is remembered of documents, kept and used again; default: in RAM."),
-]
+MemoryFolder = Annotated[str | None, typer.Option(help="Folder to keep what is remembered of documents (default: in RAM).")]
 MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of a recurrent model's states in it.")]
 Template = Annotated[
-    str | None,
-    typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own)."),
+    str | None, typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own).")
 ]
-MaxTokens = Annotated[
-    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query; the number cut is reported.")
-]
-ShardOf = Annotated[
-    str | None,
-    typer.Option(metavar="I/N", help="Take shard I of N of the run's queries (I from 1), and write OUT-0000I-of-0000N."),
-]
+MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")]
+ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N.")]
 
 
 def rerank(
@@ -189,14 +178,13 @@ def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Sha
     asked, candidates = read_texts(queries), read_run(run, depth)
     _expect_texts(queries, candidates, asked)
     if part is not None:
-        start, end = byte_range(sum(map(len, candidates.values())), part)
+        start, end = part.of(sum(map(len, candidates.values())))
         first = itertools.accumulate(map(len, candidates.values()), initial=0)
         candidates = {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
     return Candidates(asked, candidates, partial(_texts, corpus))
 
 
 def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the texts of the candidates, in the order of the corpus."""
     wanted = {name for ids in candidates.values() for name in ids}
     texts = read_texts(corpus, wanted)
     _expect_texts(corpus, wanted, texts)
@@ -204,12 +192,9 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 
 
 def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
-    """Raise InputError if a file lacks ids of the run."""
     if missing := sorted(name for name in wanted if name not in texts):
-        raise InputError(
-            f"{file} lacks {len(missing):,} of {len(wanted):,} ids of the run, the first is {missing[0]!r}; "
-            "give the file that the run was made from"
-        )
+        count = f"{len(missing):,} of {len(wanted):,} ids of the run"
+        raise InputError(f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was made from")
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:

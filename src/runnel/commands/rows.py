@@ -1,29 +1,95 @@
-"""Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream."""
+"""Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream, whole or in shards.
+
+Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find its share without reading the
+others'; the shares differ by at most one line.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import re
 import stat
 import sys
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from runnel.commands.display import say
 from runnel.errors import InputError, counted
 from runnel.files import naming, signature
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
-from runnel.text.shards import FileRange, Shard, byte_range, count_lines, line_range, range_sha256
 from runnel.text.tables import has_names, read_table, row_text
 
 _BUFFER = 1 << 16
 _HALF = re.compile("[\ud800-\udfff]")
 _SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".csv": "csv", ".tsv": "tsv", ".txt": "txt"}
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Shard `number` of `count`, from 1."""
+
+    number: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Parse a shard written as 2/8."""
+        found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+            raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {text!r}")
+        return cls(int(found[1]), int(found[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def output_path(self, path: Path) -> Path:
+        """Return the name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
+        return path.with_name(f"{path.stem}-{self.number:05d}-of-{self.count:05d}{path.suffix}")
+
+    def of(self, size: int) -> tuple[int, int]:
+        """Return this shard's part [start, end) of `size` bytes."""
+        return (self.number - 1) * size // self.count, self.number * size // self.count
+
+
+def line_start(file: BinaryIO, at: int) -> int:
+    """Return the first offset from `at` on where a line starts, else the end of the file; lines end at newlines."""
+    if at <= 0:
+        return 0
+    file.seek(at - 1)
+    file.readline()
+    return file.tell()
+
+
+def count_lines(file: BinaryIO, end: int) -> int:
+    """Return how many lines, as Python reads text, end before byte `end`, which starts a line."""
+    return sum(1 for _ in io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, end), _BUFFER), "latin-1"))
+
+
+class FileRange(io.RawIOBase):
+    """The bytes [start, end) of an open file, as a file to be read once. Closing it also closes the open file."""
+
+    def __init__(self, file: BinaryIO, start: int, end: int) -> None:
+        self._file, self._left = file, end - start
+        file.seek(start)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(min(len(buffer), self._left))
+        buffer[: len(data)] = data
+        self._left -= len(data)
+        return len(data)
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
 
 
 class RowFile:
@@ -46,7 +112,8 @@ class RowFile:
                     self.has_names = self.kind == "tsv" and has_names(file.readline().decode("utf-8-sig", errors="replace"))
                     if self.kind == "csv" or self.has_names:
                         problem = "rows of one line each, without column names; write it as jsonl first"
-                    self._range = line_range(file, *byte_range(size, shard))
+                    start, end = shard.of(size)
+                    self._range = line_start(file, start), line_start(file, end)
         if shard is not None and problem:
             raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {problem}")
 
@@ -55,7 +122,7 @@ class RowFile:
         if not self.on_disk:
             return None
         with naming(Path(self.name)), open(self.name, "rb") as file:
-            return range_sha256(file, *self._range)
+            return hashlib.file_digest(FileRange(file, *self._range), "sha256").hexdigest()
 
     def signature(self) -> tuple[int, int, int] | None:
         """Return numbers that change when the file changes; None for an input that can be read only once."""
@@ -96,9 +163,7 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
         if wanted is not None and row.id not in wanted:
             continue
         if row.id in texts:
-            raise InputError(
-                f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id must name one text"
-            )
+            raise InputError(f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id names one text")
         texts[row.id], lines[row.id] = row.text, place.line
     return texts
 

@@ -37,9 +37,7 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
 Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
-Rerank = Annotated[
-    int | None, typer.Option(min=0, help="Documents to rerank; default 50 if the index remembers them, else none.")
-]
+Rerank = Annotated[int | None, typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none).")]
 Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
 Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
 Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]

@@ -19,14 +19,9 @@ from runnel.errors import InputError, needing
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 _IDLE_MINUTES = 30.0
 
-Background = Annotated[
-    bool, typer.Option("--background", help="Start a process that keeps find, search, rerank and embed warm; no HTTP.")
-]
+Background = Annotated[bool, typer.Option("--background", help="Start a process that keeps find, search, rerank, embed warm.")]
 Idle = Annotated[
-    float | None,
-    typer.Option(
-        min=0.01, metavar="MINUTES", help="With --background: end after these minutes without a command.", show_default="30"
-    ),
+    float | None, typer.Option(min=0.01, metavar="MINUTES", help="End after these minutes without a command.", show_default="30")
 ]
 Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.")]
 
@@ -36,17 +31,13 @@ def serve(
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    index: Annotated[
-        str | None, typer.Option("--in", metavar="DIR", help="Folder or URI of the index to search (default: the project's).")
-    ] = None,
+    index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8675,
     api_key_file: Annotated[
         Path | None, typer.Option(help=f"File with one API key per line (also: ${_KEY_VARIABLE}, one key).")
     ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Another name that clients reach this server by.")
-    ] = None,
+    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Another name of this server.")] = None,
     open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
     deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
@@ -138,9 +129,7 @@ def _project_index(model: str) -> str | None:
     if project is None or not holds_index(project.place):
         return None
     if (own := open_store(project.place).settings.model) != model:
-        say(
-            f"note: the index of {project.folder} is not searched: its model is {own}, and this server has {model}; give -m {own}"
-        )
+        say(f"note: the index of {project.folder} is not searched: its model is {own}, not {model}; give -m {own}")
         return None
     say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")
     return str(project.place)

@@ -58,7 +58,7 @@ def cut_pattern(spec: Spec) -> re.Pattern[str] | None:
 
 def adds_space(spec: Spec) -> bool:
     """Return whether the tokenizer itself puts a space before a text."""
-    for part in _normalizers(spec) + _pre_tokenizers(spec):
+    for part in (*_steps(spec.get("normalizer")), *_steps(spec.get("pre_tokenizer"))):
         kind = part["type"]
         if kind == "Prepend" or (kind == "ByteLevel" and part.get("add_prefix_space", False)):
             return True
@@ -67,26 +67,17 @@ def adds_space(spec: Spec) -> bool:
     return False
 
 
-def _normalizers(spec: Spec) -> list[Spec]:
-    return _flatten(spec.get("normalizer"), "normalizers")
-
-
-def _pre_tokenizers(spec: Spec) -> list[Spec]:
-    return _flatten(spec.get("pre_tokenizer"), "pretokenizers")
-
-
-def _flatten(part: Spec | None, key: str) -> list[Spec]:
-    if part is None:
-        return []
-    if part["type"] == "Sequence":
-        return [leaf for child in part[key] for leaf in _flatten(child, key)]
-    return [part]
+def _steps(part: Spec | None) -> list[Spec]:
+    """Return a normalizer or pre-tokenizer as a list of what it does, without sequences."""
+    if part is None or part["type"] != "Sequence":
+        return [part] if part else []
+    return [step for child in part.get("normalizers") or part.get("pretokenizers") or () for step in _steps(child)]
 
 
 def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
     """Return the kinds of cuts that survive the normalizer, and what it turns a space into."""
     kinds, space = _BOTH, " "
-    for part in _normalizers(spec):
+    for part in _steps(spec.get("normalizer")):
         kind = part["type"]
         if kind == "Precompiled":  # works on graphemes: a space after a letter always starts a new grapheme
             kinds = frozenset([_SPACE])
@@ -119,7 +110,7 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
 
 def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:
     broken, passed = _NONE, kinds
-    for part in _pre_tokenizers(spec):
+    for part in _steps(spec.get("pre_tokenizer")):
         breaks, leaves = _breaks(part, space)
         broken |= passed & breaks
         passed &= breaks | leaves | broken
@@ -142,7 +133,7 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     """Return the kinds of cuts that cannot fall inside an added token that is matched in text."""
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
-    strips = any(part["type"] == "Strip" for part in _normalizers(spec))
+    strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
     # Text after a matched token counts as the start of a text, which the one character kept before a cut cannot show.
     starts = (strips or adds_space(spec)) and any(not token["content"].isspace() for token in matched)
     letters = set("".join(token["content"] for token in matched))

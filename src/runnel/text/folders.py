@@ -200,7 +200,6 @@ class Root:
         return parse(f"/{self.pattern}") if self.pattern else None
 
     def resolve(self) -> Root:
-        """Return this root with an absolute path without links."""
         return Root(self.path.resolve(), self.pattern)
 
     def covers(self, file: Path) -> bool:
@@ -220,8 +219,6 @@ class _Rules(NamedTuple):
 
 
 class _Folder(NamedTuple):
-    """A folder to walk."""
-
     shown: Path  # as the user names it
     path: str  # absolute
     below: str  # the path below the root, with a slash at the end; "" for the root

@@ -71,7 +71,6 @@ class Lines:
         return io.TextIOWrapper(content, self.encoding, newline=self._newline)
 
     def place(self, number: int) -> LinePlace:
-        """Return the place of line `number`, from 1."""
         return LinePlace(self, number)
 
 
@@ -84,7 +83,6 @@ class LinePlace:
 
     @property
     def line(self) -> int:
-        """The line's number in the file, from 1."""
         return self._lines._before() + self._number
 
     def __str__(self) -> str:

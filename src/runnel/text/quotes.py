@@ -120,8 +120,6 @@ def _equal_words(one: str, other: str) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _Letters:
-    """The S letters of a text."""
-
     folded: str
     origin: np.ndarray  # (S,) int64, the character of the text that each comes from
     first: np.ndarray  # (S,) bool, whether it is the first letter of that character

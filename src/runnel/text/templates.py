@@ -115,7 +115,6 @@ class Template:
 
     @property
     def fields(self) -> list[str]:
-        """Names of the fields, in order."""
         return [part.value for part in self.parts if part.kind == "field"]
 
     def to_dict(self) -> dict[str, str | int | None]:
@@ -228,10 +227,8 @@ class Template:
         number = self._index("document") if "document" in self.fields else None
         length = 0 if number is None else len(columns[number])
         if number is None or over > length:
-            raise InputError(
-                f"max_tokens is {budget}, but the parts that are never cut (query, markers, literal text) have "
-                f"{sum(map(len, columns)) - length} tokens; raise max_tokens or shorten the query"
-            )
+            fixed = sum(map(len, columns)) - length
+            raise InputError(f"max_tokens is {budget}, but the parts that are never cut have {fixed} tokens; raise max_tokens")
         columns[number] = columns[number][: length - over]
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
@@ -249,10 +246,8 @@ class Template:
 
     def _split_at(self, field: Field) -> int:
         if self.max_tokens is not None and len(self.fields) > 1:
-            raise InputError(
-                f"max_tokens={self.max_tokens} makes the document's length depend on the query, so saved states would not "
-                "stay valid; use max_document_tokens (and max_query_tokens) instead"
-            )
+            problem = f"max_tokens={self.max_tokens} makes the document's length depend on the query"
+            raise InputError(f"{problem}, so saved states would not stay valid; use max_document_tokens instead")
         return self._index(field)
 
     def _index(self, field: Field) -> int:
@@ -269,11 +264,9 @@ def _named_part(match: re.Match[str]) -> Part:
         return Part("token", name)
     near = difflib.get_close_matches(name, ("query", "document", "begin", "end"), n=1)
     hint = f" (did you mean {{{near[0]}}}?)" if near else ""
-    expected = "{query}, {document}, {begin}, {end} or {token:...}"
-    raise InputError(
-        f"unknown {match[0]!r} at character {match.start()} of the template {match.string!r}{hint}; expected {expected}, or {{{{ "
-        "and }} for braces"
-    )
+    place = f"at character {match.start()} of the template {match.string!r}{hint}"
+    expected = "{query}, {document}, {begin}, {end} or {token:...}, or {{ and }} for braces"
+    raise InputError(f"unknown {match[0]!r} {place}; expected {expected}")
 
 
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.

@@ -15,12 +15,12 @@ import itertools
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import tokenizers
@@ -67,7 +67,6 @@ class Encoded:
 
     @staticmethod
     def empty() -> Encoded:
-        """Return no tokens."""
         return Encoded(np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
     @staticmethod
@@ -88,31 +87,6 @@ class Encoded:
         return Encoded(self.ids, self.starts + by, self.ends + by) if by else self
 
 
-class TokenStream(Protocol):
-    """Text fed piece by piece. Tokens are returned as soon as no later text can change them."""
-
-    position: int  # of the first character of `text`
-
-    @property
-    def text(self) -> str:
-        """Text that is not yet returned as tokens. The first bytes of its first character may be."""
-
-    def feed(self, text: str) -> Encoded:
-        """Add text; return the tokens that are now final, with offsets into the whole stream."""
-
-    def peek(self) -> Encoded:
-        """Return the tokens of `text` as if the stream ended here, without changing the stream."""
-
-    def finish(self) -> Encoded:
-        """Return the last tokens. The stream is then empty and can continue from its end."""
-
-    def save(self) -> str:
-        """Return all that is needed to continue later, as JSON text for `restore`."""
-
-    def restore(self, saved: str) -> None:
-        """Continue where `save` was called."""
-
-
 class Tokenizer(ABC):
     """A tokenizer without special tokens, truncation or padding; made by `Tokenizer.load`."""
 
@@ -121,6 +95,7 @@ class Tokenizer(ABC):
     vocabulary: Mapping[str, int]  # of all tokens that can be written as text, including special tokens
     vocab_size: int  # one more than the largest id
     adds_space: bool  # whether the tokenizer itself puts a space before a text
+    start: ClassVar[str | int]  # the context at the start of a text: see `cut`
     marker_rows: ClassVar[int] = 0  # of the published embedding tables; ids above the vocabulary and below this may be markers
 
     @staticmethod
@@ -141,8 +116,25 @@ class Tokenizer(ABC):
         """Write the tokenizer's files for `load`."""
 
     @abstractmethod
+    def cut(self, text: str, context: Any, *, final: bool) -> tuple[Encoded, int, Any]:
+        """Encode the text after a `context`; return (tokens, characters consumed, the context after them).
+
+        A context is what a stream keeps of the text before, at first `start`. Unless the text ends here (`final`), tokens that
+        more text could change are omitted.
+        """
+
+    def may_cut(self, text: str) -> bool:
+        """Return whether `cut` may consume characters once this new text has come, with the character before it."""
+        return True
+
+    @abstractmethod
+    def is_context(self, context: Any, text: str) -> bool:
+        """Return whether a context that was read from a file is one, and can come before this text."""
+
     def encode(self, text: str) -> Encoded:
         """Encode a text of any length, without special tokens."""
+        _check(text)
+        return self.cut(text, self.start, final=True)[0]
 
     def is_empty(self, text: str) -> bool:
         """Return whether a text has nothing to read: it is whitespace, or has no token, as U+200B or NUL in many models."""
@@ -161,9 +153,9 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         """Encode every text, on all cores."""
 
-    @abstractmethod
     def stream(self, position: int = 0) -> TokenStream:
         """Return a stream to feed text to. `position` is the offset of its first character."""
+        return TokenStream(self, position)
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
         """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order.
@@ -183,7 +175,6 @@ class Tokenizer(ABC):
         return self.vocabulary[token]
 
     def marker_id(self, marker: Marker) -> int | None:
-        """Return the id of a marker given as a token or an id."""
         if marker is None or isinstance(marker, str):
             return None if marker is None else self.token_id(marker)
         most = max(self.vocab_size, self.marker_rows)
@@ -213,26 +204,77 @@ def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     return np.where(moved < ends, moved, starts)
 
 
-def unpack_saved(saved: str, *kinds: type, valid: Callable[..., bool]) -> list[Any]:
-    """Read the JSON list of a stream's `save`: values of these kinds, UTF-8, offsets in range, and `valid`."""
-    try:
-        values = json.loads(saved)
-        "".join(value for value in values if isinstance(value, str)).encode()
-        offsets = [value for value in values if isinstance(value, int)]
-        sound = [type(value) for value in values] == list(kinds) and all(0 <= value < _MOST_CHARS for value in offsets)
-        sound = sound and valid(*values)
-    except (TypeError, ValueError, RecursionError):
-        sound = False
-    if not sound:
-        raise StateError("the pending text of the saved stream is damaged; read the text again")
-    return list(values)
+def _check(text: str) -> None:
+    expect_text(text, "the text")
+    utf8(text)
+
+
+class TokenStream:
+    """Text fed piece by piece. Tokens are returned as soon as no later text can change them.
+
+    Attributes:
+        position: of the first character of `text`.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, position: int) -> None:
+        self._tokenizer, self.position = tokenizer, position
+        self._context: Any = tokenizer.start
+        self._parts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        """Text that is not yet returned as tokens. The first bytes of its first character may be."""
+        self._parts = ["".join(self._parts)]
+        return self._parts[0]
+
+    def feed(self, text: str) -> Encoded:
+        """Add text; return the tokens that are now final, with offsets into the whole stream."""
+        _check(text)
+        seam = (self._parts[-1][-1:] if self._parts else "") + text
+        self._parts.append(text)
+        return self._take(final=False) if text and self._tokenizer.may_cut(seam) else Encoded.empty()
+
+    def peek(self) -> Encoded:
+        """Return the tokens of `text` as if the stream ended here, without changing the stream."""
+        return self._tokenizer.cut(self.text, self._context, final=True)[0].shifted(self.position)
+
+    def finish(self) -> Encoded:
+        """Return the last tokens. The stream is then empty and can continue from its end."""
+        done = self._take(final=True)
+        self._context = self._tokenizer.start
+        return done
+
+    def _take(self, *, final: bool) -> Encoded:
+        text = self.text
+        done, consumed, self._context = self._tokenizer.cut(text, self._context, final=final)
+        done, self._parts = done.shifted(self.position), [text[consumed:]]
+        self.position += consumed
+        return done
+
+    def save(self) -> str:
+        """Return all that is needed to continue later, as JSON text for `restore`."""
+        return json.dumps([self.text, self._context, self.position])
+
+    def restore(self, saved: str) -> None:
+        kinds = [str, type(self._tokenizer.start), int]
+        try:
+            values = json.loads(saved)
+            sound = [type(value) for value in values] == kinds
+            sound = sound and 0 <= values[2] < _MOST_CHARS and self._tokenizer.is_context(values[1], values[0])
+            "".join(value for value in values if isinstance(value, str)).encode()
+        except (TypeError, ValueError, RecursionError):
+            sound = False
+        if not sound:
+            raise StateError("the pending text of the saved stream is damaged; read the text again")
+        text, self._context, self.position = values
+        self._parts = [text]
 
 
 # ---- tokenizers of the tokenizers library ------------------------------------------------------------------------------
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the tokenizers library (tokenizer.json, or converted from SentencePiece).
 
-    `encode`, `encode_batch`, `encode_pieces` and `LibraryStream` give the ids and offsets of one call of the library on the whole
+    `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets of one call of the library on the whole
     text. Long texts are cut only where `cuts.cut_pattern` shows it to be safe. Memory is in proportion to the longest stretch
     between two cuts; a tokenizer whose pipeline is not recognized has none.
 
@@ -240,6 +282,8 @@ class LibraryTokenizer(Tokenizer):
     piece) give the unknown token instead. Some treat the start of a text specially (a prefix space, stripping): every later part
     is encoded together with the character before the cut, whose tokens are dropped.
     """
+
+    start = ""
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
         """Build from the content of a `tokenizer.json`. `config`: the content of `tokenizer_config.json`, kept for `save`."""
@@ -308,10 +352,42 @@ class LibraryTokenizer(Tokenizer):
     def adds_space(self) -> bool:  # type: ignore[override]
         return adds_space(json.loads(self._source))
 
-    def encode(self, text: str) -> Encoded:
-        if self._is_long(text):
-            return Encoded.join(self.encode_pieces([text]))
-        return self._encode_parts([text], [0], [0])[0]
+    def cut(self, text: str, context: str, *, final: bool) -> tuple[Encoded, int, str]:
+        """Encode in pieces cut at safe places; the context is the character before the text, empty at its start."""
+        stop = len(text) if final else self._last_cut(text)
+        pattern, bounds = self._cuts if stop > 2 * _PIECE_CHARS else None, [0]
+        while pattern is not None and stop - bounds[-1] > 2 * _PIECE_CHARS:
+            match = pattern.search(text, bounds[-1] + _PIECE_CHARS)
+            if match is None or match.end() >= stop:
+                break
+            bounds.append(match.end())
+        done: list[Encoded] = []
+        for first in range(0, len(bounds), _GROUP_CHARS // _PIECE_CHARS):
+            starts = bounds[first : first + _GROUP_CHARS // _PIECE_CHARS]
+            stops = [*bounds[1:], stop][first : first + len(starts)]
+            heads = [text[start - 1] if start else context for start in starts]
+            parts = [head + text[start:end] for head, start, end in zip(heads, starts, stops, strict=True)]
+            done += self._encode_parts(parts, [len(head) for head in heads], starts)
+        return Encoded.join(done), stop, text[stop - 1] if stop else context
+
+    def may_cut(self, text: str) -> bool:
+        return self._last_cut(text) > 0
+
+    def _last_cut(self, text: str) -> int:
+        """Return the last place where `text` can be cut; 0 for none."""
+        pattern, end = self._cuts, 0
+        if pattern is None:
+            return 0
+        for window in (256, len(text)):
+            for match in pattern.finditer(text, max(0, len(text) - window)):
+                end = match.end()
+            if end:
+                break
+        return end
+
+    def is_context(self, context: str, text: str) -> bool:
+        cut = None if self._cuts is None else self._cuts.match(context + text)
+        return not context or (cut is not None and cut.end() == len(context))  # else tokens could cross it
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._library.decode(ids, skip_special_tokens=False)
@@ -336,23 +412,15 @@ class LibraryTokenizer(Tokenizer):
         return done
 
     def _is_long(self, text: str) -> bool:
-        expect_text(text, "the text")
+        _check(text)
         return len(text) > 2 * _PIECE_CHARS and self._cuts is not None
-
-    def stream(self, position: int = 0) -> LibraryStream:
-        return LibraryStream(self, position)
 
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
         """Encode texts in one parallel call (the library releases Python's lock).
 
         Text i begins with `guards[i]` characters of context, whose tokens are dropped; `bases[i]` is the offset after them.
         """
-        try:
-            encodings = self._library.encode_batch(texts, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            for text in texts:
-                utf8(text)  # says where the surrogate is
-            raise
+        encodings = self._library.encode_batch(texts, add_special_tokens=False)
         return [self._unpack(*arguments) for arguments in zip(encodings, texts, guards, bases, strict=True)]
 
     def _unpack(self, encoding: tokenizers.Encoding, text: str, guard: int, base: int) -> Encoded:
@@ -367,93 +435,11 @@ class LibraryTokenizer(Tokenizer):
             ids, starts, ends = ids[first:], starts[first:], ends[first:]
         for at in np.flatnonzero(self._special[ids]):
             if self._unknown is None:
-                raise InputError(
-                    f"the text {text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base} is the special token "
-                    f"with id {ids[at]} in this tokenizer, which cannot encode it as ordinary text; remove it from the text"
-                )
+                place = f"{text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base}"
+                raise InputError(f"the text {place} is the special token {ids[at]}, never ordinary text here; remove it")
             ids[at] = self._unknown
         starts = skip_spaces(text, starts, ends)
         return Encoded(ids, starts + (base - guard), ends + (base - guard))
-
-
-class LibraryStream:
-    """Text fed piece by piece; see `TokenStream`."""
-
-    def __init__(self, tokenizer: LibraryTokenizer, position: int = 0) -> None:
-        self._tokenizer = tokenizer
-        self._parts: list[str] = []
-        self._before = ""  # the character before `text`; empty at the start of the stream
-        self.position = position
-
-    @property
-    def text(self) -> str:
-        self._parts = ["".join(self._parts)]
-        return self._parts[0]
-
-    def save(self) -> str:
-        return json.dumps([self.text, self._before, self.position])
-
-    def restore(self, saved: str) -> None:
-        def is_cut(text: str, before: str, _: int) -> bool:
-            cut = self._tokenizer._cuts.match(before + text) if self._tokenizer._cuts is not None else None
-            return not before or (cut is not None and cut.end() == len(before))  # else tokens could cross it
-
-        text, self._before, self.position = unpack_saved(saved, str, str, int, valid=is_cut)
-        self._parts = [text]
-
-    def feed(self, text: str) -> Encoded:
-        if not text:
-            return Encoded.empty()
-        cut = self._last_cut((self._parts[-1][-1:] if self._parts else "") + text)
-        self._parts.append(text)
-        if cut is None:
-            return Encoded.empty()
-        whole = self.text
-        cut = len(whole) - cut
-        done = self._encode(whole[:cut])
-        self._before, self._parts = whole[cut - 1], [whole[cut:]]
-        self.position += cut
-        return done
-
-    def peek(self) -> Encoded:
-        return self._encode(self.text)
-
-    def finish(self) -> Encoded:
-        done = self.peek()
-        self.position += len(self.text)
-        self._parts, self._before = [], ""
-        return done
-
-    def _last_cut(self, text: str) -> int | None:
-        """Return the number of characters after the last safe cut in `text`, or None."""
-        pattern = self._tokenizer._cuts
-        if pattern is None:
-            return None
-        for window in (256, len(text)):
-            end = None
-            for match in pattern.finditer(text, max(0, len(text) - window)):
-                end = match.end()
-            if end is not None:
-                return len(text) - end
-        return None
-
-    def _encode(self, text: str) -> Encoded:
-        """Encode `text`, which starts at `position`, in pieces cut at safe places."""
-        tokenizer, pattern = self._tokenizer, self._tokenizer._cuts
-        bounds = [0]
-        while pattern is not None and len(text) - bounds[-1] > 2 * _PIECE_CHARS:
-            match = pattern.search(text, bounds[-1] + _PIECE_CHARS)
-            if match is None or match.end() >= len(text):
-                break
-            bounds.append(match.end())
-        done: list[Encoded] = []
-        for first in range(0, len(bounds), _GROUP_CHARS // _PIECE_CHARS):
-            starts = bounds[first : first + _GROUP_CHARS // _PIECE_CHARS]
-            stops = [*bounds[1:], len(text)][first : first + len(starts)]
-            heads = [text[start - 1] if start else self._before for start in starts]
-            parts = [head + text[start:stop] for head, start, stop in zip(heads, starts, stops, strict=True)]
-            done += tokenizer._encode_parts(parts, [len(head) for head in heads], [self.position + start for start in starts])
-        return Encoded.join(done)
 
 
 def _refused(file: object) -> AbstractContextManager[None]:

@@ -29,15 +29,11 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             query, name, grade = fields if len(fields) != 4 else (fields[0], *fields[2:])
             judged = as_grade(grade)
         except ValueError:
-            raise InputError(
-                f"{where}: expected query, document, grade (BEIR) or query, 0, document, grade (TREC, MS MARCO), the grade a "
-                f"whole number of at most {MOST_GRADE:,}; got {line[:80]!r}"
-            ) from None
+            expected = f"query, document, grade (BEIR) or query, 0, document, grade (TREC), a whole number up to {MOST_GRADE:,}"
+            raise InputError(f"{where}: expected {expected}; got {line[:80]!r}") from None
         if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
-            raise InputError(
-                f"{where}: document {name!r} is judged {judged} for query {query!r}, but {qrels[query][name]} on an "
-                "earlier line; keep one of the two"
-            )
+            other = f"but {qrels[query][name]} on an earlier line; keep one of the two"
+            raise InputError(f"{where}: document {name!r} is judged {judged} for query {query!r}, {other}")
     return qrels
 
 
@@ -94,8 +90,6 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
                 query, _, name, _, text, _ = fields
                 score = float(text)
         if not math.isfinite(score):
-            raise InputError(
-                f"{where}: expected a line of a TREC run (query Q0 document rank score tag), or query, document, rank, or query, "
-                f"document and both texts between tabs; got {line[:80]!r}"
-            )
+            expected = "query Q0 document rank score tag; query, document, rank; or query, document and both texts between tabs"
+            raise InputError(f"{where}: expected {expected}; got {line[:80]!r}")
         yield where, query, sys.intern(name), score

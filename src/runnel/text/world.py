@@ -11,7 +11,6 @@ is the root.
 from __future__ import annotations
 
 import ast
-import json
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -22,8 +21,8 @@ from numba import njit
 
 from runnel.errors import CheckpointError, errors_as
 from runnel.files import write
-from runnel.records import expect_text, utf8
-from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces, unpack_saved
+from runnel.records import utf8
+from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0
 _PIECE_CHARS = 1 << 16  # per call: bounds the memory, long enough to hide the overhead
@@ -33,6 +32,7 @@ class WorldTokenizer(Tokenizer):
     """The RWKV World tokenizer, with the attributes of every `Tokenizer`."""
 
     adds_space = False
+    start = 0
     marker_rows = 65536
 
     def __init__(self, source: str, *, begin: Marker = 0, end: Marker = 0) -> None:
@@ -58,12 +58,6 @@ class WorldTokenizer(Tokenizer):
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / WORLD_FILE, self._source)
 
-    def encode(self, text: str) -> Encoded:
-        expect_text(text, "the text")
-        if len(text) <= _PIECE_CHARS:
-            return self.cut(text, 0, final=True)[0]
-        return Encoded.join(self.encode_pieces([text]))
-
     def encode_inside(self, text: str) -> Encoded:
         return self.encode(text)
 
@@ -77,15 +71,19 @@ class WorldTokenizer(Tokenizer):
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         return [self.encode(text) for text in texts]
 
-    def stream(self, position: int = 0) -> WorldStream:
-        return WorldStream(self, position)
+    def cut(self, text: str, context: int, *, final: bool) -> tuple[Encoded, int, int]:
+        """Encode in pieces; the context is the number of bytes of the text's first character that belong to an earlier token."""
+        done: list[Encoded] = []
+        start = stop = 0
+        while stop < len(text):
+            stop = min(stop + _PIECE_CHARS, len(text))
+            last = final and stop == len(text)
+            encoded, consumed, context = self._match(text[start:stop], context, last)
+            done.append(encoded.shifted(start))
+            start += consumed
+        return Encoded.join(done), start, context
 
-    def cut(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
-        """Encode a text of whose first character `used` bytes belong to an earlier token.
-
-        Unless the text ends here (`final`), tokens that more text could change are omitted. Returns (tokens, characters consumed,
-        bytes consumed of the next character).
-        """
+    def _match(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
         data = np.frombuffer(utf8(text), dtype=np.uint8)
         ids, starts, ends = np.empty(len(data), np.int32), np.empty(len(data), np.int64), np.empty(len(data), np.int64)
         count, stop, characters = _match(data, used, final, self._trie, ids, starts, ends)
@@ -96,71 +94,33 @@ class WorldTokenizer(Tokenizer):
             lead -= 1
         return done, characters, stop - lead
 
-
-class WorldStream:
-    """Text fed piece by piece; see `TokenStream`. It keeps less than the longest token."""
-
-    def __init__(self, tokenizer: WorldTokenizer, position: int = 0) -> None:
-        self._tokenizer = tokenizer
-        self._used = 0  # bytes of the first character of `text` that belong to an already returned token
-        self.text = ""
-        self.position = position
-
-    def save(self) -> str:
-        return json.dumps([self.text, self._used, self.position])
-
-    def restore(self, saved: str) -> None:
-        self.text, self._used, self.position = unpack_saved(
-            saved, str, int, int, valid=lambda text, used, _: not used or used < len(text[:1].encode())
-        )
-
-    def feed(self, text: str) -> Encoded:
-        expect_text(text, "the text")
-        utf8(text)  # before any token is returned
-        done: list[Encoded] = []
-        for start in range(0, len(text), _PIECE_CHARS):
-            whole = self.text + text[start : start + _PIECE_CHARS]
-            encoded, characters, used = self._tokenizer.cut(whole, self._used, final=False)
-            done.append(encoded.shifted(self.position))
-            self.text, self._used, self.position = whole[characters:], used, self.position + characters
-        return Encoded.join(done)
-
-    def peek(self) -> Encoded:
-        return self._tokenizer.cut(self.text, self._used, final=True)[0].shifted(self.position)
-
-    def finish(self) -> Encoded:
-        done = self.peek()
-        self.text, self._used, self.position = "", 0, self.position + len(self.text)
-        return done
+    def is_context(self, context: int, text: str) -> bool:
+        return 0 <= context < max(1, len(text[:1].encode()))
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
+    advice = f"expected lines of an id below {MOST_IDS:,}, a new token in quotes, and its length in bytes: download it again"
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line)
         if not token or not 1 <= identifier < MOST_IDS or tokens.setdefault(token, identifier) != identifier:
-            problem = f"line {number} is {line[:60]!r}"
-            break
-    else:
-        missing = [byte for byte in range(256) if bytes([byte]) not in tokens]
-        if not missing and len(set(tokens.values())) == len(tokens):
-            return tokens
-        problem = f"an id has several tokens, or single bytes are no tokens: {bytes(missing[:1])!r}"
-    expected = f"lines of an id below {MOST_IDS:,}, a quoted token that no other line has, and its length in bytes"
-    raise CheckpointError(f"{WORLD_FILE}: {problem}; expected {expected}: download it again")
+            raise CheckpointError(f"{WORLD_FILE}: line {number} is {line[:60]!r}; {advice}")
+    if len(set(tokens.values())) < len(tokens) or not all(bytes([byte]) in tokens for byte in range(256)):
+        raise CheckpointError(f"{WORLD_FILE}: an id has several tokens, or single bytes are no tokens; {advice}")
+    return tokens
 
 
 def _read_line(line: str) -> tuple[bytes, int]:
     """Return a token and its id; b"" for a line of another form."""
     try:
         before, rest = line.split(" ", 1)
-        literal, after = rest.rsplit(" ", 1)
-        identifier, length = int(before), int(after)  # int() drops the "\r" of a file with the line ends of Windows
+        literal, length = rest.rsplit(" ", 1)
         value = ast.literal_eval(literal)
         token = value.encode("utf-8") if isinstance(value, str) else value
+        sound = isinstance(token, bytes) and len(token) == int(length)  # int() drops the "\r" of a file from Windows
+        return (token, int(before)) if sound else (b"", 0)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return b"", 0
-    return (token, identifier) if isinstance(token, bytes) and len(token) == length else (b"", 0)
 
 
 # ---- greedy longest match ----------------------------------------------------------------------------------------------

@@ -60,6 +60,7 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
         "pages 2, 5 without text (2 of 5 pages, 1 of them pictures: OCR found no text on them)",
         "page 2 was not read by the OCR command: it failed: exit code 3: no letters found",
     )
+    assert "OCR found no text on them" in read(tmp_path, MIXED, Ocr("false {image}")).warnings[0]
     (tmp_path / "counts").unlink()
     with pytest.raises(ReadError, match=r"a\.pdf: .*page 1 .*exit code 3: no letters found"):
         read(tmp_path, [None], Ocr(f"{command} fail 0"))

@@ -37,8 +37,7 @@ _REFUSED = (
     (b"BZh", "compressed by bzip2", "unpack it first"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it first"),
     (b"7z\xbc\xaf\x27\x1c", "a 7z archive", "unpack it first"),
-    (b"\x89PNG", "an image", "read its text by OCR first"),
-    (b"\xff\xd8\xff", "an image", "read its text by OCR first"),
+    ((b"\x89PNG", b"\xff\xd8\xff"), "an image", "read its text by OCR first"),
     (b"%!PS", "a PostScript file", "make a PDF of it, for example with ps2pdf"),
     (b"AT&TFORM", "a DjVu file", "make a PDF of it, for example with ddjvu"),
 )
@@ -52,8 +51,8 @@ def recognize(head: bytes, name: str) -> str:
     for magic, kind in _MAGIC:
         if head.startswith(magic):
             return kind
-    for magic, what, advice in _REFUSED:
-        if head.startswith(magic):
+    for signs, what, advice in _REFUSED:
+        if head.startswith(signs):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
     suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
     by_name = next((kind for kind, one in FORMATS.items() if one.takes != "archive" and suffix in one.suffixes.split()), "txt")
@@ -196,7 +195,6 @@ class DocumentText:
 
     @staticmethod
     def from_wire(value: dict[str, Any]) -> DocumentText:
-        """Build a document from the result of `to_wire`."""
         paths = [tuple(path) for path in value.pop("paths")]
         blocks = tuple(Block(start, end, kind, page, paths[path]) for start, end, kind, page, path in value.pop("blocks"))
         warnings, scanned = tuple(value.pop("warnings")), tuple(value.pop("scanned", ()))
@@ -230,7 +228,6 @@ class Canonical:
         return self._headings[-1][0] if self._headings else 0
 
     def close_headings(self, level: int) -> None:
-        """Close the headings of a level and below."""
         while self._headings and self._headings[-1][0] >= level:
             self._headings.pop()
 

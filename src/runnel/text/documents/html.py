@@ -92,10 +92,8 @@ def _expect_flat(markup: str) -> None:
             depth += step
         left -= depth
         if left < 0:
-            raise ReadError(
-                f"its elements are nested too deeply: {depth:,} are open at character {match.start():,}; "
-                "it is damaged or hostile; simplify it, or save its text"
-            )
+            place = f"{depth:,} are open at character {match.start():,}"
+            raise ReadError(f"its elements are nested too deeply: {place}; simplify it, or save its text")
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:

@@ -50,7 +50,6 @@ class Ocr:
         return shlex.split(self.command)
 
     def read(self, png: bytes) -> str:
-        """Return the text of a picture."""
         with tempfile.TemporaryDirectory(prefix="runnel-") as folder:
             image = Path(folder) / "page.png"
             image.write_bytes(png)

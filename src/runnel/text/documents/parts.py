@@ -44,7 +44,6 @@ class Archive:
         self._zip.close()
 
     def read(self, name: str) -> bytes:
-        """Read an entry."""
         kinds = (KeyError, zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError)
         with damage_in(f"its part {name!r}", *kinds):
             return self._zip.read(name)

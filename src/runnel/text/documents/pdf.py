@@ -92,8 +92,6 @@ def page_text(page: PdfPage) -> str:
 
 
 class _Glyphs:
-    """The positions of a page's characters."""
-
     def __init__(self, layer: PdfTextPage) -> None:
         self.layer, self.count = layer, layer.count_chars()
 
@@ -444,11 +442,8 @@ def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:
     if not pages:
         return ReadError("a PDF without pages")
     if scanned:
-        return ScannedPdf(
-            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on it, by --ocr of runnel find, "
-            "index and read, or first by a program such as ocrmypdf",
-            scanned,
-        )
+        advice = "run OCR on it, by --ocr of runnel find, index and read, or by a program such as ocrmypdf"
+        return ScannedPdf(f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; {advice}", scanned)
     if faults:
         return ReadError(f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again or repair it")
     return ReadError(f"a PDF without text on its {pages:,} pages")

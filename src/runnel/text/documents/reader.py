@@ -13,10 +13,9 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
@@ -75,7 +74,7 @@ class DocumentReader:
     def __enter__(self) -> DocumentReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -107,14 +106,12 @@ class DocumentReader:
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
         file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
-        if file is sys.stdin.buffer:
-            yield from self._read_stream(file, name)
-            return
-        with file:
-            before = signature(file.fileno())
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        standard = file is sys.stdin.buffer
+        with nullcontext(file) if standard else file:
+            if standard or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 yield from self._read_stream(file, name)
                 return
+            before = signature(file.fileno())
             yield from self._read(file, None if isinstance(path, int) else Path(path), name)
             if signature(path) != before:
                 raise ReadError(f"{name} changed while it was read; read it again")
@@ -231,15 +228,11 @@ class DocumentReader:
         if late:
             return f"was not parsed within {self.limits.wait_s:g} s; it may be damaged or hostile; or the machine is too busy"
         if code == -getattr(signal, "SIGPROF", 0):
-            return (
-                f"was not parsed in {self.limits.seconds:g} s of processor time; if you trust it, raise the limit with "
-                "--parse-seconds (Limits.seconds)"
-            )
+            advice = "if you trust it, raise the limit with --parse-seconds (Limits.seconds)"
+            return f"was not parsed in {self.limits.seconds:g} s of processor time; {advice}"
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        return (
-            f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than "
-            f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
-        )
+        memory = f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
+        return f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than {memory}"
 
 
 @contextmanager

@@ -34,7 +34,7 @@ def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
         limits.check(len(data), "unpacked_bytes", "the file")
         return reader_of(entry)(decode(data, "it", request["encoding"], markup=True))
     recognized = request.get("recognized")  # by OCR, by page
-    texts = {"recognized": {int(number): text for number, text in recognized.items()}} if recognized else {}
+    texts = {} if recognized is None else {"recognized": {int(number): text for number, text in recognized.items()}}
     return reader_of(entry)(path, limits, **texts)
 
 
