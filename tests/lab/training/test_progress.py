@@ -60,7 +60,7 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
 
 def test_steps_are_shown_until_their_end(tmp_path, args, monkeypatch):
     meter = MagicMock()
-    monkeypatch.setattr(progress, "open_meter", meter)
+    monkeypatch.setattr(progress, "Meter", meter)
     recorder = Recorder(tmp_path, Watch())
     recorder.on_train_begin(args, state(0), TrainerControl())
     recorder.on_step_end(args, state(4), TrainerControl())

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -37,7 +37,6 @@ METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
 _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
-_DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
 _FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
@@ -45,10 +44,9 @@ Units = tuple[tuple[int, int], ...]
 """Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
 
-class Scorer(Protocol):
-    """Returns the spans (S, 2) of a document's sentences, or of its units, and their scores (S,) for a query."""
-
-    def __call__(self, query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
+Scorer = Callable[..., tuple[np.ndarray, np.ndarray]]
+"""Returns for a query, a document (str or `DocumentText`) and perhaps its `Units` the spans (S, 2) of its sentences or units, and
+their scores (S,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +201,7 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
 
 def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return means: of all, by the length of the document, by the position of the first evidence; recall of evidence spans by
-    their own position; precision and recall at several depths; and what scores say.
+    their own position; and what scores say.
     """
     asked = [one for one in judged if one.spans]
     by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
@@ -216,7 +214,6 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
         "by_length": _groups(by_length, values),
         "by_position": _groups(by_position, values),
         "recall_by_position": _recall_by_position(asked, values),
-        "precision_recall": _precision_recall(asked),
         "calibration": _calibration(judged),
     }
 
@@ -237,16 +234,6 @@ def _recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[st
         for i, ranks in enumerate(tenths)
         if ranks
     ]
-
-
-def _precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
-    """Return for several depths k the mean share of answers among the k best sentences, and of evidence spans found there."""
-    rows = []
-    for k in _DEPTHS if asked else ():
-        precision = np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])
-        recall = np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])
-        rows.append({"k": k, "precision": float(precision), "recall": float(recall)})
-    return rows
 
 
 def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:

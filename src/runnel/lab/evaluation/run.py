@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError, install_command
+from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
@@ -198,12 +198,9 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
 
 
 def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot each metric over the steps, a panel for each task; without matplotlib, say so."""
-    try:
+    """Plot each metric over the steps, a panel for each task."""
+    with needing("plots need matplotlib", "lab"):
         from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("note: matplotlib is not installed, so %s is not drawn; run `%s`", path, install_command("lab"))
-        return
     tasks = points[0]["results"]
     figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
     for place, (axis, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):

@@ -6,8 +6,8 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from runnel.errors import NumericalError, install_command
+from runnel.commands.display import Meter
+from runnel.errors import NumericalError
 from runnel.files import replacing
-from runnel.request import Progress
 
 log = logging.getLogger("runnel")
 
@@ -48,13 +48,6 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
             yield step, path
         else:
             log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
-
-
-def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Progress]:
-    return nullcontext(lambda done, total: None)
-
-
-open_meter: Callable[..., AbstractContextManager[Progress]] = _show_nothing  # the command line sets its own
 
 
 @dataclass
@@ -127,13 +120,13 @@ class Recorder(TrainerCallback):
 
     def __init__(self, folder: Path, watch: Watch) -> None:
         self._folder, self._watch, self._shown = folder, watch, ExitStack()
-        self._show: Progress | None = None
+        self._meter: Meter | None = None
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""
         self._watch.begin(logged_steps(state.log_history), args.world_size)
         if state.is_world_process_zero:
-            self._show = self._shown.enter_context(open_meter("training", unit="steps"))
+            self._meter = self._shown.enter_context(Meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
@@ -141,8 +134,8 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
-        if self._show is not None:
-            self._show(state.global_step, state.max_steps)
+        if self._meter is not None:
+            self._meter(state.global_step, state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
@@ -158,12 +151,9 @@ def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot loss and learning rate by step as a PNG; without matplotlib, log that instead."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.info("matplotlib is not installed, so %s is not drawn; run `%s`", path.name, install_command("lab"))
-        return
+    """Plot loss and learning rate by step as a PNG."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     steps = [row["step"] for row in rows]

@@ -339,7 +339,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     before = {}
     if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already
         before = {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
-    for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
+    for callback in [recorder, *([tensorboard(folder)] if trainer.is_world_process_zero() else [])]:
         trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
     if last is not None:

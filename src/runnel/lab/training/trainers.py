@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from sentence_transformers.cross_encoder.losses import ListNetLoss
 from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
@@ -180,15 +180,11 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
     }
 
 
-def tensorboard(folder: Path) -> list[TrainerCallback]:
-    """Return a callback that writes metrics for TensorBoard, if it is installed."""
-    if not find_spec("tensorboard"):
-        return []
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
+def tensorboard(folder: Path) -> TrainerCallback:
+    """Return a callback that writes metrics for TensorBoard."""
     callback = TensorBoardCallback()
     callback.logging_dir = str(folder / "tensorboard")
-    return [callback]
+    return callback
 
 
 def long(recipe: Recipe) -> Long:
