@@ -74,13 +74,6 @@ def test_mistakes_are_named(file, case):
         read(file(text), changes=(case,) if case in CHANGES else ())
 
 
-def test_unknown_names_list_the_known():
-    with pytest.raises(InputError, match="'pars'; expected one of pairs"):
-        read("pars")
-    with pytest.raises(InputError, match="'371m'; expected one of 370m, 790m"):
-        read("mamba-retriever-msmarco", size="371m")
-
-
 @pytest.mark.parametrize("table", ["", "[sizes.large.train]\nbatch = 2"])
 def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
     path = file(f"{MINIMAL}[train]\nbach = 1\n{table}")

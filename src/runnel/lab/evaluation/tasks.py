@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
 from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
-from runnel.lab.training.data import Texts, find_split, is_released, read_corpus, read_queries
+from runnel.lab.training.data import Texts, find_source, folder_of, is_released, read_corpus, read_queries
 from runnel.records import expect_choice, titled
 from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
 from runnel.text.tables import read_parquet
@@ -85,13 +85,12 @@ def is_evidence(path: Path) -> bool:
 
 def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
     """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or those of a file of qrels."""
-    folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
-    qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path
-    stem = qrels.name
+    source, folder = find_source(path, corpus, queries, split="test.tsv"), folder_of(path)
+    stem = source.path.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         stem = stem.removesuffix(ending)
     name = stem if folder is None else folder.resolve().name if stem in ("test", "qrels") else f"{folder.resolve().name}-{stem}"
-    return TaskFiles(name, qrels, _text_file(folder, corpus, "corpus"), _text_file(folder, queries, "queries"))
+    return TaskFiles(name, source.path, cast(Path | None, source.corpus), source.queries)
 
 
 def read_task(source: TaskFiles) -> Task:
@@ -170,12 +169,6 @@ def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]
     relevant = dict.fromkeys(name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0)
     missing = expect_some(relevant, names_in_index, f"{task.source.qrels}: none of the", "relevant documents is in the index")
     return {name: match for match, name in names_in_index.items() if match != name}, missing
-
-
-def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None:
-    if given is not None:
-        return Path(given)
-    return None if folder is None else find(folder, f"{kind}.jsonl", f"{kind}.tsv")
 
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)

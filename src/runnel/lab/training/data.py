@@ -28,8 +28,8 @@ from runnel.text.trec import read_qrels
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """Yield the documents of a corpus: a BEIR folder, jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
-    path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
+    """Yield the documents of a corpus: jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
+    path = Path(path)
     first = next((line for _, line in read_lines(path)), "")
     kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
     if first.startswith("{"):
@@ -49,8 +49,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus."""
-    path = _in_folder(path, "queries.jsonl", "queries.tsv")
+    """Read queries as a mapping from id to text, from a file with the same rows as a corpus."""
     return {name: query.text for name, query in by_id(read_corpus(path), f"the queries of {path}").items()}
 
 
@@ -100,16 +99,6 @@ class Texts:
         return match[0] if match else None
 
 
-def _in_folder(path: str | Path, *names: str) -> Path:
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    file = find(path, *names)
-    if file is None:
-        raise ReadError(f"{path} has no {' or '.join(names)}; expected a BEIR folder or the file itself")
-    return file
-
-
 log = logging.getLogger("runnel")
 
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
@@ -140,16 +129,26 @@ class ExampleFiles(NamedTuple):
     queries: Path | None
 
 
-def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
-    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder."""
+def find_source(
+    path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None, *, split: str = "train.tsv"
+) -> ExampleFiles:
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
+
+    Of several qrels, those with the name `split` are meant.
+    """
     path = Path(path)
+    folder = folder_of(path)
     if path.is_dir():
-        path = find_split(path, "train.tsv")
-    folder = path.parent.parent if path.parent.name == "qrels" else None
+        path = find(path, "qrels.tsv", "qrels.txt") or find_split(path, split)
     if folder is not None:
-        corpus = find(folder, "corpus.jsonl") if corpus is None else corpus
-        queries = find(folder, "queries.jsonl") if queries is None else queries
+        corpus = find(folder, "corpus.jsonl", "corpus.tsv") if corpus is None else corpus
+        queries = find(folder, "queries.jsonl", "queries.tsv") if queries is None else queries
     return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+
+
+def folder_of(path: Path) -> Path | None:
+    """Return the folder of a BEIR set, of which the path is the folder or one of its qrels; None for other files."""
+    return path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
 
 
 def qrels_of(folder: Path) -> list[Path]:

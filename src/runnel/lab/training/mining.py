@@ -201,12 +201,11 @@ def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
 ) -> Iterator[Draw]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
-    assert judge is not None or not mining.needs_scores
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
         draws = [Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
-        if mining.needs_scores and judge is not None:
+        if judge is not None and mining.needs_scores:
             _fill_judged(draws, mining, judge)
         else:
             for draw in draws:

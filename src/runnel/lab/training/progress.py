@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from runnel.commands.display import Meter
 from runnel.errors import NumericalError
@@ -82,14 +82,14 @@ class Watch:
 
 
 class Watched:
-    """A mixin for Trainers that counts and logs tokens, records rows and checks the loss of each batch, if `watch` is set."""
+    """A mixin for Trainers that counts and logs tokens, records rows, checks the loss of each batch, and prints nothing."""
 
-    watch: Watch | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.watch = Watch()
+        super().__init__(*args, **kwargs)
+        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # it prints every log on stdout
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        if self.watch is None:
-            step: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-            return step
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
         self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))
@@ -105,7 +105,7 @@ class Watched:
         return samples
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if self.watch is not None and "loss" in logs:
+        if "loss" in logs:
             logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
         super().log(logs, start_time)  # type: ignore[misc]
 

@@ -34,7 +34,7 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import AveragedTrainer, SentenceTrainer
 from runnel.lab.training.forward import finished
 from runnel.lab.training.generator import CompletionData, read_exchanges
-from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
+from runnel.lab.training.progress import Recorder, find_whole_checkpoint, logged_steps
 from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
@@ -328,9 +328,8 @@ def _begin(folder: Path, recipe: Recipe) -> None:
 
 
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
-    watch = Watch()
-    recorder = Recorder(folder, watch)
-    trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)
+    trainer = make_trainer(model, recipe, data.train, data.held_out, folder)
+    recorder = Recorder(folder, trainer.watch)
     if trainer.is_fsdp_enabled and (recipe.lora is not None or not isinstance(trainer, SentenceTrainer)):
         raise InputError(
             f"weights of the job {recipe.job!r}, or of adapters, cannot be saved after FSDP has sharded them over devices; use "
@@ -348,7 +347,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     finally:
         recorder.close()
-    figures = watch.figures(trainer.args.world_size)
+    figures = trainer.watch.figures(trainer.args.world_size)
     _require_steps(trainer, recipe, data)
     if isinstance(trainer, AveragedTrainer):
         trainer.finish(data.aside)

@@ -120,8 +120,8 @@ def test_means():
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
     empty = judging.group("all", [open_question])
-    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets({"a": [open_question]})["accuracy"] is None
-    sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
+    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets([[open_question]])["accuracy"] is None
+    sets = [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
     means = judging.mean_of_sets(sets)
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
 
@@ -144,4 +144,4 @@ def test_categories_and_lengths():
         ("4,001 to 8,000 tokens", 1, 1.0),
         ("over 256,000 tokens", 1, 1.0),
     ]
-    assert judging.by_length([]) == []
+    assert judging.summarize([])["by_length"] == []

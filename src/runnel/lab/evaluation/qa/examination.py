@@ -214,7 +214,6 @@ class Exam:
     answer_tokens: int = 2000  # the most of a reply with an answer
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
-        """Yield the outcome of each question, in order."""
         for one, outcome in self.inquiry.run(partial(self._outcome, data), materials):
             yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
 
@@ -345,9 +344,9 @@ def _save_all(
         values = {outcome.question: outcome.values() for outcome in outcomes}
         sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **judging.summarize(outcomes)}, values, folder))
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    report = {"version": VERSION, **settings_used, "all": judging.group("all", points)}
-    report |= {"mean_of_sets": judging.mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
-    report |= {"by_category": judging.by_category(points), "by_length": judging.by_length(points), "sets": sets}
+    whole = judging.summarize(points)
+    report = {"version": VERSION, **settings_used, "by_category": whole.pop("by_category"), "by_length": whole.pop("by_length")}
+    report |= {"all": whole, "mean_of_sets": judging.mean_of_sets([outcomes for _, outcomes in results.values()]), "sets": sets}
     report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
     report["cost"] = costs(exam.inquiry.replies, copies=judging.COPIES, answers=judging.ANSWERS, judgments=judging.JUDGMENTS)
     write_json(folder / "qa.json", report)
