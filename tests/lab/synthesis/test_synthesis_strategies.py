@@ -212,6 +212,6 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
         any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731  (which place is the nearest matters little)
         synthesis = Synthesis(Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([]))
         rows = list(synthesis.rows(Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))))
-        read = synthesis.cost(replies.used)["input_tokens"] / 1e9
+        read = synthesis.cost(replies.used["1"])["input_tokens"] / 1e9
     assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), "the reference differs with Python's version"
     assert all(f"{BILLIONS[strategy]:.2f}" in (DOCS / page).read_text() for page in ("data.md", "papers.md"))

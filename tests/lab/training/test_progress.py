@@ -5,7 +5,6 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
-from helpers.tiny_training import read_metrics
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
@@ -43,16 +42,9 @@ def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
     assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
 
 
-def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
-    history = [{"step": 1, "loss": 1.0, "tokens": 50, "seconds": 1.0}, {"step": 2, "loss": 1.0, "tokens": 100, "seconds": 30.0}]
-    whole = tmp_path / "checkpoints" / "checkpoint-2"
-    whole.mkdir(parents=True)
-    (whole / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": [*history, {"eval_loss": 1.0}]}))
-    assert read_metrics(tmp_path) == history and read_metrics(tmp_path / "other") == []
+def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch = Watch(tokens=9)
-    recorder = Recorder(tmp_path, watch)
-    recorder.on_train_begin(args, TrainerState(log_history=history), TrainerControl())
-    recorder.close()  # or it would show progress in the tests that follow
+    watch.begin([{"tokens": 50, "seconds": 1.0}, {"tokens": 100, "seconds": 30.0}], 1)
     watch.tokens += 7
     found = watch.figures(1)
     assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)

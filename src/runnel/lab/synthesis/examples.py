@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -15,7 +15,7 @@ from runnel.commands.display import Meter, say
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.lab.replies import Inquiry, Usage, costs, stored_replies
+from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
 from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources, Subsequence, check_language, refusal
 from runnel.lab.synthesis.strategies import Draft, Strategy
@@ -77,11 +77,11 @@ class Synthesis:
         missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
         return [(text, refusal(text.text, self.guard, self.settings.language)) for text in islice(subsequences, missing)]
 
-    def cost(self, used: Usage) -> dict[str, float]:
+    def cost(self, used: Mapping[str, int]) -> dict[str, float]:
         """Return the tokens of a million examples at the rate of this run; empty without an example."""
         if not (kept := self.kept.total()):
             return {}
-        return {"input_tokens": used.prompt_tokens * 1e6 / kept, "output_tokens": used.completion_tokens * 1e6 / kept}
+        return {"input_tokens": used["prompt_tokens"] * 1e6 / kept, "output_tokens": used["completion_tokens"] * 1e6 / kept}
 
     def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
         """Return the example, or the reason why there is none."""
@@ -141,7 +141,8 @@ def synthesize(
         report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
         report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
         report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": inquiry.stopped and str(inquiry.stopped)}
-        report |= {**costs(replies, used=strategies.VERSION), "per_million_examples": synthesis.cost(replies.used)}
+        used = costs(replies, used=strategies.VERSION)["used"]
+        report |= {"used": used, "per_million_examples": synthesis.cost(used)}
     write_json(to / f"{settings.strategy}.json", report)
     _report(report, limit, inquiry.failure)
     return report

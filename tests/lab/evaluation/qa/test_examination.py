@@ -8,10 +8,11 @@ from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
-from runnel.lab.evaluation.evidence import by_bm25
+from runnel.lab.evaluation.evidence import by_parts
 from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, join
 from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
+from runnel.lab.training.mining import bm25_scorer
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ def test_excerpts_are_in_document_order_with_their_gaps_marked(spans, text):
 
 
 TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
-BM25 = by_bm25(0.9, 0.4)
+BM25 = by_parts(bm25_scorer)
 
 
 @pytest.fixture
@@ -128,13 +129,18 @@ def test_multiple_choice_has_its_own_judge_and_no_f1(stub, tmp_path, how):
 
 def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
     data = mill_set(documents=1, wheels=5)
-    judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
+    first, *others = data.questions
+    data = replace(data, questions=(replace(first, answers=("scarlet", *first.answers)), *others))
+    judged = iter(["DECISION: NO", "They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
     answers = iter(["ANSWER: red", "red", "ANSWER: ", "ANSWER: red", "ANSWER: red"])
     stub.rule = lambda messages: next(judged if "Candidate's answer:" in messages[-1]["content"] else answers)
     outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data))
-    assert [(one.answer, one.correct) for one in outcomes] == [
-        ("red", None), ("red", None), (None, False), ("red", False), ("red", True),
-    ]  # fmt: skip
+    assert [(one.answer, one.correct, one.f1) for one in outcomes[:3]] == [
+        ("red", None, 1.0),
+        ("red", None, 0.0),
+        (None, False, 0.0),
+    ]
+    assert [(one.answer, one.correct) for one in outcomes[3:]] == [("red", False), ("red", True)]
     assert dict(inquiry.notes) == {
         "judgments without YES or NO": 2,
         "replies without ANSWER:, which are judged whole": 1,

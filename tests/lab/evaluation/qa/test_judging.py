@@ -102,18 +102,9 @@ def test_token_f1(answer, truth, value):
     assert judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
 
 
-def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
-    blank = outcome("q", answered=False)
-    assert blank.values() == {} and blank.judged("a", [None], None).values() == {}
-    for verdicts, correct in (([False, True, None], True), ([False, None], None), ([False, False], False), ([], False)):
-        assert blank.judged("a", verdicts, 0.5).correct is correct
-    assert blank.judged("a", [True], 0.5).values() == {"accuracy": 1.0, "F1": 0.5}
-    assert blank.wrong(multiple_choice=False).values() == {"accuracy": 0.0, "F1": 0.0}
-    assert blank.wrong(multiple_choice=True).values() == {"accuracy": 0.0}
-
-
 def test_means():
     open_question = outcome("5", answered=False)
+    assert open_question.values() == {} and outcome("6", True, f1=0.5).values() == {"accuracy": 1.0, "F1": 0.5}
     found = [outcome("1", True, f1=1.0), outcome("2", False, f1=0.5), outcome("3", True), outcome("4"), open_question]
     scores = judging.group("all", found)
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)

@@ -227,8 +227,8 @@ class Exam:
             outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
         answer = self._answer(texts, material, notes)
         if answer is None:
-            return outcome.wrong(multiple_choice)
-        verdicts = []
+            return replace(outcome, answered=True, correct=False, f1=None if multiple_choice else 0.0)
+        verdicts: list[bool | None] = []
         for truth in question.answers:
             asked = judging.ask_judgment(question.question, truth, answer, multiple_choice=multiple_choice)
             reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
@@ -237,7 +237,8 @@ class Exam:
                 cut = reply.finish == "length"
                 notes.append("judgments cut at their limit of tokens" if cut else "judgments without YES or NO")
         f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in question.answers)
-        return outcome.judged(answer, verdicts, f1)
+        correct = True if True in verdicts else None if None in verdicts else False
+        return replace(outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
 
     def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
         question, kind = material.question, material.question.answer_type
@@ -370,8 +371,8 @@ def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
         say(f"note: {unreadable:,} questions have no verdict that can be read; they are in no share of right answers")
     for note, count in inquiry.notes.most_common():
         say(f"note: {count:,} {note}")
-    if inquiry.replies.used.estimated:
-        say(f"note: the endpoint did not count the tokens of {inquiry.replies.used.estimated:,} replies; they are estimated")
+    if estimated := sum(used["estimated"] for used in report["cost"].values()):
+        say(f"note: the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
     if inquiry.failure is not None:
         say(f"note: the last failure of an endpoint: {inquiry.failure}")
     if inquiry.stopped is not None:

@@ -11,7 +11,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -157,13 +157,6 @@ class Outcome:
     correct: Verdict = None  # any verdict is yes; None: none is, and one could not be read, or the question is not answered
     f1: float | None = None  # None for multiple-choice questions and those not answered
     evidence: tuple[tuple[int, int], ...] = ()  # characters that the language model copied before it answered
-
-    def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
-        correct = True if True in verdicts else None if None in verdicts else False
-        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
-
-    def wrong(self, multiple_choice: bool) -> Outcome:
-        return replace(self, answered=True, correct=False, f1=None if multiple_choice else 0.0)
 
     def values(self) -> dict[str, float]:
         scores = {"accuracy": self.correct, "F1": self.f1}
