@@ -67,7 +67,10 @@ def evaluate(
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
     how = "index" if "place" in given else how
     if of_mteb:
-        return _evaluate_mteb(model, tasks, how, out, given if metrics is None else given | {"metrics": metrics})
+        how = kind_of(model, None) or how or "embed"
+        _expect_effects(model, [("mteb", how)], given if metrics is None else given | {"metrics": metrics})
+        with results_folder(out) as folder:
+            return {"version": VERSION, **mteb.measure(tasks, _system(model, "mteb", how, given), folder)}
     names = None if metrics is None else metrics.split(",")
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := _find_checkpoints(model)):
@@ -160,16 +163,6 @@ def _system(model: str, kind: str, how: How, given: Mapping[str, Any]) -> System
         context=evidence.context_of(use("context").get("context")),
         **use("dtype", "run", "place", "depth", "chunk_words"),
     )
-
-
-def _evaluate_mteb(
-    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    how = kind_of(model, None) or how or "embed"
-    _expect_effects(model, [("mteb", how)], given)
-    system = _system(model, "mteb", how, given)
-    with results_folder(out) as folder:
-        return {"version": VERSION, **mteb.measure(tasks, system, folder)}
 
 
 def _find_checkpoints(model: str) -> Mapping[int, Path]:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
@@ -223,27 +223,16 @@ _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
 
 
-class _Judged(NamedTuple):
-    """A set of MS MARCO: its files, what is reported, and the number of judged queries in the papers."""
-
-    corpus: str
-    queries: str
-    qrels: str
-    metrics: tuple[str, str]
-    expected: int
-
-
+# Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged queries in the papers.
 _DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")  # TREC counts grade 1 of a passage as not relevant
+_LONG_DEV, _LONG_DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
 _MSMARCO = {
-    "passage-dev": _Judged("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
-    "passage-dl19": _Judged("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
-    "passage-dl20": _Judged("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
-}
-_DEV, _DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
-_MSMARCO |= {
-    "document-dev": _Judged("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _DEV, 5193),
-    "document-dl19": _Judged("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _DL, 43),
-    "document-dl20": _Judged("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _DL, 45),
+    "passage-dev": ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
+    "passage-dl19": ("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
+    "passage-dl20": ("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
+    "document-dev": ("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _LONG_DEV, 5193),
+    "document-dl19": ("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _LONG_DL, 43),
+    "document-dl20": ("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _LONG_DL, 45),
 }
 
 Row = tuple[str, dict[str, Any]]  # its place, and its values
@@ -323,11 +312,10 @@ def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
 
 def _msmarco(folder: Path) -> list[Set]:
     sets = []
-    for name, one in _MSMARCO.items():
-        corpus, queries, qrels = (find(folder, file) for file in (one.corpus, one.queries, one.qrels))
+    for name, (*texts, metrics, expected) in _MSMARCO.items():
+        corpus, queries, qrels = (find(folder, file) for file in texts)
         if corpus and queries and qrels:
-            source = TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
-            sets.append(_ready(source, one.metrics))
+            sets.append(_ready(TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, expected), metrics))
     return sets
 
 

@@ -7,7 +7,6 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import torch
 from torch import Tensor
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from runnel.commands.display import Meter
 from runnel.errors import NumericalError
 from runnel.files import replacing
+from runnel.request import Progress
 
 log = logging.getLogger("runnel")
 
@@ -118,15 +117,12 @@ class Watched:
 class Recorder(TrainerCallback):
     """A callback that checks gradients, shows progress, and draws loss.png in the run folder with each checkpoint."""
 
-    def __init__(self, folder: Path, watch: Watch) -> None:
-        self._folder, self._watch, self._shown = folder, watch, ExitStack()
-        self._meter: Meter | None = None
+    def __init__(self, folder: Path, watch: Watch, show: Progress) -> None:
+        self._folder, self._watch, self._show = folder, watch, show
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""
         self._watch.begin(logged_steps(state.log_history), args.world_size)
-        if state.is_world_process_zero:
-            self._meter = self._shown.enter_context(Meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
@@ -134,15 +130,11 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
-        if self._meter is not None:
-            self._meter(state.global_step, state.max_steps)
+        self._show(state.global_step, state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             draw(logged_steps(state.log_history), self._folder / CURVE)
-
-    def close(self) -> None:
-        self._shown.close()
 
 
 def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -122,6 +122,9 @@ def _reranker_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out:
     settings = arguments(recipe, folder) | sizes_of(recipe)
     args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
+    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
+    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
+    trainer.data_collator = RowNames(trainer.data_collator)
     counted = encoder.preprocess
 
     def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
@@ -130,9 +133,6 @@ def _reranker_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out:
         return features
 
     encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
-    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
-    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
-    trainer.data_collator = RowNames(trainer.data_collator)
     return trainer
 
 
@@ -219,8 +219,7 @@ class RowNames:
 
 def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
     """Return a sampler without repeated texts in a batch, where they would be their own negatives; "row" does not count."""
-    sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
-    return sampler
+    return NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
 
 
 def sizes_of(recipe: Recipe) -> dict[str, Any]:

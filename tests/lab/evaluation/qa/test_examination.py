@@ -9,7 +9,7 @@ from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
 from runnel.lab.evaluation.evidence import by_parts
-from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, join
+from runnel.lab.evaluation.qa.examination import Exam, by_retrieval, by_windows, join
 from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
 from runnel.lab.training.mining import bm25_scorer
@@ -47,16 +47,16 @@ def stub():
         yield one
 
 
-def found(data, choose, way="excerpts"):
+def found(data, choose):
     pairs = [(one, data.documents[one.document]) for one in data.questions]
-    return [Material(one, len(document.text), choose(one.question, document), way) for one, document in pairs]
+    return [(one, len(document.text), choose(one.question, document)) for one, document in pairs]
 
 
-def examine(stub, folder, data, read, *, threads=1):
+def examine(stub, folder, data, read, way="excerpts"):
     endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
     with Replies(endpoint, folder / "replies") as replies:
-        inquiry = Inquiry(replies, threads)
-        return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
+        inquiry = Inquiry(replies, threads=1)
+        return list(Exam(inquiry, endpoint, way).outcomes(data, read)), inquiry
 
 
 def retrieved(data, top_k=3):
@@ -69,9 +69,9 @@ def prompts(stub):
 
 def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_windows(TOKENIZER, 150, 75), way="whole")
-    parts = len(read[0].parts)
-    outcomes, _ = examine(stub, tmp_path, data, read)
+    read = found(data, by_windows(TOKENIZER, 150, 75))
+    parts = len(read[0][2])
+    outcomes, _ = examine(stub, tmp_path, data, read, "whole")
     assert all(one.correct for one in outcomes) and parts == 4
     sent = prompts(stub)
     windows = [prompt for prompt in sent if "The document, or a part of it:" in prompt]
@@ -86,9 +86,9 @@ def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_
 
 def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_windows(TOKENIZER, 150, 75), way="copied")
-    parts = len(read[0].parts)
-    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    read = found(data, by_windows(TOKENIZER, 150, 75))
+    parts = len(read[0][2])
+    outcomes, inquiry = examine(stub, tmp_path, data, read, "copied")
     assert all(one.correct for one in outcomes) and not inquiry.notes
     kinds = [("word for word" in prompt, "Sentences of the document" in prompt) for prompt in prompts(stub)]
     assert parts > 2 and kinds.count((True, False)) == 8 * parts and kinds.count((False, True)) == 8
@@ -99,8 +99,8 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
 
 def test_the_budget_of_excerpts_of_which_the_best_come_first():
     data = mill_set(documents=1)
-    for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
-        text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
+    for _, _, (part,) in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
+        text = " ".join(data.documents["d0"].text[a:b] for a, b in part)
         assert 9 <= len(TOKENIZER.encode(text)) <= 25
     sentences = ((0, 2), (2, 4), (4, 6), (6, 8))
     score = lambda question, document, units: (np.array(units), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731

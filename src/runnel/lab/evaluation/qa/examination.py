@@ -49,14 +49,8 @@ Way = Literal["excerpts", "whole", "copied"]
 copies the sentences that matter from each window, and reads these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What a language model is to read for a question."""
-
-    question: QaQuestion
-    tokens: int  # of the whole document
-    parts: Parts
-    way: Way
+Material = tuple[QaQuestion, int, Parts]
+"""A question, the tokens of its document, and what a language model is to read for it."""
 
 
 def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
@@ -199,7 +193,7 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     settings = {**setup.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
     rows = resumed_rows(out, settings, load)
     pairs = zip(data.questions, rows, strict=True)
-    return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]
+    return [(question, row["tokens"], row["parts"]) for question, row in pairs]
 
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
@@ -211,21 +205,23 @@ class Exam:
 
     inquiry: Inquiry
     judge: LanguageModelClient
+    way: Way = "excerpts"
     answer_tokens: int = 2000  # the most of a reply with an answer
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
-        for one, outcome in self.inquiry.run(partial(self._outcome, data), materials):
-            yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
+        for (question, tokens, _), outcome in self.inquiry.run(partial(self._outcome, data), materials):
+            yield outcome or Outcome(question.id, question.category, tokens)
 
     def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
-        question, document = material.question, data.documents[material.question.document].text
+        question, tokens, parts = material
+        document = data.documents[question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome = Outcome(question.id, question.category, material.tokens)
-        texts = [join(document, part) for part in material.parts]
-        if material.way == "copied":
+        outcome = Outcome(question.id, question.category, tokens)
+        texts = [join(document, part) for part in parts]
+        if self.way == "copied":
             lines = self._copies(question.question, texts, notes)
             outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
-        answer = self._answer(texts, material, notes)
+        answer = self._answer(texts, question, notes)
         if answer is None:
             return replace(outcome, answered=True, correct=False, f1=None if multiple_choice else 0.0)
         verdicts: list[bool | None] = []
@@ -240,9 +236,8 @@ class Exam:
         correct = True if True in verdicts else None if None in verdicts else False
         return replace(outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
 
-    def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
-        question, kind = material.question, material.question.answer_type
-        excerpts = material.way != "whole"
+    def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
+        kind, excerpts = question.answer_type, self.way != "whole"
         prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
         replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
@@ -302,7 +297,7 @@ def examine(
     labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
-        exam = Exam(Inquiry(replies, threads), judge, answer_tokens)
+        exam = Exam(Inquiry(replies, threads), judge, setup.way, answer_tokens)
         data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
         results = _examine(exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}")
         report = _save_all(results, exam, setup.settings, Path(out), labeled)
