@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from benchmarks import compare
 from benchmarks.__main__ import main
 
@@ -25,12 +23,3 @@ def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
     assert (tmp_path / "comparison.png").stat().st_size > 1000 and (tmp_path / "comparison.md").read_text() == out
     fake_workers.started.clear()
     assert main([*what.split(), "--to", str(tmp_path)]) == 0 and not fake_workers.started
-
-
-@pytest.mark.parametrize(
-    "arguments", [[], ["compare"], ["page"], ["compare", "tiny", "--with", "vllm"], ["compare", "tiny", "--dtypes", "int3"]]
-)
-def test_wrong_usage(arguments, capsys):
-    with pytest.raises(SystemExit) as end:
-        main(arguments)
-    assert end.value.code == 2

@@ -38,9 +38,9 @@ class RetrievalSet:
 
 def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
     """Load a set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
-    folder = data / "retrieval" / name
-    texts = {document.id: document.text for document in read_corpus(folder)}
-    queries, qrels = read_queries(folder), read_qrels(find_task(folder).qrels)
+    files = find_task(data / "retrieval" / name)
+    texts = {document.id: document.text for document in read_corpus(str(files.corpus))}
+    queries, qrels = read_queries(str(files.queries)), read_qrels(files.qrels)
     grades = {query: {d: grade for d, grade in judged.items() if grade > 0 and d in texts} for query, judged in qrels.items()}
     asked = [query for query in queries if grades.get(query)]
     kept = list(texts)

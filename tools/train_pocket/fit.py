@@ -18,8 +18,7 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from runnel.lab.training import recipes
-from runnel.lab.training.progress import Watch
-from runnel.lab.training.trainers import arguments, sizes_of, watched
+from runnel.lab.training.trainers import arguments, sizes_of
 from runnel.lab.training.vectors import VectorItem, VectorTrainer, calibrate, make_vector_item
 from runnel.models.heads import VectorScore
 from tools.train_pocket.examples import Example
@@ -80,7 +79,7 @@ def train(
     with TemporaryDirectory() as folder:
         recipe = recipes.read("evidence-vectors", changes=changes)
         args = TrainingArguments(**arguments(recipe, Path(folder)), **sizes_of(recipe))
-        trainer = watched(VectorTrainer(head, args, drawn, top_k=()), Watch())
+        trainer = VectorTrainer(head, args, drawn, top_k=())
         trainer.train()
     trainer.finish(None)
     with torch.no_grad():

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from itertools import islice
-from operator import add
 from pathlib import Path
 from threading import Condition
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from runnel.commands.display import say
 from runnel.errors import EndpointError, RunnelError
@@ -21,6 +20,8 @@ from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
+# What is counted of replies; those with estimated tokens are of an endpoint that does not count them.
+_COUNTED = ("requests", "prompt_tokens", "completion_tokens", "estimated")
 _PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
 _TEMPERATURE = 0.0  # of all requests
@@ -32,19 +33,6 @@ Result = TypeVar("Result")
 
 class Stopped(RunnelError):
     """No further request is sent: the endpoint fails again and again."""
-
-
-@dataclass(frozen=True)
-class Usage:
-    """The tokens of replies."""
-
-    requests: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    estimated: int = 0  # replies whose tokens the endpoint did not count; they are estimated from the number of bytes
-
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(*map(add, astuple(self), astuple(other)))
 
 
 class Replies:
@@ -61,8 +49,8 @@ class Replies:
 
     def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
         self.endpoint = endpoint
-        self.used = Usage()  # by the replies of this run, including stored ones, each once
-        self.used_by: dict[str, Usage] = {}  # the same for each `version` of `ask`
+        # For each `version` of `ask` the counts of this run's replies, including stored ones, each once.
+        self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._journal = Journal(path, {})
         self._changed = Condition()  # guards everything below
         self._asking: set[str] = set()
@@ -108,25 +96,23 @@ class Replies:
     def _stored(self, key: str, version: str) -> Reply | None:
         if (row := self._journal.get(key)) is None:
             return None
-        text, finish, *usage = row
-        self._count(key, version, Usage(1, *usage))
-        return Reply(text, finish, *usage[:2])
+        text, finish, *counts = row
+        self._count(key, version, counts)
+        return Reply(text, finish, *counts[:2])
 
     def _store(self, key: str, version: str, reply: Reply, messages: list[Message]) -> None:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
         prompt = "".join(one["content"] for one in messages)
         prompt_tokens = _tokens(prompt) if reply.prompt_tokens is None else reply.prompt_tokens
         completion_tokens = _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens
-        usage = Usage(1, prompt_tokens, completion_tokens, 0 if counted else 1)
-        tokens = usage.prompt_tokens, usage.completion_tokens, usage.estimated
-        self._journal.add(Row(key, [reply.raw, reply.finish, *tokens]))
-        self._count(key, version, usage)
+        counts = [prompt_tokens, completion_tokens, int(not counted)]
+        self._journal.add(Row(key, [reply.raw, reply.finish, *counts]))
+        self._count(key, version, counts)
 
-    def _count(self, key: str, version: str, usage: Usage) -> None:
+    def _count(self, key: str, version: str, counts: list[int]) -> None:
         if key not in self._seen:
             self._seen.add(key)
-            self.used += usage
-            self.used_by[version] = self.used_by.get(version, Usage()) + usage
+            self.used[version].update(dict(zip(_COUNTED, (1, *counts), strict=True)))
 
 
 @contextmanager
@@ -140,9 +126,9 @@ def stored_replies(folder: Path, endpoint: LanguageModelClient, *judges: Languag
         yield replies
 
 
-def costs(replies: Replies, **versions: str) -> dict[str, Any]:
-    """Return the tokens of the replies of this run to each kind of request, by its version."""
-    return {name: asdict(replies.used_by.get(version, Usage())) for name, version in versions.items()}
+def costs(replies: Replies, **versions: str) -> dict[str, dict[str, int]]:
+    """Return the counts of the replies of this run to each kind of request, by its version."""
+    return {name: {key: replies.used[version][key] for key in _COUNTED} for name, version in versions.items()}
 
 
 def _tokens(text: str) -> int:

@@ -72,14 +72,12 @@ def test_answers_and_tasks_that_some_lack(run, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["empty"], "empty has no results"),
         (["torn"], "torn/evidence.json is damaged"),
         (["a=4", "b=5"], "evidence: the results are of different queries (4 of a, 5 of b)"),
         (["4", "other"], "no task in common"),
     ],
 )
 def test_bad_results(run, tmp_path, arguments, message):
-    (tmp_path / "empty").mkdir()
     for name, more in (("4", {}), ("5", {"queries": 5}), ("torn", {}), ("other", {"task": "x"})):
         result(tmp_path / name, 0.5, **more)
     (tmp_path / "torn" / "evidence.json").write_text('{"task": "evid')

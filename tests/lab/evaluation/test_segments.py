@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.errors import InputError
-from runnel.lab.evaluation.retrieval import Reading, cut_sentences, recorded, split_chunks, windows
+from runnel.lab.evaluation.retrieval import Reading, cut_sentences, reading_of, split_chunks, windows
 from runnel.lab.training import recipes
 from runnel.lab.training.mining import dense_ranker
 from runnel.models.base import BUILT_IN
@@ -47,12 +46,6 @@ def test_chunks_tile_a_document():
 
 
 TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain falls."
-
-
-@pytest.mark.parametrize("stride", [0, 11])
-def test_a_stride_that_leaves_something_out(stride):
-    with pytest.raises(InputError, match=f"the stride is {stride} .* 10"):
-        Reading(segment_tokens=10, stride=stride)
 
 
 @pytest.fixture(scope="module")
@@ -105,4 +98,5 @@ def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
 def test_the_recipe_of_a_reranker_says_what_is_read(tmp_path):
     model = str(tmp_path / "model")
     recipes.write(recipes.read("ssm-reranker-longp"), tmp_path / "recipe.toml")
-    assert recorded(model, "rerank") == Reading(1536) and recorded(model, "embed") == recorded("pocket", "rerank") == Reading()
+    assert reading_of(model, "rerank", {}) == Reading(1536)
+    assert reading_of(model, "embed", {}) == reading_of("pocket", "rerank", {}) == Reading()

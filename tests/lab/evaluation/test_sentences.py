@@ -1,12 +1,15 @@
 """Sentences judged by marked evidence: ranks, metrics, groups, and what scores say."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
 
-from runnel.lab.evaluation.evidence import METRICS, by_bm25, by_embedder, by_retriever, judge, summarize, values_of
+from runnel.lab.evaluation.evidence import METRICS, by_parts, by_retriever, embedder_scorer, judge, summarize, values_of
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training.data import Evidence
+from runnel.lab.training.mining import bm25_scorer
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.text.sentences import split_sentences
 
@@ -69,16 +72,16 @@ def test_calibration():
 
 
 def test_bm25_of_sentences_and_units(tmp_path):
-    score = by_bm25(0.9, 0.4)
+    score = by_parts(bm25_scorer)
     spans, scores = score("dogs and fish", TEXT)
     assert spans.tolist() == split_sentences(TEXT).tolist() and (scores > 0).tolist() == [False, True, False, True]
     assert (score("cat", TEXT)[1] > 0).tolist() == [True, False, False, False]
     assert (score("cat", "A cat. A dog.")[1] > 0).tolist() == [True, False]
     units = ((0, 13), (13, 20), (20, len(TEXT)))
-    for scorer in (by_bm25(0.9, 0.4), by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
+    for scorer in (score, by_retriever(SentenceRetriever(tiny_model(tmp_path)))):
         assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
         assert scorer("cat", TEXT)[0].tolist() == split_sentences(TEXT).tolist()
-    assert len(by_bm25(0.9, 0.4, chunk_words=4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
+    assert len(by_parts(bm25_scorer, 4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
 
 
 def test_an_embedder_of_sentences():
@@ -96,7 +99,7 @@ def test_an_embedder_of_sentences():
             return np.array([[1, 0]], np.float32)
 
     embedder = Embedder()
-    score = by_embedder(embedder)
+    score = by_parts(partial(embedder_scorer, embedder=embedder))
     assert score("q", "One.\n\nTwo words.")[1].tolist() == [1, 2] and score("r", "One.\n\nTwo words.")[1].tolist() == [1, 2]
     assert embedder.read == 2  # once for both questions
 
@@ -110,7 +113,7 @@ def test_a_sentence_alone_is_scored_without_the_others(tmp_path):
     assert abs(alone - whole).max() > 1e-3
 
 
-def test_recall_by_position_and_precision_by_depth():
+def test_recall_by_position():
     """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
     one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
     found = summary(one, judged([(2, 6)], [1, 2, 3, 4], name="b"), metrics=("Recall@1", "Recall@5", "MRR"))
@@ -118,7 +121,3 @@ def test_recall_by_position_and_precision_by_depth():
         {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
         {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
     ]
-    found = {row["k"]: (row["precision"], row["recall"]) for row in summary(one)["precision_recall"]}
-    assert list(found) == [1, 2, 3, 5, 10, 20, 30, 50]
-    assert (found[1], found[3]) == ((1, 0.5), (1 / 3, 0.5)) and found[50] == (0.5, 1)  # of four sentences
-    assert summarize([], {})["precision_recall"] == []

@@ -13,7 +13,7 @@ from helpers.synthesis import NUMBERED, follow, subsequence
 
 from runnel import Embedder
 from runnel.generation.endpoint import Reply
-from runnel.lab.replies import Replies
+from runnel.lab.replies import Inquiry, Replies
 from runnel.lab.synthesis.examples import Settings, Synthesis
 from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.synthesis.strategies import (
@@ -210,8 +210,8 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
 
     with Replies(SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store") as replies:
         any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731  (which place is the nearest matters little)
-        synthesis = Synthesis(replies, Settings(strategy, threads=1), any_partner, Decontaminator([]))
+        synthesis = Synthesis(Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([]))
         rows = list(synthesis.rows(Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))))
-        read = synthesis.cost(replies.used)["input_tokens"] / 1e9
+        read = synthesis.cost(replies.used["1"])["input_tokens"] / 1e9
     assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), "the reference differs with Python's version"
     assert all(f"{BILLIONS[strategy]:.2f}" in (DOCS / page).read_text() for page in ("data.md", "papers.md"))

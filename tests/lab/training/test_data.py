@@ -12,7 +12,7 @@ import pytest
 from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
 
-from runnel.errors import CheckpointError, InputError, ReadError
+from runnel.errors import InputError, ReadError
 from runnel.lab.training.data import Dropped, Evidence, Texts, Triple, read_corpus, read_evidence, read_queries, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import read_exchanges
@@ -42,14 +42,8 @@ def test_corpus_formats(tmp_path, lines):
     assert found == [Document("7", "T one"), Document("8", "two"), Document("9", "U")]
 
 
-def test_corpus_and_queries_of_a_folder(tmp_path):
-    write(tmp_path / "corpus.jsonl", {"_id": "a", "text": "x"})
-    write(tmp_path / "queries.jsonl", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})
-    assert list(read_corpus(tmp_path)) == [Document("a", "x")]
-    assert read_queries(tmp_path) == {"q": "y", "r": ""}
-    empty = write(tmp_path / "x" / "y", "").parent
-    with pytest.raises(ReadError, match=r"corpus\.jsonl"):
-        list(read_corpus(empty))
+def test_queries(tmp_path):
+    assert read_queries(write(tmp_path / "q", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})) == {"q": "y", "r": ""}
     with pytest.raises(InputError, match="two have the id 'q'"):
         read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
 
@@ -384,11 +378,3 @@ def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_p
 def test_malformed_rows(tmp_path, tokenizer, changes, message):
     with pytest.raises(InputError, match=message):
         read_released(tmp_path, tokenizer, released(tokenizer), released(tokenizer, **changes))
-
-
-def test_without_the_tokenizer(tmp_path, tokenizer, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.try_to_load_from_cache", lambda *_: None)
-    monkeypatch.setattr("huggingface_hub.hf_hub_download", lambda *_: (_ for _ in ()).throw(OSError("offline")))
-    path = write_rows(tmp_path / "mambaretriever_train.jsonl", [released(tokenizer)])
-    with pytest.raises(CheckpointError, match="EleutherAI/gpt-neox-20b"):
-        list(read_evidence(path))

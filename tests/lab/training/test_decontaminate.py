@@ -71,13 +71,6 @@ def test_triples_by_query_and_positives(guard, query, positives, reason):
     assert dict(guard.counts) == ({reason: 1} if reason else {})
 
 
-def test_clean_keeps_the_order_and_counts(guard):
-    triples = [Triple("a", ("x",)), Triple("tested", ("x",)), Triple("b", ("x",)), Triple("Tested", ("x",))]
-    assert [t.query for t in guard.clean(triples)] == ["a", "b"]
-    assert str(guard) == "2 queries in a test set"
-    assert str(Decontaminator([])) == "no overlap with test sets"
-
-
 LONG = "The osprey dives into the cold lake at noon."
 
 

@@ -197,15 +197,6 @@ def test_only_what_is_drawn_is_judged():
     assert len(embedder.encoded) == 1 + 3 + 1  # and once: only the positive is read again
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"number": 0}, "0 negatives"),
-        ({"ranks": (0, 5)}, "0 to 5"),
-        ({"ranks": (7, 5)}, "7 to 5"),
-        ({"ranks": (1, 6), "number": 7}, "7 negatives of ranks 1 to 6"),
-    ],
-)
-def test_settings_that_cannot_be(settings, message):
-    with pytest.raises(InputError, match=message):
-        drawn(pool("a"), [Triple("q", ("x",))], in_order([0]), **settings)
+def test_ranks_begin_with_1():
+    with pytest.raises(InputError, match="7 negatives of ranks 0 to 9"):
+        Mining(ranks=(0, 9))

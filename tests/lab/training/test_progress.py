@@ -1,15 +1,12 @@
 """What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
 
 import json
-from unittest.mock import MagicMock
 
 import pytest
 import torch
-from helpers.tiny_training import read_metrics
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.lab.training import progress
 from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, find_whole_checkpoint
 
 
@@ -36,38 +33,19 @@ def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path, caplog):
 
 def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
     history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [{"step": 2, "eval_loss": 1.0}]
-    recorder = Recorder(tmp_path, Watch())
+    recorder = Recorder(tmp_path, Watch(), lambda done, total: None)
     recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl())
     assert list(tmp_path.iterdir()) == []
     recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl())
     assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
 
 
-def test_tokens_and_seconds_go_on_from_a_checkpoint(tmp_path, args):
-    history = [{"step": 1, "loss": 1.0, "tokens": 50, "seconds": 1.0}, {"step": 2, "loss": 1.0, "tokens": 100, "seconds": 30.0}]
-    whole = tmp_path / "checkpoints" / "checkpoint-2"
-    whole.mkdir(parents=True)
-    (whole / "trainer_state.json").write_text(json.dumps({"global_step": 2, "log_history": [*history, {"eval_loss": 1.0}]}))
-    assert read_metrics(tmp_path) == history and read_metrics(tmp_path / "other") == []
+def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch = Watch(tokens=9)
-    recorder = Recorder(tmp_path, watch)
-    recorder.on_train_begin(args, TrainerState(log_history=history), TrainerControl())
-    recorder.close()  # or it would show progress in the tests that follow
+    watch.begin([{"tokens": 50, "seconds": 1.0}, {"tokens": 100, "seconds": 30.0}], 1)
     watch.tokens += 7
     found = watch.figures(1)
     assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
-
-
-def test_steps_are_shown_until_their_end(tmp_path, args, monkeypatch):
-    meter = MagicMock()
-    monkeypatch.setattr(progress, "open_meter", meter)
-    recorder = Recorder(tmp_path, Watch())
-    recorder.on_train_begin(args, state(0), TrainerControl())
-    recorder.on_step_end(args, state(4), TrainerControl())
-    meter.return_value.__enter__.return_value.assert_called_once_with(4, 10)
-    meter.return_value.__exit__.assert_not_called()
-    recorder.close()
-    meter.return_value.__exit__.assert_called_once()
 
 
 class Step:
@@ -100,7 +78,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(
     (whole / "trainer_state.json").write_text('{"global_step": 4}')
     layer = torch.nn.Linear(2, 2)
     layer.weight.grad = torch.zeros(2, 2)
-    recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]))
+    recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]), lambda done, total: None)
     recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
     layer.weight.grad[0, 1] = float("inf")
     with pytest.raises(NumericalError, match=r"row 7 and 12 more; .*checkpoint-4"):

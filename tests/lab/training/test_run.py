@@ -119,7 +119,11 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
         with pytest.raises(CheckpointError, match="holds adapters and heads alone"):
             CrossEncoder(str(part), trust_remote_code=True, local_files_only=True)
     resumed = train(recipe, tmp_path / "stopped")
-    assert (resumed.steps, resumed.last_loss) == (whole.steps, pytest.approx(whole.last_loss, rel=1e-4))
+    assert (resumed.steps, resumed.tokens, resumed.last_loss) == (
+        whole.steps,
+        whole.tokens,
+        pytest.approx(whole.last_loss, rel=1e-4),
+    )
     one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
     assert {"epoch", "learning_rate", "grad_norm", "tokens", "tokens_per_s"} <= set(read_metrics(tmp_path / "whole")[0])
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)

@@ -98,7 +98,7 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 def test_rows_that_fill_no_batch_and_fsdp_where_saving_would_lose_weights(job, world, fsdp, message, tmp_path, monkeypatch):
     trainer = Mock(is_fsdp_enabled=fsdp, args=Mock(world_size=world), state=Mock(global_step=0))
     monkeypatch.setattr(run, "make_trainer", lambda *_: trainer)
-    monkeypatch.setattr(run, "tensorboard", lambda _: [])
+    monkeypatch.setattr(run, "tensorboard", lambda _: None)
     sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
     with pytest.raises(InputError, match=message):
         run._fit(tiny_recipe(job, "train.batch=4"), None, RunData(sets, None), tmp_path)

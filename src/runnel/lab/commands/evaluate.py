@@ -101,7 +101,7 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
 
     ranked = f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
     print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked} ranked")
-    rows = [row("all", result)]  # recall by tenths and at several depths is for plots: `runnel lab compare`
+    rows = [row("all", result)]  # recall by tenths is for `runnel lab compare`
     for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]
     print_table(["questions", "number", *metrics], rows)

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands.display import note_compiling, print_json, print_text, say
 from runnel.commands.options import Json
 from runnel.errors import MissingDependency, counted, install_command
 
 if TYPE_CHECKING:
     from runnel.lab.training.run import Summary
 
-_NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate")
+_NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate", "matplotlib", "tensorboard")
 
 
 def train(
@@ -57,7 +57,7 @@ def train(
 
 
 def prepare_libraries() -> None:
-    """Import the libraries that training needs, silence them, and show its progress as other commands do."""
+    """Import the libraries that training needs, and silence them."""
     if missing := [package for package in _NEEDED if find_spec(package) is None]:
         raise MissingDependency(f"training needs {', '.join(missing)}; run `{install_command('lab')}`")
     note_compiling()
@@ -68,9 +68,6 @@ def prepare_libraries() -> None:
     transformers.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()
-    from runnel.lab.training import progress
-
-    progress.open_meter = Meter
 
 
 def _report(summary: Summary, as_json: bool) -> None:

@@ -11,9 +11,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from itertools import compress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from runnel.files import file_digest
 from runnel.lab.evaluation.metrics import Measured, Metrics, Values, evaluate, mean, parse_metrics, ranges
 from runnel.lab.evaluation.retrieval import API, ApiEmbedder, System, cut_sentences, load_model, split_chunks
 from runnel.lab.training.data import Dropped, Evidence, read_evidence
-from runnel.lab.training.mining import K1, B, bm25_scorer
+from runnel.lab.training.mining import bm25_scorer
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, trim
@@ -37,7 +38,6 @@ METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
 _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
-_DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50)  # at which precision and recall are given
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
 _FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
 
@@ -45,10 +45,9 @@ Units = tuple[tuple[int, int], ...]
 """Spans that tile a document and are scored instead of its sentences; (): the data has none."""
 
 
-class Scorer(Protocol):
-    """Returns the spans (S, 2) of a document's sentences, or of its units, and their scores (S,) for a query."""
-
-    def __call__(self, query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]: ...
+Scorer = Callable[..., tuple[np.ndarray, np.ndarray]]
+"""Returns for a query, a document (str or `DocumentText`) and perhaps its `Units` the spans (S, 2) of its sentences or units, and
+their scores (S,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +98,8 @@ def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
     return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
 
 
-def by_retriever(
-    retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None, *, keep: int = 1
-) -> Scorer:
-    """Score as `runnel find` does. The last `keep` documents are not read again for the next question, if the model can.
+def by_retriever(retriever: SentenceRetriever, context: int | None = None, window: tuple[int, int] | None = None) -> Scorer:
+    """Score as `runnel find` does. A document is not read again for the next question, if the model can.
 
     With `context`, documents are cut into pieces of whole sentences of that many tokens, each read by itself, and units are not
     scored. `window`: tokens of a window and from one to the next, as in `SentenceRetriever.score`.
@@ -110,7 +107,7 @@ def by_retriever(
     Source: paper E, section 7.2. Differs: its pieces of 1,024 tokens may cut a sentence.
     """
 
-    @lru_cache(maxsize=keep)
+    @lru_cache(maxsize=1)
     def read(document: str | DocumentText) -> tuple[list[tuple[int, int]], Sequence[Any]]:
         text = text_of(document)
         pieces, texts = [(0, len(text))], [document]
@@ -133,53 +130,40 @@ def by_retriever(
     return score
 
 
-def _parts(document: str, units: Units, chunk_words: int | None) -> np.ndarray:
-    """Return the spans (n, 2) that are ranked: chunks, if they are wanted, else the units, if there are any, else sentences."""
-    if chunk_words is not None:
-        return split_chunks(document, chunk_words)
-    return np.array(units) if units else split_sentences(document)
+def by_parts(
+    scorer: Callable[[list[str]], Callable[[str], np.ndarray]], chunk_words: int | None = None, *, keep: int = 1
+) -> Scorer:
+    """Score the parts of a document: chunks, if they are wanted, else its units, if there are any, else its sentences.
 
+    `scorer` returns for texts a function from a query to their scores; those of the last `keep` documents are kept.
+    """
 
-def by_bm25(k1: float, b: float, *, chunk_words: int | None = None) -> Scorer:
-    """Score by BM25 with the sentences of the document, or its units or chunks, as the collection."""
-
-    @lru_cache(maxsize=1)
-    def index(document: str, units: Units) -> tuple[np.ndarray, Callable[[str], np.ndarray]]:
-        spans = _parts(document, units, chunk_words)
-        return spans, bm25_scorer([document[start:end] for start, end in spans], k1=k1, b=b)
+    @lru_cache(maxsize=keep)
+    def read(document: str, units: Units) -> tuple[np.ndarray, Callable[[str], np.ndarray]]:
+        spans = np.array(units) if units else split_sentences(document)
+        if chunk_words is not None:
+            spans = split_chunks(document, chunk_words)
+        return spans, scorer([document[start:end] for start, end in spans])
 
     def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
-        spans, scores_of = index(text_of(document), units)
+        spans, scores_of = read(text_of(document), units)
         return spans, scores_of(query)
 
     return score
 
 
-def by_embedder(
-    embedder: Embedder | ApiEmbedder,
-    max_tokens: int | None = None,
-    max_query_tokens: int | None = None,
-    *,
-    chunk_words: int | None = None,
-    keep: int = 1,
-) -> Scorer:
-    """Score by the cosine of the query and each sentence, unit or chunk, which is read by itself; longer ones are cut.
-
-    The vectors of the last `keep` documents are kept.
-    """
+def embedder_scorer(
+    texts: Sequence[str], embedder: Embedder | ApiEmbedder, max_tokens: int | None = None, max_query_tokens: int | None = None
+) -> Callable[[str], np.ndarray]:
+    """Return a function from a query to its cosine with each text (n,) float32, -1 without a token; long texts are cut."""
     longest = embedder.model.backbone.longest_text if hasattr(embedder, "model") else None
+    full = np.array([not embedder.is_empty(text) for text in texts], dtype=bool)
+    vectors = embedder.encode_document(list(compress(texts, full)), max_tokens=max_tokens or longest)
 
-    @lru_cache(maxsize=keep)
-    def read(document: str, units: Units) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        spans = _parts(document, units, chunk_words)
-        full = np.array([not embedder.is_empty(document[s:e]) for s, e in spans])
-        return spans, full, embedder.encode_document([document[s:e] for s, e in spans[full]], max_tokens=max_tokens or longest)
-
-    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
-        spans, full, vectors = read(text_of(document), units)
-        scores = np.full(len(spans), -1.0, np.float32)
+    def score(query: str) -> np.ndarray:
+        scores = np.full(len(texts), -1.0, np.float32)
         scores[full] = vectors @ embedder.encode_query([query], max_tokens=max_query_tokens or longest)[0]
-        return spans, scores
+        return scores
 
     return score
 
@@ -203,7 +187,7 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
 
 def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """Return means: of all, by the length of the document, by the position of the first evidence; recall of evidence spans by
-    their own position; precision and recall at several depths; and what scores say.
+    their own position; and what scores say.
     """
     asked = [one for one in judged if one.spans]
     by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
@@ -216,7 +200,6 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
         "by_length": _groups(by_length, values),
         "by_position": _groups(by_position, values),
         "recall_by_position": _recall_by_position(asked, values),
-        "precision_recall": _precision_recall(asked),
         "calibration": _calibration(judged),
     }
 
@@ -237,16 +220,6 @@ def _recall_by_position(asked: Sequence[Judged], values: Mapping[str, Mapping[st
         for i, ranks in enumerate(tenths)
         if ranks
     ]
-
-
-def _precision_recall(asked: Sequence[Judged]) -> list[dict[str, float]]:
-    """Return for several depths k the mean share of answers among the k best sentences, and of evidence spans found there."""
-    rows = []
-    for k in _DEPTHS if asked else ():
-        precision = np.mean([sum(rank <= k for rank in one.answers) / min(k, one.sentences) for one in asked])
-        recall = np.mean([np.mean([rank <= k for rank in one.spans]) for one in asked])
-        rows.append({"k": k, "precision": float(precision), "recall": float(recall)})
-    return rows
 
 
 def _groups(groups: Mapping[str, Sequence[Judged]], values: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
@@ -295,14 +268,13 @@ def context_of(given: str | None) -> int | None:
 def scorer_of(system: System, window: tuple[int, int] | None = None, *, keep: int = 1) -> tuple[Scorer, str | None]:
     """Return what scores sentences, with the last `keep` documents as it has read them, and the fingerprint of its model."""
     if system.how == "bm25":
-        parameters: dict[str, float] = {"k1": K1, "b": B, **system.bm25}
-        return by_bm25(**parameters, chunk_words=system.chunk_words), None
+        return by_parts(lambda texts: bm25_scorer(texts, **system.bm25), system.chunk_words), None
+    model, reading = load_model(system), system.reading
     if system.how == "sentences":
-        retriever = load_model(system)
-        return by_retriever(retriever, system.context, window, keep=keep), retriever.model.fingerprint()
-    embedder, reading = load_model(system), system.reading
-    scorer = by_embedder(embedder, reading.max_tokens, reading.max_query_tokens, chunk_words=system.chunk_words, keep=keep)
-    return scorer, None if system.model.startswith(API) else embedder.model.fingerprint()
+        return by_retriever(model, system.context, window), model.model.fingerprint()
+    scorer = partial(embedder_scorer, embedder=model, max_tokens=reading.max_tokens, max_query_tokens=reading.max_query_tokens)
+    fingerprint = None if system.model.startswith(API) else model.model.fingerprint()
+    return by_parts(scorer, system.chunk_words, keep=keep), fingerprint
 
 
 def measure(path: Path, system: System, metrics: Sequence[str] | None, folder: Path, scorer: ScorerOf = scorer_of) -> Measured:

@@ -50,7 +50,6 @@ class Question:
 
     @property
     def expected(self) -> str:
-        """What is expected, for messages."""
         place = f", page {self.page}" if self.page is not None else f', "{_short(self.text)}"' if self.text else ""
         return " or ".join(self.files) + place
 
@@ -140,7 +139,6 @@ class _Names:
         return next(iter(paths.values()), [])
 
     def nearest(self, file: str) -> str:
-        """Return what to say of a file that is missing."""
         near = difflib.get_close_matches(_parts(file)[-1], self._ends, 1, cutoff=0.8)
         return f"; the nearest name is {near[0]}" if near else ""
 

@@ -152,15 +152,6 @@ def recipe_of(model: str) -> recipes.Recipe | None:
     return recipes.read(str(run / "recipe.toml")) if run and (run / "recipe.toml").is_file() else None
 
 
-def recorded(model: str, job: str) -> Reading:
-    """Return what the recipe of a run of that job says about evaluation; other models read everything."""
-    recipe = recipe_of(model)
-    if recipe is None or recipe.job != job:
-        return Reading()
-    table = recipe.evaluation
-    return Reading(table.max_tokens or table.max_document_tokens, table.max_query_tokens)
-
-
 API = "api:"
 EMBEDDERS = (API, "st:", "st-code:")  # names that say that a model is an embedder
 _TEXTS = 128  # in one request
@@ -214,12 +205,15 @@ def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> 
 
 def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
-    recipe = recorded(model, how)
+    recipe, recorded = recipe_of(model), Reading()
+    if recipe is not None and recipe.job == how:
+        table = recipe.evaluation
+        recorded = Reading(table.max_tokens or table.max_document_tokens, table.max_query_tokens)
     if "segment_tokens" in given:
-        recipe = replace(recipe, max_tokens=None)
-    if used := {name: value for name, value in recipe.settings().items() if name not in given}:
+        recorded = replace(recorded, max_tokens=None)
+    if used := {name: value for name, value in recorded.settings().items() if name not in given}:
         say(f"note: as in the recipe of {model}: {', '.join(f'{name} {value}' for name, value in used.items())}")
-    return replace(recipe, **given)
+    return replace(recorded, **given)
 
 
 def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:

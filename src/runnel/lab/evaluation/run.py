@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runnel.errors import InputError, install_command
+from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
 from runnel.lab.evaluation.metrics import METRICS, VERSION, expect_new, means, parse_metrics, results_folder, save
@@ -68,7 +67,10 @@ def evaluate(
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
     how = "index" if "place" in given else how
     if of_mteb:
-        return _evaluate_mteb(model, tasks, how, out, given if metrics is None else given | {"metrics": metrics})
+        how = kind_of(model, None) or how or "embed"
+        _expect_effects(model, [("mteb", how)], given if metrics is None else given | {"metrics": metrics})
+        with results_folder(out) as folder:
+            return {"version": VERSION, **mteb.measure(tasks, _system(model, "mteb", how, given), folder)}
     names = None if metrics is None else metrics.split(",")
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := _find_checkpoints(model)):
@@ -110,20 +112,18 @@ def _measure(
 def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[str, Any]) -> list[tuple[Set | Path, System]]:
     """Return the sets of retrieval and files of evidence, with what is evaluated on each."""
     kind = kind_of(model, how)
-    trials: list[tuple[Set | Path, System]] = []
+    trials: list[tuple[Set | Path, tuple[str, How]]] = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
-            trials.append((Path(name), _system(model, kind or "sentences", "evidence", given)))
+            trials.append((Path(name), ("evidence", kind or "sentences")))
         else:
             sets = find_sets(name, None if "place" in given else given.get("corpus"), given.get("queries"))
-            trials += [(one, _system(model, kind or "embed", "documents", given)) for one in sets]
-    kinds = ["evidence" if isinstance(task, Path) else "documents" for task, _ in trials]
-    systems = [system for _, system in trials]
-    api = model.startswith(API)
+            trials += [(one, ("documents", kind or "embed")) for one in sets]
+    pairs = dict.fromkeys(pair for _, pair in trials)
     wrong = ""
-    if api and not all(system.how == "embed" and kind == "evidence" for kind, system in zip(kinds, systems, strict=True)):
+    if model.startswith(API) and pairs.keys() != {("evidence", "embed")}:
         wrong = f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as embed"
-    elif api and given.keys() & {"max_tokens", "max_query_tokens"}:
+    elif model.startswith(API) and given.keys() & {"max_tokens", "max_query_tokens"}:
         wrong = f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
     elif given.keys() >= {"max_tokens", "segment_tokens"}:
         wrong = "segments cover whole documents, so --max-tokens has no effect; leave it or --segment-tokens out"
@@ -131,13 +131,24 @@ def _trials(model: str, tasks: Sequence[str], how: How | None, given: Mapping[st
         wrong = "{instruction} in --prompt is replaced only for tasks of mteb"
     if wrong:
         raise InputError(wrong)
-    systems = _with_reading(list(zip(kinds, systems, strict=True)), given)
-    return [(task, system) for (task, _), system in zip(trials, systems, strict=True)]
+    _expect_effects(model, pairs, given)
+    systems = {pair: _system(model, *pair, given) for pair in pairs}
+    return [(task, systems[pair]) for task, pair in trials]
 
 
-def _system(model: str, how: How, kind: str, given: Mapping[str, Any]) -> System:
+def _expect_effects(model: str, pairs: Iterable[tuple[str, How]], given: Mapping[str, Any]) -> None:
+    """Raise InputError unless what is evaluated can do each kind of task, and each option has an effect on one of them."""
+    taken: set[str] = set()
+    for kind, how in pairs:
+        expect_choice(how, [one for of, one in _TAKES if of == kind], f"what {model} is evaluated as, on {kind},")
+        taken |= {*_TAKES[kind, how]}
+    taken -= {"corpus"} if "place" in given else set()
+    taken -= set() if "segment_tokens" in given else {"stride", "aggregate"}
+    refuse_unused(given, taken, " and ".join(f"{how} on {kind}" for kind, how in pairs))
+
+
+def _system(model: str, kind: str, how: How, given: Mapping[str, Any]) -> System:
     """Return what is evaluated on tasks of a kind, with the options that have an effect there."""
-    expect_choice(how, [one for of, one in _TAKES if of == kind], f"what {model} is evaluated as, on {kind},")
 
     def use(*names: str) -> dict[str, Any]:
         return {_FIELDS.get(name, name): given[name] for name in names if name in given and name in _TAKES[kind, how]}
@@ -148,33 +159,10 @@ def _system(model: str, how: How, kind: str, given: Mapping[str, Any]) -> System
         bm25=use("k1", "b"),
         search=use(*_SEARCH),
         prompts=use(*_PROMPTS),
+        reading=reading_of(model, how, use(*_READING)),
         context=evidence.context_of(use("context").get("context")),
         **use("dtype", "run", "place", "depth", "chunk_words"),
     )
-
-
-def _with_reading(trials: Sequence[tuple[str, System]], given: Mapping[str, Any]) -> list[System]:
-    """Return the systems with what they read of texts. Raises InputError for an option that has no effect on any of them."""
-    taken: dict[How, set[str]] = {}
-    for kind, system in trials:
-        taken.setdefault(system.how, set()).update(_TAKES[kind, system.how])
-    used = set().union(*taken.values()) - ({"corpus"} if "place" in given else set())
-    used -= set() if "segment_tokens" in given else {"stride", "aggregate"}
-    refuse_unused(given, used, " and ".join(dict.fromkeys(f"{system.how} on {kind}" for kind, system in trials)))
-    readings = {}
-    for how in taken.keys() & {"embed", "rerank"}:
-        options = {name: given[name] for name in _READING if name in given and name in taken[how]}
-        readings[how] = reading_of(trials[0][1].model, how, options)
-    return [replace(system, reading=readings.get(system.how, system.reading)) for _, system in trials]
-
-
-def _evaluate_mteb(
-    model: str, tasks: Sequence[str], how: How | None, out: str | Path | None, given: Mapping[str, Any]
-) -> dict[str, Any]:
-    system = _system(model, kind_of(model, None) or how or "embed", "mteb", given)
-    (system,) = _with_reading([("mteb", system)], given)
-    with results_folder(out) as folder:
-        return {"version": VERSION, **mteb.measure(tasks, system, folder)}
 
 
 def _find_checkpoints(model: str) -> Mapping[int, Path]:
@@ -198,12 +186,9 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
 
 
 def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """Plot each metric over the steps, a panel for each task; without matplotlib, say so."""
-    try:
+    """Plot each metric over the steps, a panel for each task."""
+    with needing("plots need matplotlib", "lab"):
         from matplotlib.figure import Figure
-    except ImportError:
-        log.warning("note: matplotlib is not installed, so %s is not drawn; run `%s`", path, install_command("lab"))
-        return
     tasks = points[0]["results"]
     figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
     for place, (axis, task) in enumerate(zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)):

@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
 from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
-from runnel.lab.training.data import Texts, find_split, is_released, read_corpus, read_queries
+from runnel.lab.training.data import Texts, find_source, folder_of, is_released, read_corpus, read_queries
 from runnel.records import expect_choice, titled
 from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
 from runnel.text.tables import read_parquet
@@ -85,13 +85,12 @@ def is_evidence(path: Path) -> bool:
 
 def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
     """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or those of a file of qrels."""
-    folder = path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
-    qrels = (find(path, "qrels.tsv", "qrels.txt") or find_split(path, "test.tsv")) if path.is_dir() else path
-    stem = qrels.name
+    source, folder = find_source(path, corpus, queries, split="test.tsv"), folder_of(path)
+    stem = source.path.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         stem = stem.removesuffix(ending)
     name = stem if folder is None else folder.resolve().name if stem in ("test", "qrels") else f"{folder.resolve().name}-{stem}"
-    return TaskFiles(name, qrels, _text_file(folder, corpus, "corpus"), _text_file(folder, queries, "queries"))
+    return TaskFiles(name, source.path, cast(Path | None, source.corpus), source.queries)
 
 
 def read_task(source: TaskFiles) -> Task:
@@ -172,12 +171,6 @@ def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]
     return {name: match for match, name in names_in_index.items() if match != name}, missing
 
 
-def _text_file(folder: Path | None, given: str | None, kind: str) -> Path | None:
-    if given is not None:
-        return Path(given)
-    return None if folder is None else find(folder, f"{kind}.jsonl", f"{kind}.tsv")
-
-
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _DOCUMENTS, _QUERIES = 100, 50
 _GRASS = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
@@ -230,27 +223,16 @@ _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
 
 
-class _Judged(NamedTuple):
-    """A set of MS MARCO: its files, what is reported, and the number of judged queries in the papers."""
-
-    corpus: str
-    queries: str
-    qrels: str
-    metrics: tuple[str, str]
-    expected: int
-
-
+# Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged queries in the papers.
 _DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")  # TREC counts grade 1 of a passage as not relevant
+_LONG_DEV, _LONG_DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
 _MSMARCO = {
-    "passage-dev": _Judged("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
-    "passage-dl19": _Judged("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
-    "passage-dl20": _Judged("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
-}
-_DEV, _DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
-_MSMARCO |= {
-    "document-dev": _Judged("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _DEV, 5193),
-    "document-dl19": _Judged("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _DL, 43),
-    "document-dl20": _Judged("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _DL, 45),
+    "passage-dev": ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
+    "passage-dl19": ("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
+    "passage-dl20": ("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
+    "document-dev": ("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _LONG_DEV, 5193),
+    "document-dl19": ("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _LONG_DL, 43),
+    "document-dl20": ("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _LONG_DL, 45),
 }
 
 Row = tuple[str, dict[str, Any]]  # its place, and its values
@@ -330,11 +312,10 @@ def _ready(source: TaskFiles, metrics: tuple[str, ...] = METRICS) -> Set:
 
 def _msmarco(folder: Path) -> list[Set]:
     sets = []
-    for name, one in _MSMARCO.items():
-        corpus, queries, qrels = (find(folder, file) for file in (one.corpus, one.queries, one.qrels))
+    for name, (*texts, metrics, expected) in _MSMARCO.items():
+        corpus, queries, qrels = (find(folder, file) for file in texts)
         if corpus and queries and qrels:
-            source = TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, one.expected)
-            sets.append(_ready(source, one.metrics))
+            sets.append(_ready(TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, expected), metrics))
     return sets
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -13,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from runnel.commands.display import Meter, say
-from runnel.errors import EndpointError, counted
+from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
-from runnel.lab.replies import Replies, Stopped, Usage, costs, stored_replies
+from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
 from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources, Subsequence, check_language, refusal
 from runnel.lab.synthesis.strategies import Draft, Strategy
@@ -51,46 +50,42 @@ class Settings:
 class Synthesis:
     """One run over subsequences."""
 
-    replies: Replies
+    inquiry: Inquiry
     settings: Settings
     encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
     read: int = 0  # subsequences so far
     kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
     rejected: Counter[str] = field(default_factory=Counter)  # subsequences without an example, by reason
-    stopped: Stopped | None = None  # why the run ended early, if it did
-    failure: EndpointError | None = None  # the last one
 
     def rows(self, subsequences: Iterator[Subsequence], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences, until there are `limit`.
 
         A run that was interrupted, or stopped, yields the same rows when it is repeated.
         """
-        with ThreadPoolExecutor(self.settings.threads) as pool:
-            while self.stopped is None:
-                missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
-                wave = list(islice(subsequences, missing))
-                if not wave:
-                    return
-                refusals = [refusal(text.text, self.guard, self.settings.language) for text in wave]
-                for text, outcome in zip(wave, pool.map(self._outcome, wave, refusals), strict=True):
-                    self.read += not isinstance(outcome, Stopped)
-                    if isinstance(outcome, Draft):
-                        self.kept[text.length] += 1
-                        yield self._row(text, outcome)
-                    elif isinstance(outcome, Stopped):
-                        self.stopped = self.stopped or outcome
-                    else:
-                        self.rejected[outcome] += 1
+        while self.inquiry.stopped is None and (wave := self._wave(subsequences, limit)):
+            for (text, _), outcome in self.inquiry.run(self._outcome, wave):
+                self.read += 1
+                if isinstance(outcome, Draft):
+                    self.kept[text.length] += 1
+                    yield self._row(text, outcome)
+                else:
+                    self.rejected[outcome or "requests without a reply; repeat the command to ask again"] += 1
 
-    def cost(self, used: Usage) -> dict[str, float]:
+    def _wave(self, subsequences: Iterator[Subsequence], limit: int | None) -> list[tuple[Subsequence, str | None]]:
+        """Return the next subsequences, each with the reason not to ask about it, if there is one."""
+        missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
+        return [(text, refusal(text.text, self.guard, self.settings.language)) for text in islice(subsequences, missing)]
+
+    def cost(self, used: Mapping[str, int]) -> dict[str, float]:
         """Return the tokens of a million examples at the rate of this run; empty without an example."""
         if not (kept := self.kept.total()):
             return {}
-        return {"input_tokens": used.prompt_tokens * 1e6 / kept, "output_tokens": used.completion_tokens * 1e6 / kept}
+        return {"input_tokens": used["prompt_tokens"] * 1e6 / kept, "output_tokens": used["completion_tokens"] * 1e6 / kept}
 
-    def _outcome(self, text: Subsequence, refusal: str | None) -> Draft | str | Stopped:
-        """Return the example, the reason why there is none, or why it was not tried."""
+    def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
+        """Return the example, or the reason why there is none."""
+        text, refusal = item
         if refusal is not None:
             return refusal
         settings = self.settings
@@ -102,14 +97,9 @@ class Synthesis:
             return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
-        except Stopped as stopped:
-            return stopped
-        except EndpointError as error:
-            self.failure = error
-            return "requests that the endpoint did not answer; repeat the command to ask again"
 
     def _ask(self, messages: list[Message]) -> Reply:
-        return self.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)
+        return self.inquiry.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
         strategy, unit = self.settings.strategy, self.settings.unit
@@ -120,7 +110,7 @@ class Synthesis:
         row |= {"answer": draft.answer, "connection": draft.connection}
         row |= {"places": [list(text.span(place)) for place in draft.places], "distance": draft.distance}
         row |= {"strategy": strategy, "unit": unit, "source": text.source, "source_start": text.start, "length": text.length}
-        return row | {"tokens": text.tokens, "prompts": strategies.VERSION, "llm_model": self.replies.endpoint.model}
+        return row | {"tokens": text.tokens, "prompts": strategies.VERSION, "llm_model": self.inquiry.replies.endpoint.model}
 
 
 def synthesize(
@@ -144,15 +134,17 @@ def synthesize(
     with stored_replies(to, endpoint) as replies:
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, say)
-        synthesis = Synthesis(replies, settings, embedder.encode_document, guard)
+        inquiry = Inquiry(replies, settings.threads)
+        synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
         _write(synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit)
         report: dict[str, Any] = {**asdict(settings), "llm_model": endpoint.model, **_read_of(documents)}
         report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
         report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
-        report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": synthesis.stopped and str(synthesis.stopped)}
-        report |= {**costs(replies, used=strategies.VERSION), "per_million_examples": synthesis.cost(replies.used)}
+        report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": inquiry.stopped and str(inquiry.stopped)}
+        used = costs(replies, used=strategies.VERSION)["used"]
+        report |= {"used": used, "per_million_examples": synthesis.cost(used)}
     write_json(to / f"{settings.strategy}.json", report)
-    _report(report, limit, synthesis.failure)
+    _report(report, limit, inquiry.failure)
     return report
 
 

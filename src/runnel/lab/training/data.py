@@ -13,7 +13,7 @@ import unicodedata
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,8 +28,8 @@ from runnel.text.trec import read_qrels
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """Yield the documents of a corpus: a BEIR folder, jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
-    path = _in_folder(path, "corpus.jsonl", "corpus.tsv")
+    """Yield the documents of a corpus: jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
+    path = Path(path)
     first = next((line for _, line in read_lines(path)), "")
     kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
     if first.startswith("{"):
@@ -49,8 +49,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
 
 def read_queries(path: str | Path) -> dict[str, str]:
-    """Read queries as a mapping from id to text, from a BEIR folder or a file with the same rows as a corpus."""
-    path = _in_folder(path, "queries.jsonl", "queries.tsv")
+    """Read queries as a mapping from id to text, from a file with the same rows as a corpus."""
     return {name: query.text for name, query in by_id(read_corpus(path), f"the queries of {path}").items()}
 
 
@@ -100,16 +99,6 @@ class Texts:
         return match[0] if match else None
 
 
-def _in_folder(path: str | Path, *names: str) -> Path:
-    path = Path(path)
-    if not path.is_dir():
-        return path
-    file = find(path, *names)
-    if file is None:
-        raise ReadError(f"{path} has no {' or '.join(names)}; expected a BEIR folder or the file itself")
-    return file
-
-
 log = logging.getLogger("runnel")
 
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
@@ -120,18 +109,6 @@ _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "sc
 _ADVICE = "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has other formats)"
 
 
-class Raw(NamedTuple):
-    """An unchecked example from a file. `judged`: its texts come from judgments of documents by id."""
-
-    where: str
-    id: str
-    query: str
-    positives: list[str]
-    negatives: list[str]
-    judged: bool = False
-    instruction: str = ""
-
-
 class ExampleFiles(NamedTuple):
     """A file of examples and, if it holds ids, the files with their texts."""
 
@@ -140,16 +117,26 @@ class ExampleFiles(NamedTuple):
     queries: Path | None
 
 
-def find_source(path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None) -> ExampleFiles:
-    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder."""
+def find_source(
+    path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None, *, split: str = "train.tsv"
+) -> ExampleFiles:
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
+
+    Of several qrels, those with the name `split` are meant.
+    """
     path = Path(path)
+    folder = folder_of(path)
     if path.is_dir():
-        path = find_split(path, "train.tsv")
-    folder = path.parent.parent if path.parent.name == "qrels" else None
+        path = find(path, "qrels.tsv", "qrels.txt") or find_split(path, split)
     if folder is not None:
-        corpus = find(folder, "corpus.jsonl") if corpus is None else corpus
-        queries = find(folder, "queries.jsonl") if queries is None else queries
+        corpus = find(folder, "corpus.jsonl", "corpus.tsv") if corpus is None else corpus
+        queries = find(folder, "queries.jsonl", "queries.tsv") if queries is None else queries
     return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+
+
+def folder_of(path: Path) -> Path | None:
+    """Return the folder of a BEIR set, of which the path is the folder or one of its qrels; None for other files."""
+    return path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
 
 
 def qrels_of(folder: Path) -> list[Path]:
@@ -210,13 +197,14 @@ class _Roles(NamedTuple):
     instructions: list[str]
 
 
-def _columns(path: Path) -> Iterator[Raw]:
+def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
+    """Yield (place, triple that has not been checked) for each row."""
     roles: dict[tuple[str, ...], _Roles] = {}
     for where, row in read_named(path):
         names = tuple(row)
         if names not in roles:
             roles[names] = _roles(names, where)
-        yield _split(row, roles[names], where)
+        yield where, _split(row, roles[names], where)
 
 
 def _roles(names: tuple[str, ...], where: str) -> _Roles:
@@ -233,7 +221,7 @@ def _roles(names: tuple[str, ...], where: str) -> _Roles:
     return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
 
 
-def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
+def _split(row: dict[str, Any], roles: _Roles, where: str) -> Triple:
     query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
     name, filled = str(row.get("id", row.get("query_id", ""))), [name for name in roles.instructions if row.get(name)]
     labels: Any = [0] * len(documents) if roles.labels is None else row[roles.labels]
@@ -247,10 +235,10 @@ def _split(row: dict[str, Any], roles: _Roles, where: str) -> Raw:
     instruction = text_of(row, filled[0], where) if filled else ""
     if roles.labels is None:
         negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
-        return Raw(where, name, query, documents, negatives, instruction=instruction)
+        return Triple(query, tuple(documents), tuple(negatives), name, instruction)
     pairs = list(zip(documents, labels, strict=True))
-    positives, negatives = ([d for d, label in pairs if (label > 0) is yes] for yes in (True, False))
-    return Raw(where, name, query, positives, negatives, instruction=instruction)
+    positive, negative = (tuple(d for d, label in pairs if (label > 0) is yes) for yes in (True, False))
+    return Triple(query, positive, negative, name, instruction)
 
 
 def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -279,7 +267,8 @@ def expect_texts(qrels: Path, files: Mapping[str, object]) -> None:
         raise InputError(f"{qrels} has ids instead of texts; also give {' and '.join(missing)}")
 
 
-def _judged(source: ExampleFiles) -> Iterator[Raw]:
+def _judged(source: ExampleFiles) -> Iterator[tuple[str, Triple]]:
+    """Yield (place, triple that has not been checked) for each query of qrels."""
     expect_texts(source.path, {"corpus": source.corpus, "queries": source.queries})
     queries = read_queries(str(source.queries))
     log.info("reading the corpus of %s", source.path)
@@ -291,8 +280,8 @@ def _judged(source: ExampleFiles) -> Iterator[Raw]:
         if name not in queries or unknown is not None:
             what = f"document {unknown!r} is not in the corpus" if name in queries else f"it is not in {source.queries}"
             raise InputError(f"{where}: {what}; give the queries and the corpus of this file")
-        positives, negatives = ([str(by_name[d]) for d, grade in grades.items() if (grade > 0) is yes] for yes in (True, False))
-        yield Raw(where, name, queries[name], positives, negatives, True)
+        positive, negative = (tuple(str(by_name[d]) for d, n in grades.items() if (n > 0) is yes) for yes in (True, False))
+        yield where, Triple(queries[name], positive, negative, name)
 
 
 LICENSE = "CC-BY-NC"
@@ -364,8 +353,9 @@ def read_triples(
     reported = dropped is not None
     dropped = dropped or Dropped()
     source = find_source(path, corpus, queries)
-    for raw in _judged(source) if _are_qrels(source.path) else _columns(source.path):
-        triple = _triple(raw, dropped)
+    judged = _are_qrels(source.path)
+    for where, given in _judged(source) if judged else _columns(source.path):
+        triple = _checked(given, where, dropped, judged=judged)
         if triple is not None:
             dropped.kept += 1
             yield triple
@@ -423,31 +413,32 @@ def read_evidence(
         log.warning("%s: %s", path, dropped)
 
 
-def _triple(raw: Raw, dropped: Dropped) -> Triple | None:
-    positives = _texts(raw.positives, "empty positive texts", raw.where, dropped)
-    negatives = _texts(raw.negatives, "empty negative texts", raw.where, dropped)
+def _checked(triple: Triple, where: str, dropped: Dropped, *, judged: bool) -> Triple | None:
+    """Return the triple without empty and repeated texts; None if it cannot be used. `judged`: it is of documents by id."""
+    positives = _texts(triple.positives, "empty positive texts", where, dropped)
+    negatives = _texts(triple.negatives, "empty negative texts", where, dropped)
     both = set(positives) & set(negatives)
-    if both and not raw.judged:
+    if both and not judged:
         raise InputError(
-            f"{raw.where}: a document is both positive and negative for the query {raw.query[:60]!r}: {min(both)[:60]!r}; "
+            f"{where}: a document is both positive and negative for the query {triple.query[:60]!r}: {min(both)[:60]!r}; "
             "remove one of the two"
         )
     for _ in both:  # copies of one text under several ids are common in corpora
-        dropped.add("negative texts that are a positive's under another id", raw.where)
+        dropped.add("negative texts that are a positive's under another id", where)
     negatives = [text for text in negatives if text not in both]
-    if not raw.query.strip():
+    if not triple.query.strip():
         reason = "examples with an empty query"
     elif not positives:
         reason = "examples without a positive"
-    elif raw.negatives and not negatives:
+    elif triple.negatives and not negatives:
         reason = "examples without any of their negatives"
     else:
-        return Triple(raw.query, tuple(positives), tuple(negatives), raw.id, raw.instruction)
-    dropped.add(reason, raw.where)
+        return replace(triple, positives=tuple(positives), negatives=tuple(negatives))
+    dropped.add(reason, where)
     return None
 
 
-def _texts(texts: list[str], reason: str, where: str, dropped: Dropped) -> list[str]:
+def _texts(texts: Sequence[str], reason: str, where: str, dropped: Dropped) -> list[str]:
     for text in texts:
         if not text.strip():
             dropped.add(reason, where)

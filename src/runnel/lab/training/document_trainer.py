@@ -149,6 +149,8 @@ class DocumentTrainer(Watched, Trainer):
     The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights.
     """
 
+    model: Any  # the module
+
     def __init__(
         self,
         module: nn.Module,
@@ -176,7 +178,6 @@ class DocumentTrainer(Watched, Trainer):
         return self._loader(self.train_dataset, shuffle=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        """Return this process's batches, in one order, of `eval_dataset` or the Trainer's."""
         return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
@@ -186,8 +187,7 @@ class DocumentTrainer(Watched, Trainer):
             data.lengths, self._max_tokens, seed=args.seed, shuffle=shuffle, max_rows=self._max_rows,
             world=args.world_size, rank=args.process_index,
         )  # fmt: skip
-        workers = {name: getattr(args, f"dataloader_{name}") for name in ("num_workers", "persistent_workers", "prefetch_factor")}
-        return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data), **workers)
+        return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
@@ -224,13 +224,11 @@ class DocumentTrainer(Watched, Trainer):
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
         """Return the mean loss, and the mean recall of the documents that have an answer."""
-        model = self.model
-        assert model is not None
-        model.eval()
+        self.model.eval()
         sums = torch.zeros(4 + len(self.top_k), dtype=torch.float64, device=self.args.device)
         for batch in dataloader:
             with torch.no_grad():
-                losses, scores = model(batch["items"])
+                losses, scores = self.model(batch["items"])
             for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
                 found = self.recalls(score, item)
                 counts = [1.0, self.weight(item), float(loss), float(found is not None)]
@@ -361,7 +359,6 @@ class PackedTrainer(DocumentTrainer):
         """Average the gradients over devices: DDP does so only in the first backward pass after its forward pass."""
         if self.args.world_size == 1 or not self.accelerator.sync_gradients:
             return
-        assert self.model is not None
         for parameter in self.model.parameters():
             if parameter.requires_grad:
                 parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
@@ -388,10 +385,8 @@ class PackedTrainer(DocumentTrainer):
             load_adapter(self.runnel_model, resume_from_checkpoint)
             return
         path = Path(resume_from_checkpoint) / "model.safetensors"
-        module = model or self.model
-        assert module is not None
         try:
-            module.load_state_dict(load_file(path))
+            (model or self.model).load_state_dict(load_file(path))
         except RuntimeError as error:
             raise CheckpointError(
                 f"{resume_from_checkpoint} is a checkpoint of another model than the one to be trained "
@@ -436,7 +431,6 @@ class SentenceModule(ModelModule):
         return torch.stack(losses), scores
 
     def pieces(self, items: Sequence[Item]) -> Iterator[Tensor]:
-        """Yield the loss of the sentences that end in each part; see the base."""
         device = self.backbone.device
         first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
         labels = torch.cat([_labels(item, device) for item in items])

@@ -125,7 +125,6 @@ class GeneratorModule(ModelModule):
         return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
 
     def pieces(self, items: Sequence[Completion]) -> Iterator[Tensor]:
-        """Yield the loss of the tokens in each part; see the base."""
         readings = begin(self.model, [item.request for item in items])
         done = [0] * len(items)
         for number, _ in enumerate(steps(self.model, readings, self.long), 1):
@@ -157,5 +156,4 @@ class GeneratorTrainer(PackedTrainer):
     module = GeneratorModule
 
     def weight(self, item: Completion) -> int:
-        """Return the number of tokens of the reply: each token weighs the same."""
         return len(item.targets)

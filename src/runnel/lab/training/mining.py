@@ -54,48 +54,44 @@ def search_by(ranker: Ranker) -> Search:
     return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
 
 
-def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, *, k1: float = K1, b: float = B) -> Ranker:
-    """Return a ranker by Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
+def bm25_scorer(texts: Iterable[str], *, k1: float = K1, b: float = B) -> Callable[[str], np.ndarray]:
+    """Return a function from a query to the score of each text (n,) float32, 0 without a common word.
 
-    Documents that share no word with the query are not returned. Ties go to the earlier row.
+    It is Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
     """
     index = bm25().BM25(k1=k1, b=b)
+    tokens = numbered_words(texts)
+    if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
+        raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
+    index.index(tokens, show_progress=False)
+    count = len(tokens.ids)
+
+    def score(query: str) -> np.ndarray:
+        (words,) = words_of([query])
+        return index.get_scores(words) if words else np.zeros(count, np.float32)
+
+    return score
+
+
+def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, **bm25: float) -> Ranker:
+    """Return a ranker by `bm25_scorer`. Documents that share no word with the query are left out; ties go to the earlier row."""
 
     def texts() -> Iterator[str]:
         for done, document in enumerate(corpus, start=1):
             yield document.text
             progress(done, len(corpus))
 
-    tokens = numbered_words(texts())
-    if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
-        raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
-    index.index(tokens, show_progress=False)
-    del tokens
+    score = bm25_scorer(texts(), **bm25)
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         ranked = []
-        for words in words_of(queries):
-            scores = index.get_scores(words) if words else np.zeros(len(corpus), dtype=np.float32)
+        for scores in map(score, queries):
             best = top(scores, depth)
             best = best[scores[best] > 0]
             ranked.append((best, scores[best]))
         return ranked
 
     return rank
-
-
-def bm25_scorer(texts: Iterable[str], **bm25: Any) -> Callable[[str], np.ndarray]:
-    """Return a function from a query to the BM25 score of each text (n,) float32, 0 without a common word."""
-    corpus = Texts(Document(str(row), text) for row, text in enumerate(texts))
-    rank = bm25_ranker(corpus, **bm25)
-
-    def score(query: str) -> np.ndarray:
-        ((rows, found),) = rank([query], len(corpus))
-        scores = np.zeros(len(corpus), np.float32)
-        scores[rows] = found
-        return scores
-
-    return score
 
 
 def dense_ranker(
@@ -205,12 +201,11 @@ def mine(
     triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
 ) -> Iterator[Draw]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
-    assert judge is not None or not mining.needs_scores
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
         draws = [Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
-        if mining.needs_scores and judge is not None:
+        if judge is not None and mining.needs_scores:
             _fill_judged(draws, mining, judge)
         else:
             for draw in draws:

@@ -6,17 +6,16 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from runnel.errors import NumericalError, install_command
+from runnel.errors import NumericalError
 from runnel.files import replacing
 from runnel.request import Progress
 
@@ -48,13 +47,6 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
             yield step, path
         else:
             log.warning("%s is incomplete (its %s is missing or damaged) and is skipped", path, STATE)
-
-
-def _show_nothing(label: str, *, unit: str) -> AbstractContextManager[Progress]:
-    return nullcontext(lambda done, total: None)
-
-
-open_meter: Callable[..., AbstractContextManager[Progress]] = _show_nothing  # the command line sets its own
 
 
 @dataclass
@@ -89,14 +81,14 @@ class Watch:
 
 
 class Watched:
-    """A mixin for Trainers that counts and logs tokens, records rows and checks the loss of each batch, if `watch` is set."""
+    """A mixin for Trainers that counts and logs tokens, records rows, checks the loss of each batch, and prints nothing."""
 
-    watch: Watch | None = None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.watch = Watch()
+        super().__init__(*args, **kwargs)
+        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # it prints every log on stdout
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        if self.watch is None:
-            step: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-            return step
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
         self.watch.tokens += sum(int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask"))
@@ -112,7 +104,7 @@ class Watched:
         return samples
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        if self.watch is not None and "loss" in logs:
+        if "loss" in logs:
             logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
         super().log(logs, start_time)  # type: ignore[misc]
 
@@ -125,15 +117,12 @@ class Watched:
 class Recorder(TrainerCallback):
     """A callback that checks gradients, shows progress, and draws loss.png in the run folder with each checkpoint."""
 
-    def __init__(self, folder: Path, watch: Watch) -> None:
-        self._folder, self._watch, self._shown = folder, watch, ExitStack()
-        self._show: Progress | None = None
+    def __init__(self, folder: Path, watch: Watch, show: Progress) -> None:
+        self._folder, self._watch, self._show = folder, watch, show
 
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""
         self._watch.begin(logged_steps(state.log_history), args.world_size)
-        if state.is_world_process_zero:
-            self._show = self._shown.enter_context(open_meter("training", unit="steps"))
 
     def on_pre_optimizer_step(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
@@ -141,15 +130,11 @@ class Recorder(TrainerCallback):
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._watch.rows.clear()
-        if self._show is not None:
-            self._show(state.global_step, state.max_steps)
+        self._show(state.global_step, state.max_steps)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             draw(logged_steps(state.log_history), self._folder / CURVE)
-
-    def close(self) -> None:
-        self._shown.close()
 
 
 def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -158,12 +143,9 @@ def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Plot loss and learning rate by step as a PNG; without matplotlib, log that instead."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        log.info("matplotlib is not installed, so %s is not drawn; run `%s`", path.name, install_command("lab"))
-        return
+    """Plot loss and learning rate by step as a PNG."""
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot()
     steps = [row["step"] for row in rows]

@@ -10,12 +10,9 @@ A recipe may also have [sizes.NAME], with the differences for a model of that si
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import math
 import tomllib
-import types
-import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +157,16 @@ class Recipe:
     evaluation: EvaluationTable = EvaluationTable()
 
 
+_TABLES: dict[str, type[Any]] = {
+    "model": ModelTable,
+    "data": DataTable,
+    "train": TrainTable,
+    "long": LongTable,
+    "lora": LoraTable,
+    "search": SearchTable,
+    "evaluation": EvaluationTable,
+}
+
 SHIPPED = Path(__file__).parent / "recipes"
 
 
@@ -206,10 +213,10 @@ def parse(content: Mapping[str, Any], place: str) -> Recipe:
 
 
 def write(recipe: Recipe, path: Path) -> None:
-    """Write a recipe as TOML, from which `read` returns an equal recipe."""
-    lines: list[str] = []
-    _lines(recipe, "", lines, recipe.job)
-    files.write(path, "\n".join(lines) + "\n")
+    """Write a recipe as TOML, from which `read` returns an equal recipe; the keys are those of --set."""
+    unused = _unused(recipe.job)
+    values = _flat(dataclasses.asdict(recipe))
+    files.write(path, "".join(f"{key} = {_toml(value)}\n" for key, value in values if value is not None and key not in unused))
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
@@ -245,61 +252,39 @@ def _change(change: str, job: Job) -> dict[str, Any]:
         value = text.strip()  # an unquoted string
     table, dot, name = key.rpartition(".")
     if not dot:
-        every = {name: f"{table}.{name}" for table, fields in _tables().items() for name in fields}
-        expect_choice(key, every, "the key of --set KEY=VALUE")
-        places = [f"{table}.{key}" for table, fields in _tables().items() if key in fields and job in _jobs(fields[key])]
-        if len(places) > 1:
-            expect_choice(key, places, "the key of --set, which several tables have,")
-        table, _, name = (places or [every[key]])[0].rpartition(".")
+        settings = [(f"{table}.{field.name}", field) for table, kind in _TABLES.items() for field in dataclasses.fields(kind)]
+        places = {place: field for place, field in settings if field.name == key}
+        expect_choice(key, {field.name for _, field in settings}, "the key of --set KEY=VALUE")
+        used = [place for place, field in places.items() if job in _jobs(field)] or [*places]
+        if len(used) > 1:
+            expect_choice(key, used, "the key of --set, which several tables have,")
+        table, _, name = used[0].rpartition(".")
     return {table: {name: value}}
-
-
-def _tables() -> dict[str, dict[str, dataclasses.Field[Any]]]:
-    tables = {}
-    for field in dataclasses.fields(Recipe):
-        kind = _inner(_hints(Recipe)[field.name])
-        if dataclasses.is_dataclass(kind):
-            tables[field.name] = {f.name: f for f in dataclasses.fields(kind)}
-    return tables
 
 
 def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
     return field.metadata.get("jobs", JOBS)
 
 
+def _unused(job: Job) -> set[str]:
+    """Return the keys of the settings that a job does not use."""
+    tables = _TABLES | {"data.sets": DataSet}
+    return {f"{table}.{one.name}" for table, kind in tables.items() for one in dataclasses.fields(kind) if job not in _jobs(one)}
+
+
 def build(content: Mapping[str, Any], place: str) -> Recipe:
     """Return the recipe made from a TOML table, with only settings that its job uses. `place` names it in messages."""
     expect_choice(content.get("job"), JOBS, f"{place}: job")
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
-    if unused := list(_unused(Recipe, content, recipe.job)):
+    sets = ({"data": {"sets": one}} for one in content.get("data", {}).get("sets", ()))
+    given = {key for table in (content, *sets) for key, _ in _flat(table)}
+    if unused := sorted(given & _unused(recipe.job)):
         raise InputError(f"{place}: the job {recipe.job!r} does not use {', '.join(unused)}; remove it")
     return recipe
 
 
-def _unused(table: Any, content: Mapping[str, Any], job: Job) -> Iterator[str]:
-    for field in dataclasses.fields(table):
-        value, kind = content.get(field.name), _inner(_hints(table)[field.name])
-        if value is not None and job not in _jobs(field):
-            yield field.name
-        for part in value if isinstance(value, list) else [value]:
-            if isinstance(part, Mapping):
-                yield from _unused(typing.get_args(kind)[0] if isinstance(value, list) else kind, part, job)
-
-
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
-
-
 _FROM_ZERO = ("data.negatives", "data.held_out", "train.seed")  # other whole numbers begin at 1
 _ABOVE_ZERO = ("train.learning_rate", "train.epochs", "train.temperature", "search.learning_rates")
-
-
-def _inner(hint: Any) -> Any:
-    """Return X for X | None."""
-    if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        return next(part for part in typing.get_args(hint) if part is not types.NoneType)
-    return hint
 
 
 def _check(recipe: Recipe, path: str) -> None:
@@ -330,26 +315,12 @@ def _check(recipe: Recipe, path: str) -> None:
         raise InputError(f"{path}: {message}")
 
 
-def _lines(table: Any, name: str, lines: list[str], job: Job) -> None:
-    """Append the lines of a table, values first, then tables; skip None and settings that the job does not use."""
-    later: list[tuple[str, Any]] = []
-    for field in dataclasses.fields(table):
-        value = getattr(table, field.name)
-        if value is None or job not in _jobs(field):
-            continue
-        if dataclasses.is_dataclass(value) or (field.name == "sets" and value):
-            later.append((f"{name}.{field.name}".lstrip("."), value))
-        else:
-            lines.append(f"{field.name} = {_toml(value)}")
-    for place, value in later:
-        for item in value if isinstance(value, tuple) else (value,):
-            lines += ["", f"[[{place}]]" if isinstance(value, tuple) else f"[{place}]"]
-            _lines(item, place, lines, job)
-
-
 def _toml(value: Any) -> str:
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        between = ",\n  " if any(isinstance(one, dict) for one in value) else ", "
+        return "[" + between.join(map(_toml, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one) + "}"
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 

@@ -14,7 +14,7 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.backbones.library import Library
+from runnel.commands.display import Meter
 from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes, tables
@@ -34,7 +35,7 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import AveragedTrainer, SentenceTrainer
 from runnel.lab.training.forward import finished
 from runnel.lab.training.generator import CompletionData, read_exchanges
-from runnel.lab.training.progress import Recorder, Watch, find_whole_checkpoint, logged_steps
+from runnel.lab.training.progress import Recorder, find_whole_checkpoint, logged_steps
 from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
@@ -328,9 +329,7 @@ def _begin(folder: Path, recipe: Recipe) -> None:
 
 
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
-    watch = Watch()
-    recorder = Recorder(folder, watch)
-    trainer = make_trainer(model, recipe, data.train, data.held_out, folder, watch)
+    trainer = make_trainer(model, recipe, data.train, data.held_out, folder)
     if trainer.is_fsdp_enabled and (recipe.lora is not None or not isinstance(trainer, SentenceTrainer)):
         raise InputError(
             f"weights of the job {recipe.job!r}, or of adapters, cannot be saved after FSDP has sharded them over devices; use "
@@ -339,16 +338,15 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     before = {}
     if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already
         before = {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
-    for callback in [recorder, *(tensorboard(folder) if trainer.is_world_process_zero() else [])]:
-        trainer.add_callback(callback)
     last = find_whole_checkpoint(folder / "checkpoints")
     if last is not None:
         log.info("resuming from %s", last)
-    try:
+    first = trainer.is_world_process_zero()
+    with Meter("training", unit="steps") if first else nullcontext(lambda done, total: None) as show:
+        for callback in [Recorder(folder, trainer.watch, show), *([tensorboard(folder)] if first else [])]:
+            trainer.add_callback(callback)
         trainer.train(resume_from_checkpoint=str(last) if last else None)
-    finally:
-        recorder.close()
-    figures = watch.figures(trainer.args.world_size)
+    figures = trainer.watch.figures(trainer.args.world_size)
     _require_steps(trainer, recipe, data)
     if isinstance(trainer, AveragedTrainer):
         trainer.finish(data.aside)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +26,14 @@ from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicates
 from sentence_transformers.cross_encoder.losses import ListNetLoss
 from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
 from torch.nn.utils.rnn import pad_sequence
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import TrainerCallback, TrainingArguments
+from transformers.integrations.integration_utils import TensorBoardCallback
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
 from runnel.lab.training.document_trainer import SentenceTrainer
 from runnel.lab.training.generator import GeneratorTrainer
-from runnel.lab.training.progress import Watch, Watched
+from runnel.lab.training.progress import Watched
 from runnel.lab.training.recipes import DataTable, Recipe
 from runnel.lab.training.vectors import LayerTrainer, VectorTrainer
 from runnel.models.adapters import load_adapter
@@ -70,22 +70,10 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
     pass
 
 
-def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path, watch: Watch) -> Trainer:
+def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
     """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
-    if recipe.job == "embed":
-        trainer = _embedder_trainer(model, recipe, train, held_out, folder)
-    elif recipe.job == "rerank":
-        trainer = _reranker_trainer(model, recipe, train, held_out, folder, watch)
-    else:
-        trainer = _document_trainer(model, recipe, train, held_out, folder)
-    return watched(trainer, watch)
-
-
-def watched(trainer: Any, watch: Watch) -> Any:
-    """Let a Trainer count and check what it does, and print nothing."""
-    trainer.watch = watch
-    trainer.remove_callback(PrinterCallback)  # it prints every log on stdout
-    return trainer
+    made = {"embed": _embedder_trainer, "rerank": _reranker_trainer}.get(recipe.job, _document_trainer)
+    return made(model, recipe, train, held_out, folder)
 
 
 def _document_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
@@ -129,24 +117,22 @@ def _embedder_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out:
     return _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
 
 
-def _reranker_trainer(
-    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path, watch: Watch
-) -> Any:
+def _reranker_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path) -> Any:
     """Make a Trainer for rows of `tables`. Only documents are cut."""
     settings = arguments(recipe, folder) | sizes_of(recipe)
     args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
+    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
+    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
+    trainer.data_collator = RowNames(trainer.data_collator)
     counted = encoder.preprocess
 
     def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
         features: dict[str, Any] = counted(*inputs, **options)
-        watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ())) if encoder.training else 0
+        trainer.watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ())) if encoder.training else 0
         return features
 
     encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
-    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
-    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
-    trainer.data_collator = RowNames(trainer.data_collator)
     return trainer
 
 
@@ -180,15 +166,11 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
     }
 
 
-def tensorboard(folder: Path) -> list[TrainerCallback]:
-    """Return a callback that writes metrics for TensorBoard, if it is installed."""
-    if not find_spec("tensorboard"):
-        return []
-    from transformers.integrations.integration_utils import TensorBoardCallback
-
+def tensorboard(folder: Path) -> TrainerCallback:
+    """Return a callback that writes metrics for TensorBoard."""
     callback = TensorBoardCallback()
     callback.logging_dir = str(folder / "tensorboard")
-    return [callback]
+    return callback
 
 
 def long(recipe: Recipe) -> Long:
@@ -237,8 +219,7 @@ class RowNames:
 
 def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
     """Return a sampler without repeated texts in a batch, where they would be their own negatives; "row" does not count."""
-    sampler: DefaultBatchSampler = NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
-    return sampler
+    return NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
 
 
 def sizes_of(recipe: Recipe) -> dict[str, Any]:

@@ -11,12 +11,12 @@ T  tokens of a document   Q  questions about it        F  features of a sentence
 from __future__ import annotations
 
 import copy
-import functools
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +28,8 @@ from torch.utils.data import Dataset
 
 from runnel.backbones.encoder.layout import lay_out
 from runnel.backbones.encoder.model import Encoder
+from runnel.commands.display import Meter
 from runnel.files import digest, sweep, write
-from runnel.lab.training import progress
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
@@ -153,7 +153,6 @@ class VectorTrainer(AveragedTrainer):
 
     def calibrate(self, aside: VectorData | None) -> None:
         """Calibrate the head on documents that were not trained on; without any it keeps what was learned with the weights."""
-        assert isinstance(self.model, VectorModule)
         head = self.model.head
         with torch.no_grad():
             head.calibration.copy_(self.model.chance)
@@ -202,23 +201,11 @@ class ReadQuestion:
     evidence: tuple[tuple[int, int], ...]  # sentences [first, last) of those with a token
 
 
-class ReadDocuments:
-    """Documents that have been read: a file for each in `folder`, named by a digest of its text, and the texts in memory."""
-
-    def __init__(self, scorer: VectorScorer, folder: Path, texts: Mapping[str, str]) -> None:
-        self.scorer, self._folder, self._texts = scorer, folder, texts
-        self.load = functools.lru_cache(_LOADED)(self._load)
-
-    def _load(self, document: str) -> SentenceVectors:
-        data = (self._folder / document).read_bytes()
-        return SentenceVectors.from_bytes(data, self._texts[document])
-
-
 class VectorData(Dataset[tuple[str, VectorItem]]):
     """Questions about documents that have been read; an item is made on access."""
 
-    def __init__(self, documents: ReadDocuments, questions: Sequence[ReadQuestion]) -> None:
-        self.documents, self.questions = documents, list(questions)
+    def __init__(self, scorer: VectorScorer, load: Callable[[str], SentenceVectors], questions: Sequence[ReadQuestion]) -> None:
+        self.scorer, self.load, self.questions = scorer, load, list(questions)
         self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)  # batches have equally many questions
 
     def __len__(self) -> int:
@@ -226,8 +213,8 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
 
     def __getitem__(self, index: int) -> tuple[str, VectorItem]:
         question = self.questions[index]
-        document = self.documents.load(question.document)
-        _, vectors, features = self.documents.scorer.inputs(question.query, document)
+        document = self.load(question.document)
+        _, vectors, features = self.scorer.inputs(question.query, document)
         return question.name, make_vector_item(question.query.vector, vectors, features, question.evidence, len(document.ids))
 
 
@@ -247,17 +234,21 @@ def read_vector_data(
         log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
     if write:
         _read(scorer, texts, folder)
-    documents = ReadDocuments(scorer, folder, texts)
+
+    @lru_cache(_LOADED)
+    def load(document: str) -> SentenceVectors:
+        return SentenceVectors.from_bytes((folder / document).read_bytes(), texts[document])
+
     queries = scorer.read_queries(example.query for _, example in keyed)
     questions = [
-        _question(number, key, example, query, documents.load(key))
+        _question(number, key, example, query, load(key))
         for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
     ]
     train, held, aside = split_documents(questions, held_out)
     expect_left(train, f"{len(keyed)} examples", held_out)
     log.info("%d questions to train on, %d held out, %d for the calibration", len(train), len(held), len(aside))
-    parts = [[*part, *ask_elsewhere(part)] for part in (train, aside)]
-    return VectorData(documents, parts[0]), VectorData(documents, held) if held else None, VectorData(documents, parts[1])
+    made = partial(VectorData, scorer, load)
+    return made([*train, *ask_elsewhere(train)]), made(held) if held else None, made([*aside, *ask_elsewhere(aside)])
 
 
 def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
@@ -266,7 +257,7 @@ def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
     sweep(folder)
     wanted = {key: text for key, text in texts.items() if not (folder / key).exists()}
     done, total = 0, sum(map(len, wanted.values()))
-    with progress.open_meter("reading documents", unit="characters") as show:
+    with Meter("reading documents", unit="characters") as show:
         for key, read in zip(wanted, scorer.remember(wanted.values()), strict=True):
             write(folder / key, read.to_bytes())
             done += len(read.text)
@@ -329,7 +320,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
     """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access."""
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
-        self._documents, self._model = read[0].documents, model
+        self._scorer, self._load, self._model = read[0].scorer, read[0].load, model
         by_document: dict[str, list[ReadQuestion]] = {}
         for question in itertools.chain.from_iterable(part.questions for part in read):
             if question.evidence:
@@ -342,8 +333,8 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
 
     def __getitem__(self, index: int) -> tuple[str, LayerItem]:
         group = self._groups[index]
-        document = self._documents.load(group[0].document)
-        inputs = [self._documents.scorer.inputs(question.query, document) for question in group]
+        document = self._load(group[0].document)
+        inputs = [self._scorer.inputs(question.query, document) for question in group]
         full, vectors, _ = inputs[0]
         row = self._lay_out(document.ids, document.bounds)
         item = LayerItem(
@@ -418,6 +409,5 @@ class LayerTrainer(AveragedTrainer):
         super().__init__(module, module.layers, *data, top_k=top_k)
 
     def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
-        """Return the mean over the questions of `span_recalls`."""
         found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
         return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]

@@ -8,10 +8,11 @@ from helpers.exams import follow, mill_set
 from helpers.stub_endpoint import serve
 
 from runnel.generation.endpoint import Endpoint
-from runnel.lab.evaluation.evidence import by_bm25
-from runnel.lab.evaluation.qa.examination import Exam, Material, by_retrieval, by_windows, join
+from runnel.lab.evaluation.evidence import by_parts
+from runnel.lab.evaluation.qa.examination import Exam, by_retrieval, by_windows, join
 from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
+from runnel.lab.training.mining import bm25_scorer
 from runnel.models.base import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
@@ -37,7 +38,7 @@ def test_excerpts_are_in_document_order_with_their_gaps_marked(spans, text):
 
 
 TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
-BM25 = by_bm25(0.9, 0.4)
+BM25 = by_parts(bm25_scorer)
 
 
 @pytest.fixture
@@ -46,16 +47,16 @@ def stub():
         yield one
 
 
-def found(data, choose, way="excerpts"):
+def found(data, choose):
     pairs = [(one, data.documents[one.document]) for one in data.questions]
-    return [Material(one, len(document.text), choose(one.question, document), way) for one, document in pairs]
+    return [(one, len(document.text), choose(one.question, document)) for one, document in pairs]
 
 
-def examine(stub, folder, data, read, *, threads=1):
+def examine(stub, folder, data, read, way="excerpts"):
     endpoint = Endpoint(stub.url, "stub", retries=1, timeout_s=0.5)
     with Replies(endpoint, folder / "replies") as replies:
-        inquiry = Inquiry(replies, threads)
-        return list(Exam(inquiry, endpoint).outcomes(data, read)), inquiry
+        inquiry = Inquiry(replies, threads=1)
+        return list(Exam(inquiry, endpoint, way).outcomes(data, read)), inquiry
 
 
 def retrieved(data, top_k=3):
@@ -68,9 +69,9 @@ def prompts(stub):
 
 def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_windows(TOKENIZER, 150, 75), way="whole")
-    parts = len(read[0].parts)
-    outcomes, _ = examine(stub, tmp_path, data, read)
+    read = found(data, by_windows(TOKENIZER, 150, 75))
+    parts = len(read[0][2])
+    outcomes, _ = examine(stub, tmp_path, data, read, "whole")
     assert all(one.correct for one in outcomes) and parts == 4
     sent = prompts(stub)
     windows = [prompt for prompt in sent if "The document, or a part of it:" in prompt]
@@ -85,9 +86,9 @@ def test_whole_documents_are_read_in_windows_and_the_answers_combined(stub, tmp_
 
 def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
     data = mill_set(documents=1, wheels=8)
-    read = found(data, by_windows(TOKENIZER, 150, 75), way="copied")
-    parts = len(read[0].parts)
-    outcomes, inquiry = examine(stub, tmp_path, data, read)
+    read = found(data, by_windows(TOKENIZER, 150, 75))
+    parts = len(read[0][2])
+    outcomes, inquiry = examine(stub, tmp_path, data, read, "copied")
     assert all(one.correct for one in outcomes) and not inquiry.notes
     kinds = [("word for word" in prompt, "Sentences of the document" in prompt) for prompt in prompts(stub)]
     assert parts > 2 and kinds.count((True, False)) == 8 * parts and kinds.count((False, True)) == 8
@@ -98,8 +99,8 @@ def test_a_language_model_copies_what_it_then_reads(stub, tmp_path):
 
 def test_the_budget_of_excerpts_of_which_the_best_come_first():
     data = mill_set(documents=1)
-    for one in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
-        text = " ".join(data.documents["d0"].text[a:b] for a, b in one.parts[0])
+    for _, _, (part,) in found(data, by_retrieval(BM25, 10, 25, TOKENIZER)):
+        text = " ".join(data.documents["d0"].text[a:b] for a, b in part)
         assert 9 <= len(TOKENIZER.encode(text)) <= 25
     sentences = ((0, 2), (2, 4), (4, 6), (6, 8))
     score = lambda question, document, units: (np.array(units), np.array([0.0, 1.0, 1.0, 2.0]))  # noqa: E731
@@ -128,13 +129,18 @@ def test_multiple_choice_has_its_own_judge_and_no_f1(stub, tmp_path, how):
 
 def test_what_cannot_be_read_is_counted_and_not_guessed(stub, tmp_path):
     data = mill_set(documents=1, wheels=5)
-    judged = iter(["They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
+    first, *others = data.questions
+    data = replace(data, questions=(replace(first, answers=("scarlet", *first.answers)), *others))
+    judged = iter(["DECISION: NO", "They agree.", "DECISION: YES/NO", "DECISION: NO", "DECISION: YES"])
     answers = iter(["ANSWER: red", "red", "ANSWER: ", "ANSWER: red", "ANSWER: red"])
     stub.rule = lambda messages: next(judged if "Candidate's answer:" in messages[-1]["content"] else answers)
     outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data))
-    assert [(one.answer, one.correct) for one in outcomes] == [
-        ("red", None), ("red", None), (None, False), ("red", False), ("red", True),
-    ]  # fmt: skip
+    assert [(one.answer, one.correct, one.f1) for one in outcomes[:3]] == [
+        ("red", None, 1.0),
+        ("red", None, 0.0),
+        (None, False, 0.0),
+    ]
+    assert [(one.answer, one.correct) for one in outcomes[3:]] == [("red", False), ("red", True)]
     assert dict(inquiry.notes) == {
         "judgments without YES or NO": 2,
         "replies without ANSWER:, which are judged whole": 1,

@@ -102,26 +102,17 @@ def test_token_f1(answer, truth, value):
     assert judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
 
 
-def test_any_yes_counts_and_unreadable_verdicts_are_no_answer():
-    blank = outcome("q", answered=False)
-    assert blank.values() == {} and blank.judged("a", [None], None).values() == {}
-    for verdicts, correct in (([False, True, None], True), ([False, None], None), ([False, False], False), ([], False)):
-        assert blank.judged("a", verdicts, 0.5).correct is correct
-    assert blank.judged("a", [True], 0.5).values() == {"accuracy": 1.0, "F1": 0.5}
-    assert blank.wrong(multiple_choice=False).values() == {"accuracy": 0.0, "F1": 0.0}
-    assert blank.wrong(multiple_choice=True).values() == {"accuracy": 0.0}
-
-
 def test_means():
     open_question = outcome("5", answered=False)
+    assert open_question.values() == {} and outcome("6", True, f1=0.5).values() == {"accuracy": 1.0, "F1": 0.5}
     found = [outcome("1", True, f1=1.0), outcome("2", False, f1=0.5), outcome("3", True), outcome("4"), open_question]
     scores = judging.group("all", found)
     assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
     empty = judging.group("all", [open_question])
-    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets({"a": [open_question]})["accuracy"] is None
-    sets = {"long": [outcome(str(n), True, f1=0.2) for n in range(9)], "short": [outcome("1", False)]}
+    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets([[open_question]])["accuracy"] is None
+    sets = [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
     means = judging.mean_of_sets(sets)
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
 
@@ -144,4 +135,4 @@ def test_categories_and_lengths():
         ("4,001 to 8,000 tokens", 1, 1.0),
         ("over 256,000 tokens", 1, 1.0),
     ]
-    assert judging.by_length([]) == []
+    assert judging.summarize([])["by_length"] == []

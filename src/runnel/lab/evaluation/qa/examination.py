@@ -49,14 +49,8 @@ Way = Literal["excerpts", "whole", "copied"]
 copies the sentences that matter from each window, and reads these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Material:
-    """What a language model is to read for a question."""
-
-    question: QaQuestion
-    tokens: int  # of the whole document
-    parts: Parts
-    way: Way
+Material = tuple[QaQuestion, int, Parts]
+"""A question, the tokens of its document, and what a language model is to read for it."""
 
 
 def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
@@ -199,7 +193,7 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     settings = {**setup.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
     rows = resumed_rows(out, settings, load)
     pairs = zip(data.questions, rows, strict=True)
-    return [Material(question, row["tokens"], row["parts"], setup.way) for question, row in pairs]
+    return [(question, row["tokens"], row["parts"]) for question, row in pairs]
 
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
@@ -211,25 +205,26 @@ class Exam:
 
     inquiry: Inquiry
     judge: LanguageModelClient
+    way: Way = "excerpts"
     answer_tokens: int = 2000  # the most of a reply with an answer
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
-        """Yield the outcome of each question, in order."""
-        for one, outcome in self.inquiry.run(partial(self._outcome, data), materials):
-            yield outcome or Outcome(one.question.id, one.question.category, one.tokens)
+        for (question, tokens, _), outcome in self.inquiry.run(partial(self._outcome, data), materials):
+            yield outcome or Outcome(question.id, question.category, tokens)
 
     def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
-        question, document = material.question, data.documents[material.question.document].text
+        question, tokens, parts = material
+        document = data.documents[question.document].text
         multiple_choice = data.multiple_choice or bool(question.choices)
-        outcome = Outcome(question.id, question.category, material.tokens)
-        texts = [join(document, part) for part in material.parts]
-        if material.way == "copied":
+        outcome = Outcome(question.id, question.category, tokens)
+        texts = [join(document, part) for part in parts]
+        if self.way == "copied":
             lines = self._copies(question.question, texts, notes)
             outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
-        answer = self._answer(texts, material, notes)
+        answer = self._answer(texts, question, notes)
         if answer is None:
-            return outcome.wrong(multiple_choice)
-        verdicts = []
+            return replace(outcome, answered=True, correct=False, f1=None if multiple_choice else 0.0)
+        verdicts: list[bool | None] = []
         for truth in question.answers:
             asked = judging.ask_judgment(question.question, truth, answer, multiple_choice=multiple_choice)
             reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
@@ -238,11 +233,11 @@ class Exam:
                 cut = reply.finish == "length"
                 notes.append("judgments cut at their limit of tokens" if cut else "judgments without YES or NO")
         f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in question.answers)
-        return outcome.judged(answer, verdicts, f1)
+        correct = True if True in verdicts else None if None in verdicts else False
+        return replace(outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
 
-    def _answer(self, texts: list[str], material: Material, notes: list[str]) -> str | None:
-        question, kind = material.question, material.question.answer_type
-        excerpts = material.way != "whole"
+    def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
+        kind, excerpts = question.answer_type, self.way != "whole"
         prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
         replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
@@ -302,7 +297,7 @@ def examine(
     labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
-        exam = Exam(Inquiry(replies, threads), judge, answer_tokens)
+        exam = Exam(Inquiry(replies, threads), judge, setup.way, answer_tokens)
         data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
         results = _examine(exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}")
         report = _save_all(results, exam, setup.settings, Path(out), labeled)
@@ -345,9 +340,9 @@ def _save_all(
         values = {outcome.question: outcome.values() for outcome in outcomes}
         sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **judging.summarize(outcomes)}, values, folder))
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    report = {"version": VERSION, **settings_used, "all": judging.group("all", points)}
-    report |= {"mean_of_sets": judging.mean_of_sets({name: outcomes for name, (_, outcomes) in results.items()})}
-    report |= {"by_category": judging.by_category(points), "by_length": judging.by_length(points), "sets": sets}
+    whole = judging.summarize(points)
+    report = {"version": VERSION, **settings_used, "by_category": whole.pop("by_category"), "by_length": whole.pop("by_length")}
+    report |= {"all": whole, "mean_of_sets": judging.mean_of_sets([outcomes for _, outcomes in results.values()]), "sets": sets}
     report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
     report["cost"] = costs(exam.inquiry.replies, copies=judging.COPIES, answers=judging.ANSWERS, judgments=judging.JUDGMENTS)
     write_json(folder / "qa.json", report)
@@ -371,8 +366,8 @@ def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
         say(f"note: {unreadable:,} questions have no verdict that can be read; they are in no share of right answers")
     for note, count in inquiry.notes.most_common():
         say(f"note: {count:,} {note}")
-    if inquiry.replies.used.estimated:
-        say(f"note: the endpoint did not count the tokens of {inquiry.replies.used.estimated:,} replies; they are estimated")
+    if estimated := sum(used["estimated"] for used in report["cost"].values()):
+        say(f"note: the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
     if inquiry.failure is not None:
         say(f"note: the last failure of an endpoint: {inquiry.failure}")
     if inquiry.stopped is not None:

@@ -11,7 +11,7 @@ import re
 import string
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -158,17 +158,7 @@ class Outcome:
     f1: float | None = None  # None for multiple-choice questions and those not answered
     evidence: tuple[tuple[int, int], ...] = ()  # characters that the language model copied before it answered
 
-    def judged(self, answer: str, verdicts: Sequence[Verdict], f1: float | None) -> Outcome:
-        """Return the outcome of an answer with its verdicts."""
-        correct = True if True in verdicts else None if None in verdicts else False
-        return replace(self, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
-
-    def wrong(self, multiple_choice: bool) -> Outcome:
-        """Return the outcome of a question to which the language model wrote no answer."""
-        return replace(self, answered=True, correct=False, f1=None if multiple_choice else 0.0)
-
     def values(self) -> dict[str, float]:
-        """Return the scores that the question has."""
         scores = {"accuracy": self.correct, "F1": self.f1}
         return {name: float(score) for name, score in scores.items() if score is not None}
 
@@ -189,8 +179,16 @@ def token_f1(answer: str, truth: str) -> float:
 
 
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the scores of a set, with those of its categories and of documents of several lengths."""
-    return group("all", outcomes) | {"by_category": by_category(outcomes), "by_length": by_length(outcomes)}
+    """Return the scores of some questions, with those of each category and of documents of several lengths in tokens.
+
+    Questions without a category are in none.
+    """
+    categories = sorted({one.category for one in outcomes if one.category is not None})
+    by_category = {name: [one for one in outcomes if one.category == name] for name in categories}
+    lengths = ranges(LENGTHS, "tokens")
+    by_length = {name: some for name, of in lengths.items() if (some := [one for one in outcomes if one.tokens in of])}
+    parts: dict[str, Mapping[Any, Sequence[Outcome]]] = {"by_category": by_category, "by_length": by_length}
+    return group("all", outcomes) | {key: [group(name, some) for name, some in part.items()] for key, part in parts.items()}
 
 
 def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
@@ -208,16 +206,13 @@ def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return counts | means | {"F1": float(np.mean(f1)) if f1 else None}
 
 
-def mean_of_sets(sets: Mapping[str, Sequence[Outcome]]) -> dict[str, Any]:
+def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
     """Return the means over sets, each set alike; those without a score are left out of that score."""
-    groups = [group(name, outcomes) for name, outcomes in sets.items()]
-    judged = [[one.correct for one in outcomes if one.correct is not None] for outcomes in sets.values()]
-    low, high = interval(list(filter(None, judged))) if any(judged) else (None, None)
-    means = {}
-    for name in ("accuracy", "F1"):
-        values = [scores[name] for scores in groups if scores[name] is not None]
-        means[name] = float(np.mean(values)) if values else None
-    return {"sets": len(sets), "low": low, "high": high, **means}
+    judged = list(filter(None, ([one.correct for one in outcomes if one.correct is not None] for outcomes in sets)))
+    f1 = list(filter(None, ([one.f1 for one in outcomes if one.f1 is not None] for outcomes in sets)))
+    low, high = interval(judged) if judged else (None, None)
+    accuracy, mean_f1 = (float(np.mean([np.mean(one) for one in scores])) if scores else None for scores in (judged, f1))
+    return {"sets": len(sets), "low": low, "high": high, "accuracy": accuracy, "F1": mean_f1}
 
 
 def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, float]:
@@ -226,15 +221,3 @@ def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, floa
     drawn = np.mean([rng.binomial(len(one), np.mean(one), _RESAMPLED) / len(one) for one in sets], axis=0)
     low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
     return low, high
-
-
-def by_category(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the scores of each category; questions without one are in none."""
-    categories = dict.fromkeys(one.category for one in outcomes if one.category is not None)
-    return [group(name, [one for one in outcomes if one.category == name]) for name in sorted(categories)]
-
-
-def by_length(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
-    """Return the scores of questions about documents of several lengths in tokens."""
-    groups = {name: [one for one in outcomes if one.tokens in lengths] for name, lengths in ranges(LENGTHS, "tokens").items()}
-    return [group(name, some) for name, some in groups.items() if some]
