@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -47,30 +45,6 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
     filled = cu.diff() > 0
     rows, places = torch.nonzero(filled).flatten(), cu[1:][filled] - 1
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
-
-
-def over_time(
-    step: Callable[..., tuple[Tensor, ...]],
-    cu: Tensor,
-    y: Tensor,
-    shapes: Sequence[tuple[int, ...]],
-    state: Sequence[Tensor] | None,
-) -> tuple[Tensor, ...]:
-    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype, and the states (S, *shape).
-
-    `step` maps a token and the states before it to its row of y and the states after it; `state` None: zeros.
-    """
-    dtype, rows = accumulation_dtype(y), []
-    start = [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes] if state is None else state
-    ends = [[part[:0].to(dtype)] for part in start]
-    for s, (first, last) in enumerate(pairwise(cu.tolist())):
-        states: Sequence[Tensor] = [part[s].to(dtype) for part in start]
-        for t in range(first, last):
-            row, *states = step(t, *states)
-            rows.append(row)
-        for end, part in zip(ends, states, strict=True):
-            end.append(part[None])
-    return (torch.stack(rows) if rows else y.new_zeros(y.shape)).to(y.dtype), *(torch.cat(end) for end in ends)
 
 
 class Chunks(NamedTuple):

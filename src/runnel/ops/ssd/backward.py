@@ -20,7 +20,7 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.chunks import Shares
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, as_f32, fast_exp, rounded_for
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, FlatRows, Number, as_f32, fast_exp, read_rows, rounded_for
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, UPPER, multiply
@@ -74,14 +74,7 @@ def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int,
     """Read u, log and dy of one chunk of one head; return the number of rows with holes."""
     rows = round_up(size, TILE_ROWS)
     read_steps(inputs, h, t, size, rows, P, m.u, m.log)
-    gradient = m.gradient
-    for j in range(size):
-        at = (t + j) * dy.distance + h * P
-        source = dy.line[at : at + P]
-        for p in range(P):
-            gradient[j, p] = as_f32(source[p])
-    for j in range(size, rows):
-        gradient[j] = np.float32(0.0)
+    read_rows(dy.line, dy.distance, t, size, rows, h * P, P, m.gradient)
     return rows
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, prange
 
-from runnel.ops.numba_math import PARALLEL, Array, FlatRows, as_f32, rounded_for
+from runnel.ops.numba_math import PARALLEL, Array, FlatRows, read_rows, rounded_for
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import multiply
@@ -49,12 +49,9 @@ def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs
             keys[k, g] = np.float32(0.0)
             queries[k, g] = np.float32(0.0)
             turned[:] = np.float32(0.0)
+            read_rows(b_line, b_row, start[k], size[k], size[k], g * width, width, keys[k, g])
+            read_rows(c_line, c_row, start[k], size[k], size[k], g * width, width, queries[k, g])
             for j in range(size[k]):
-                b_at, c_at = (start[k] + j) * b_row + g * width, (start[k] + j) * c_row + g * width
-                key, query = b_line[b_at : b_at + width], c_line[c_at : c_at + width]
-                for n in range(width):
-                    keys[k, g, j, n] = as_f32(key[n])
-                    queries[k, g, j, n] = as_f32(query[n])
                 for n in range(width):
                     turned[n, j] = keys[k, g, j, n]
             multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))
