@@ -6,20 +6,105 @@
 Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns, which is also what the
 matrix products take and give. `reads` and `writes` (S,) name the pool row where each sequence's state is (-1: start from
 zero) and the row its end state goes to (-1: not wanted). Call them inside `numba_math.parallel()`.
+
+A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states and its rates A log2(e) have
+shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B, then C.
 """
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 import numpy as np
 from numba import njit, prange
+from numba.extending import overload
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array
-from runnel.ops.selective_scan.tiles import advance, advance4, softplus
-from runnel.ops.simd import LANES, address, ceil_div, load, shift, silu, store
-from runnel.ops.simd_tile import transpose
+from runnel.ops.chunk_tiles import load_state, store_state
+from runnel.ops.numba_math import ATANH, PARALLEL, SERIAL, Array, Pointer, Vector, count_workers
+from runnel.ops.simd import EXACT, LANES, address, ceil_div, elementwise, exp2, f32x16, load, shift, silu, splat, store
 
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
+
+
+def _define(symbol: Any, function: Any) -> None:
+    @overload(symbol, strict=False)
+    def implementation(left: Any, right: Any) -> Any:
+        if left is f32x16 and right is f32x16:
+            return lambda left, right: function(left, right)
+        return None
+
+
+_define(operator.add, elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=EXACT)))
+_define(operator.sub, elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=EXACT)))
+_define(operator.mul, elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=EXACT)))
+_define(operator.truediv, elementwise(2, lambda builder, a, b: builder.fdiv(a, b, flags=EXACT)))
+# max(a, b) and min(a, b). If `a` is NaN the comparison is false and `a` is kept.
+at_least = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
+at_most = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
+
+_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
+LOG2_E = np.float32(1.4426950408889634)
+_A1, _A2, _A3, _A4 = (np.float32(c) for c in ATANH[1:])
+
+
+@njit(inline="always")
+def softplus(x: Vector) -> Any:
+    """Return log(1 + exp(x)), relative error below 1e-6."""
+    v = x * splat(LOG2_E)
+    e = exp2(at_most(v, splat(_ZERO) - v))
+    s = e / (splat(_TWO) + e)  # log(1 + e) = 2 atanh(s)
+    q = s * s
+    p = (((splat(_A4) * q + splat(_A3)) * q + splat(_A2)) * q + splat(_A1)) * q + splat(_ONE)
+    return at_least(x, splat(_ZERO)) + splat(_TWO) * s * p
+
+
+def tiles_per_item(sequences: int, tiles: int) -> int:
+    """Return the number of tiles per work item.
+
+    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states fit the first-level
+    cache. Fewer if there would be less than two items per core.
+    """
+    return max(1, min(16, sequences * tiles // (2 * count_workers())))
+
+
+@njit(inline="always")
+def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
+    """Move one tile over one token.
+
+    Args:
+        states, rates: of the tile; states are updated.
+        coefficients: the token's row.
+        d, u, y: dt, dt x and the output so far.
+
+    Returns:
+        y with C h added.
+    """
+    for n in range(N):
+        h = exp2(load(rates, n * LANES) * d) * load(states, n * LANES) + u * splat(coefficients[n])
+        store(states, n * LANES, h)
+        y = y + h * splat(coefficients[N + n])
+    return y
+
+
+@njit(inline="always")
+def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any) -> Any:
+    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four dependency chains overlap."""
+    (d0, d1, d2, d3), (u0, u1, u2, u3), (y0, y1, y2, y3) = d, u, y
+    for n in range(N):
+        rate = load(rates, n * LANES)
+        h = load(states, n * LANES)
+        h = exp2(rate * d0) * h + u0 * splat(coefficients[n])
+        y0 = y0 + h * splat(coefficients[N + n])
+        h = exp2(rate * d1) * h + u1 * splat(coefficients[2 * N + n])
+        y1 = y1 + h * splat(coefficients[3 * N + n])
+        h = exp2(rate * d2) * h + u2 * splat(coefficients[4 * N + n])
+        y2 = y2 + h * splat(coefficients[5 * N + n])
+        h = exp2(rate * d3) * h + u3 * splat(coefficients[6 * N + n])
+        y3 = y3 + h * splat(coefficients[7 * N + n])
+        store(states, n * LANES, h)
+    return y0, y1, y2, y3
 
 
 @njit(**PARALLEL)
@@ -48,19 +133,8 @@ def conv_silu(
         for t in range(cu[s], cu[s + 1], _TOKENS):
             tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
             history(here, stride, width, width, t - cu[s], back, old, known, address(past))
-            convolve(
-                here,
-                stride,
-                width,
-                width,
-                tokens,
-                address(past),
-                own_weights,
-                channels,
-                taps,
-                shift(target, t * channels),
-                channels,
-            )
+            result = shift(target, t * channels)
+            convolve(here, stride, width, width, tokens, address(past), own_weights, channels, taps, result, channels)
         if writes[s] >= 0:
             new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
             keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
@@ -76,7 +150,7 @@ def gated_scan(
     Args:
         x, dt: (T, Di) fp32 or bf16; dt before bias and softplus.
         dt_bias, skip: (Di,) fp32; skip is D.
-        rates: (G, N, 16) fp32, from `tiles.rate_tiles(A)`.
+        rates: (G, N, 16) fp32, A log2(e).
         coefficients: (T, 2N) fp32, B and C.
         projection: (T, W) with z in the Di columns from `column` on, dtype of x.
         pool: (R, L, Di, N) fp32; rows `writes` are updated.
@@ -85,42 +159,19 @@ def gated_scan(
         group: tiles of a work item.
     """
     S, G, N = len(reads), rates.shape[0], rates.shape[1]
-    for item in prange(S * ((G + group - 1) // group)):
+    for item in prange(S * ceil_div(G, group)):
         s, first = item % S, item // S * group
         last = min(G, first + group)
         states = np.zeros((last - first, N, LANES), np.float32)
+        size, row = (last - first) * LANES, pool.shape[2] * N
         if reads[s] >= 0:
-            _read_tiles(pool[reads[s], layer], first, states)
+            old = shift(address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N)
+            load_state(old, size, N, N, LANES, address(states))
         tiles = first, last, G
         _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
         if writes[s] >= 0:
-            _write_tiles(states, first, pool[writes[s], layer])
-
-
-@njit(**SERIAL)
-def _read_tiles(row: Array, first: int, states: Array) -> None:
-    """Channels of `row` (Di, N) from tile `first` on -> states (tiles, N, 16)."""
-    N = states.shape[1]
-    whole = N - N % LANES
-    for g in range(states.shape[0]):
-        for n in range(0, whole, LANES):
-            transpose(shift(address(row), (first + g) * LANES * N + n), N, shift(address(states), (g * N + n) * LANES), LANES)
-        for n in range(whole, N):
-            for c in range(LANES):
-                states[g, n, c] = row[(first + g) * LANES + c, n]
-
-
-@njit(**SERIAL)
-def _write_tiles(states: Array, first: int, row: Array) -> None:
-    """Inverse of `_read_tiles`."""
-    N = states.shape[1]
-    whole = N - N % LANES
-    for g in range(states.shape[0]):
-        for n in range(0, whole, LANES):
-            transpose(shift(address(states), (g * N + n) * LANES), LANES, shift(address(row), (first + g) * LANES * N + n), N)
-        for n in range(whole, N):
-            for c in range(LANES):
-                row[(first + g) * LANES + c, n] = states[g, n, c]
+            new = shift(address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N)
+            store_state(address(states), size, N, N, LANES, new)
 
 
 @njit(**SERIAL)
