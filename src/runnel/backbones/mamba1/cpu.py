@@ -76,7 +76,7 @@ class Mamba1Cpu(CpuStep):
     def _block(self, layer: MixerLayer[Mamba1Mixer]) -> _Block:
         mixer = layer.mixer
         taps = float_array(mixer.conv1d.weight.squeeze(1).t())
-        rates = -np.exp(float_array(mixer.A_log)) * kernels.LOG2_E
+        rates = -np.exp(float_array(mixer.A_log)) * np.float32(kernels.LOG2_E)
         return _Block(
             norm=float_array(layer.norm.weight),
             in_proj=Product(mixer.in_proj),

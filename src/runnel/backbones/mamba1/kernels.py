@@ -13,51 +13,48 @@ shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B, then C.
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
 from numba import njit, prange
-from numba.extending import overload
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, store_state
-from runnel.ops.numba_math import ATANH, PARALLEL, SERIAL, Array, Pointer, Vector, count_workers
-from runnel.ops.simd import EXACT, LANES, address, ceil_div, elementwise, exp2, f32x16, load, shift, silu, splat, store
+from runnel.ops.numba_math import ATANH, PARALLEL, SERIAL, Array, Pointer, Vector, build_constant, count_workers
+from runnel.ops.simd import (
+    LANES,
+    VF32,
+    add,
+    address,
+    build_exp2,
+    build_polynomial,
+    ceil_div,
+    elementwise,
+    exp2,
+    fma,
+    load,
+    mul,
+    shift,
+    silu,
+    splat,
+    store,
+)
 
+LOG2_E = 1.4426950408889634
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
 
 
-def _define(symbol: Any, function: Any) -> None:
-    @overload(symbol, strict=False)
-    def implementation(left: Any, right: Any) -> Any:
-        if left is f32x16 and right is f32x16:
-            return lambda left, right: function(left, right)
-        return None
+def _build_softplus(builder: Any, x: Any) -> Any:
+    zero, two = build_constant(VF32, 0.0), build_constant(VF32, 2.0)
+    v = builder.fmul(x, build_constant(VF32, LOG2_E))
+    negative = builder.fsub(zero, v)
+    e = build_exp2(builder, builder.select(builder.fcmp_ordered(">", v, negative), negative, v))  # NaN stays NaN
+    s = builder.fdiv(e, builder.fadd(two, e))  # log(1 + e) = 2 atanh(s)
+    p = builder.fmul(builder.fmul(two, s), build_polynomial(builder, builder.fmul(s, s), ATANH[::-1]))
+    return builder.fadd(builder.select(builder.fcmp_ordered("<", x, zero), zero, x), p)
 
 
-_define(operator.add, elementwise(2, lambda builder, a, b: builder.fadd(a, b, flags=EXACT)))
-_define(operator.sub, elementwise(2, lambda builder, a, b: builder.fsub(a, b, flags=EXACT)))
-_define(operator.mul, elementwise(2, lambda builder, a, b: builder.fmul(a, b, flags=EXACT)))
-_define(operator.truediv, elementwise(2, lambda builder, a, b: builder.fdiv(a, b, flags=EXACT)))
-# max(a, b) and min(a, b). If `a` is NaN the comparison is false and `a` is kept.
-at_least = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered("<", a, b), b, a))
-at_most = elementwise(2, lambda builder, a, b: builder.select(builder.fcmp_ordered(">", a, b), b, a))
-
-_ZERO, _ONE, _TWO = np.float32(0.0), np.float32(1.0), np.float32(2.0)
-LOG2_E = np.float32(1.4426950408889634)
-_A1, _A2, _A3, _A4 = (np.float32(c) for c in ATANH[1:])
-
-
-@njit(inline="always")
-def softplus(x: Vector) -> Any:
-    """Return log(1 + exp(x)), relative error below 1e-6."""
-    v = x * splat(LOG2_E)
-    e = exp2(at_most(v, splat(_ZERO) - v))
-    s = e / (splat(_TWO) + e)  # log(1 + e) = 2 atanh(s)
-    q = s * s
-    p = (((splat(_A4) * q + splat(_A3)) * q + splat(_A2)) * q + splat(_A1)) * q + splat(_ONE)
-    return at_least(x, splat(_ZERO)) + splat(_TWO) * s * p
+softplus = elementwise(1, _build_softplus, "log(1 + exp(x)), relative error below 1e-6 for x > -12")
 
 
 def tiles_per_item(sequences: int, tiles: int) -> int:
@@ -82,9 +79,9 @@ def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: V
         y with C h added.
     """
     for n in range(N):
-        h = exp2(load(rates, n * LANES) * d) * load(states, n * LANES) + u * splat(coefficients[n])
+        h = fma(exp2(mul(load(rates, n * LANES), d)), load(states, n * LANES), mul(u, splat(coefficients[n])))
         store(states, n * LANES, h)
-        y = y + h * splat(coefficients[N + n])
+        y = fma(h, splat(coefficients[N + n]), y)
     return y
 
 
@@ -95,14 +92,14 @@ def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: 
     for n in range(N):
         rate = load(rates, n * LANES)
         h = load(states, n * LANES)
-        h = exp2(rate * d0) * h + u0 * splat(coefficients[n])
-        y0 = y0 + h * splat(coefficients[N + n])
-        h = exp2(rate * d1) * h + u1 * splat(coefficients[2 * N + n])
-        y1 = y1 + h * splat(coefficients[3 * N + n])
-        h = exp2(rate * d2) * h + u2 * splat(coefficients[4 * N + n])
-        y2 = y2 + h * splat(coefficients[5 * N + n])
-        h = exp2(rate * d3) * h + u3 * splat(coefficients[6 * N + n])
-        y3 = y3 + h * splat(coefficients[7 * N + n])
+        h = fma(exp2(mul(rate, d0)), h, mul(u0, splat(coefficients[n])))
+        y0 = fma(h, splat(coefficients[N + n]), y0)
+        h = fma(exp2(mul(rate, d1)), h, mul(u1, splat(coefficients[2 * N + n])))
+        y1 = fma(h, splat(coefficients[3 * N + n]), y1)
+        h = fma(exp2(mul(rate, d2)), h, mul(u2, splat(coefficients[4 * N + n])))
+        y2 = fma(h, splat(coefficients[5 * N + n]), y2)
+        h = fma(exp2(mul(rate, d3)), h, mul(u3, splat(coefficients[6 * N + n])))
+        y3 = fma(h, splat(coefficients[7 * N + n]), y3)
         store(states, n * LANES, h)
     return y0, y1, y2, y3
 
@@ -190,18 +187,19 @@ def _scan_item(
             states_, rates_ = shift(h, (g - first) * N * LANES), shift(rate, g * N * LANES)
             i, z = t * width + g * LANES, t * wide + column + g * LANES
             D, bias, row = load(address(skip), g * LANES), load(address(dt_bias), g * LANES), shift(bc, t * 2 * N)
-            d0, x0 = softplus(load(dt_, i) + bias), load(x_, i)
+            d0, x0 = softplus(add(load(dt_, i), bias)), load(x_, i)
             if four:
                 j, k, m = i + width, i + 2 * width, i + 3 * width
-                d1, x1 = softplus(load(dt_, j) + bias), load(x_, j)
-                d2, x2 = softplus(load(dt_, k) + bias), load(x_, k)
-                d3, x3 = softplus(load(dt_, m) + bias), load(x_, m)
-                d, u, y = (d0, d1, d2, d3), (d0 * x0, d1 * x1, d2 * x2, d3 * x3), (D * x0, D * x1, D * x2, D * x3)
-                y0, y1, y2, y3 = advance4(states_, rates_, row, N, d, u, y)
-                store(out_, i, y0 * silu(load(gate, z)))
-                store(out_, j, y1 * silu(load(gate, z + wide)))
-                store(out_, k, y2 * silu(load(gate, z + 2 * wide)))
-                store(out_, m, y3 * silu(load(gate, z + 3 * wide)))
+                d1, x1 = softplus(add(load(dt_, j), bias)), load(x_, j)
+                d2, x2 = softplus(add(load(dt_, k), bias)), load(x_, k)
+                d3, x3 = softplus(add(load(dt_, m), bias)), load(x_, m)
+                u, y = (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3)), (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3))
+                y0, y1, y2, y3 = advance4(states_, rates_, row, N, (d0, d1, d2, d3), u, y)
+                store(out_, i, mul(y0, silu(load(gate, z))))
+                store(out_, j, mul(y1, silu(load(gate, z + wide))))
+                store(out_, k, mul(y2, silu(load(gate, z + 2 * wide))))
+                store(out_, m, mul(y3, silu(load(gate, z + 3 * wide))))
             else:
-                store(out_, i, advance(states_, rates_, row, N, d0, d0 * x0, D * x0) * silu(load(gate, z)))
+                y0 = advance(states_, rates_, row, N, d0, mul(d0, x0), mul(D, x0))
+                store(out_, i, mul(y0, silu(load(gate, z))))
         t += 4 if four else 1
