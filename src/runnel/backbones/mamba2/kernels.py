@@ -67,10 +67,6 @@ class Shape(NamedTuple):
     dt_min: float
     dt_max: float
 
-    @property
-    def inner(self) -> int:
-        return self.heads * self.head_size
-
 
 class Weights(NamedTuple):
     """fp32 weights of one block."""

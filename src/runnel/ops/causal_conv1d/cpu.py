@@ -209,13 +209,9 @@ def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, out: Gradients) -> 
         _channels_back(inputs, dy, dend, channel, count, out, m)
 
 
-def causal_conv1d_cpu(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
-    """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
-    out: tuple[Tensor, Tensor] = _Convolution.apply(x, weight, bias, cu, state)
-    return out
-
-
 class _Convolution(torch.autograd.Function):
+    """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
@@ -245,6 +241,9 @@ class _Convolution(torch.autograd.Function):
             dx, dtaps.t().to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None,
             None if state is None else dstate.to(state.dtype),
         )  # fmt: skip
+
+
+causal_conv1d_cpu = _Convolution.apply
 
 
 def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> Inputs:

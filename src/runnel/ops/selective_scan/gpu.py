@@ -222,15 +222,9 @@ def backward(
         tl.store(dA + at_sequence, d_rates, mask=mask)
 
 
-def selective_scan_gpu(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """See `runnel.ops.selective_scan`; cu (S+1,) int64 on the CPU."""
-    out: tuple[Tensor, Tensor] = _Scan.apply(x, dt, A, B, C, D, cu, state)
-    return out
-
-
 class _Scan(torch.autograd.Function):
+    """See `runnel.ops.selective_scan`; cu (S+1,) int64 on the CPU."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
@@ -280,6 +274,9 @@ class _Scan(torch.autograd.Function):
         dD = None if D is None else (dy.float() * x.float()).sum(0).to(D.dtype)
         dA, dB, dC = dA.sum(0).to(A.dtype), dB.to(B.dtype), dC.to(C.dtype)
         return dx, ddt, dA, dB, dC, dD, None, None if state is None else dstate.to(state.dtype)
+
+
+selective_scan_gpu = _Scan.apply
 
 
 def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[Any, ...], dict[str, int]]:

@@ -445,15 +445,9 @@ def scan_back(
                 _head(inputs, dy, grid, chunks, s, h, keep, state, dend, of_share, m)
 
 
-def ssd_cpu(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
-    out: tuple[Tensor, Tensor] = _SSD.apply(x, dt, A, B, C, D, cu, state)
-    return out
-
-
 class _SSD(torch.autograd.Function):
+    """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
+
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
@@ -500,6 +494,9 @@ class _SSD(torch.autograd.Function):
             dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
             None if state is None else dstate.to(state.dtype),
         )  # fmt: skip
+
+
+ssd_cpu = _SSD.apply
 
 
 def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None) -> Inputs:
