@@ -87,7 +87,7 @@ class _TorchBackward(torch.autograd.Function):
             outputs = ctx.path(*leaves)
         used = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
         if used:
-            torch.autograd.backward(*zip(*used, strict=True))
+            torch.autograd.backward([y for y, _ in used], [g for _, g in used])
         return None, None, *(leaf.grad for leaf in leaves)
 
 

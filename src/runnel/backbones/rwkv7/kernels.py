@@ -226,11 +226,10 @@ def norm_token(residual: Pointer, added: Pointer, width: int, w: ShiftWeights, e
 
 
 @njit(**SERIAL)
-def copy(source: Pointer, source_row: int, rows: int, width: int, out: Pointer, out_row: int) -> None:
-    """Rows of fp32, source_row and out_row numbers apart."""
-    for i in range(rows):
-        for c in range(0, width, LANES):
-            store_up_to(out, i * out_row + c, load_up_to(source, i * source_row + c, width - c), width - c)
+def copy(source: Pointer, width: int, out: Pointer) -> None:
+    """One row of fp32."""
+    for c in range(0, width, LANES):
+        store_up_to(out, c, load_up_to(source, c, width - c), width - c)
 
 
 @njit(**SERIAL)
@@ -241,7 +240,7 @@ def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> Non
     for c in range(0, width, LANES):
         store(before, c, load_up_to(old, c, width - c) if read_row >= 0 else splat(ZERO))
     if write_row >= 0 and p.cu_seqlens[s + 1] == p.cu_seqlens[s]:
-        copy(before, 0, 1, width, shift(address(pool), (write_row * pool.shape[1] + layer) * width), 0)
+        copy(before, width, shift(address(pool), (write_row * pool.shape[1] + layer) * width))
 
 
 @njit(**SERIAL)
@@ -434,7 +433,9 @@ def _mix_head(
         for i in range(0, size * size, LANES):
             store(state, i, splat(ZERO))
     if read_row >= 0:
-        copy(shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n), n, n, n, state, size)
+        old = shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        for i in range(n):
+            copy(shift(old, i * n), n, shift(state, i * size))
     for t in range(begin, end, BLOCK):
         count, at = min(BLOCK, end - t), t * stride + h * n
         _raise(shift(address(x.low), t * x.low.shape[1]), x.low.shape[1], count, n, low_rank, h, tiles.up)
@@ -442,7 +443,9 @@ def _mix_head(
         advance(state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out)
         _finish(out, scales, t, count, s, w, h, tiles)
     if write_row >= 0:
-        copy(state, size, n, n, shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n), n)
+        new = shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        for i in range(n):
+            copy(shift(state, i * size), n, shift(new, i * n))
 
 
 @njit(**PARALLEL)
@@ -503,7 +506,7 @@ def _shift_block(
             tile, mixes = shift(as_kind(address(low), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
             mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
         if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
-            copy(now, 0, 1, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width), 0)
+            copy(now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width))
         before, now, other = now, other, now
     if len(kept) > 0:
         project(mixed, end - begin, padded, low_rank, stage, shift(address(low), begin * low.shape[1]), low.shape[1])
@@ -557,7 +560,7 @@ def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Ar
         for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
             at = t * width
             norm_token(shift(address(residual), at), shift(address(added), at), width, w, np.float32(eps), address(row), False)
-            copy(address(row), 0, 1, width, shift(address(out), at), 0)
+            copy(address(row), width, shift(address(out), at))
 
 
 @njit(**PARALLEL)
