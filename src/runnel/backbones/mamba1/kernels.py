@@ -68,15 +68,9 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 
 @njit(inline="always")
 def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
-    """Move one tile over one token.
+    """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the output so far.
 
-    Args:
-        states, rates: of the tile; states are updated.
-        coefficients: the token's row.
-        d, u, y: dt, dt x and the output so far.
-
-    Returns:
-        y with C h added.
+    Return y with C h added.
     """
     for n in range(N):
         h = fma(exp2(mul(load(rates, n * LANES), d)), load(states, n * LANES), mul(u, splat(coefficients[n])))
