@@ -52,7 +52,7 @@ def operators(tokens: int, cu: Tensor, device: str) -> dict[str, Call]:
     gate_i, gate_f = normal(tokens, 8, dtype=wide), normal(tokens, 8, dtype=wide) + 4
     heads = x.view(tokens, 64, 64)
     return {
-        "causal_conv1d (4096)": lambda s: causal_conv1d(x, taps, shift, cu, activation="silu", backend=s),
+        "causal_conv1d (4096)": lambda s: causal_conv1d(x, taps, shift, cu, backend=s),
         "gated_rms_norm (4096)": lambda s: (gated_rms_norm(x, z, shift, 1e-5, backend=s),),
         "selective_scan (Mamba-1 1.4B)": lambda s: selective_scan(x, dt, rates, b, c, shift, cu, backend=s),
         "ssd (Mamba-2 1.3B)": lambda s: ssd(heads, dt[:, :64], head_rates, key, query, shift[:64], cu, backend=s),

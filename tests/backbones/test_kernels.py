@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
-from runnel.backbones.rwkv7.kernels import ROWS, square_relu_bytes
+from runnel.backbones.rwkv7.kernels import ROWS, square_relu
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import as_array, flat_rows, parallel
 
@@ -101,7 +101,7 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
     out = np.zeros((len(x), groups * bytes_per_group(width, groups)), np.uint8)
     scales = np.full((len(x), groups), np.nan, np.float32)
     with parallel():
-        square_relu_bytes(as_array(x), out, scales)
+        square_relu(as_array(x), out, scales)
     exact = x.float().relu().square()
     largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
     assert ((from_bytes(out, scales, width // groups) - exact).abs() <= largest / 127 * 0.501).all()

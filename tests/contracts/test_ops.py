@@ -4,7 +4,6 @@ The fp64 reference loop is the truth. Errors are the largest difference over the
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
 from typing import Any
@@ -217,22 +216,6 @@ def test_nan_inputs_stay_visible(name: str, backend: str, dtype: torch.dtype) ->
         inputs, cu, state = _generate(name, dtype, (4,))
         inputs[key][2] = float("nan")
         assert operator.call(inputs, cu, state, backend)[0][2].isnan().all()
-
-
-@pytest.mark.parametrize("name", ["causal_conv1d", "ssd-groups", "gated_rms_norm-groups"])
-def test_several_threads_at_once(name: str) -> None:
-    operator = OPERATORS[name]
-    inputs, cu, state = _generate(name, torch.float32, LENGTHS)
-    truth, _ = operator.call(inputs, cu, state, "cpu")
-
-    def work(_: int) -> bool:
-        leaves = {k: v.clone().requires_grad_() for k, v in inputs.items()}
-        y, _ = operator.call(leaves, cu, state, "cpu")
-        y.sum().backward()
-        return torch.equal(y, truth)
-
-    with ThreadPoolExecutor(4) as threads:
-        assert all(threads.map(work, range(80)))
 
 
 def test_a_backend_that_cannot_run_says_why() -> None:

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -61,13 +60,12 @@ def normal(generator: torch.Generator, *shape: int) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def _conv(channels: int, width: int, *, bias: bool, activation: str | None) -> Operator:
+def _conv(channels: int, width: int, *, bias: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
         inputs = {"x": normal(g, tokens, channels), "weight": normal(g, channels, width)}
         return inputs | ({"bias": normal(g, channels)} if bias else {})
 
-    function = partial(causal_conv1d, activation=activation)
-    return Operator(make, function, (channels, width - 1), ("x",), ("weight", "bias"))
+    return Operator(make, causal_conv1d, (channels, width - 1), ("x",), ("weight", "bias"))
 
 
 def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
@@ -142,10 +140,10 @@ def _gated_norm(channels: int, groups: int) -> Operator:
 
 
 OPERATORS: dict[str, Operator] = {
-    "causal_conv1d": _conv(70, 4, bias=True, activation="silu"),
-    "causal_conv1d-plain": _conv(5, 4, bias=False, activation=None),
-    "causal_conv1d-narrow": _conv(3, 2, bias=True, activation="silu"),
-    "causal_conv1d-pointwise": _conv(3, 1, bias=True, activation=None),
+    "causal_conv1d": _conv(70, 4, bias=True),
+    "causal_conv1d-plain": _conv(5, 4, bias=False),
+    "causal_conv1d-narrow": _conv(3, 2, bias=True),
+    "causal_conv1d-pointwise": _conv(3, 1, bias=True),
     "ssd": _ssd(3, 5, 1, 6, skip=True),
     "ssd-groups": _ssd(6, 4, 2, 3, skip=True),
     "ssd-group-per-head": _ssd(4, 18, 4, 17, skip=False),

@@ -168,10 +168,14 @@ def stand_in(monkeypatch):
         return h, (r[:, :, None] * h).sum(1)
 
     def convolve(x, weight, bias, *, initial_state, output_final_state, activation, cu_seqlens, cu_seqlens_cpu):
-        assert output_final_state and bool((cu_seqlens.diff() > 0).all()) and torch.equal(cu_seqlens, cu_seqlens_cpu)
+        assert (
+            activation == "silu"
+            and output_final_state
+            and bool((cu_seqlens.diff() > 0).all())
+            and torch.equal(cu_seqlens, cu_seqlens_cpu)
+        )
         called.append("causal_conv1d")
-        options = {"activation": activation, "backend": "torch"}
-        y, end = causal_conv1d(x[0], weight, bias, cu_seqlens, initial_state[..., 1:], **options)
+        y, end = causal_conv1d(x[0], weight, bias, cu_seqlens, initial_state[..., 1:], backend="torch")
         return y[None], F.pad(end, (1, 0), value=float("nan"))
 
     def rmsnorm_fn(x, weight, bias, z, eps, group_size, norm_before_gate):

@@ -13,10 +13,10 @@ from numba.core.caching import IndexDataCacheFile
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.mamba1.kernels import softplus, tiles_per_item
 from runnel.backbones.rwkv7.kernels import decay, tanh
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import PARALLEL, SERIAL, parallel
-from runnel.ops.selective_scan.tiles import softplus, tiles_per_item
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, exp2, load, sigmoid, silu, store
 from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 

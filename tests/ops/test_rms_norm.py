@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import parallel
-from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
+from runnel.ops.rms_norm import add_rms_norm
 
 
 def _near(actual: Tensor, expected: Tensor) -> None:
@@ -24,8 +24,8 @@ def test_residual_and_norm_equal_fp64_also_in_8_bits(tokens: int, width: int, pa
     out, scales = torch.zeros(tokens, bytes_per_group(width, 1), dtype=torch.uint8), torch.full((tokens, 1), float("nan"))
     given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
     with parallel():
-        add_rms_norm(residual.numpy(), *given, whole.numpy())
-        add_rms_norm_bytes(again.numpy(), *given, out.numpy(), scales.numpy())
+        add_rms_norm(residual.numpy(), *given, whole.numpy(), scales.numpy())
+        add_rms_norm(again.numpy(), *given, out.numpy(), scales.numpy())
     _near(residual, expected)
     _near(whole, F.rms_norm(expected, (width,), weight.double(), 1e-5))
     assert torch.equal(again, residual)

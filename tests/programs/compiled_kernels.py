@@ -62,7 +62,7 @@ def convolution_and_norm() -> None:
     from runnel.ops.gated_rms_norm.gpu import gated_rms_norm_gpu
 
     x, weight, state = (torch.zeros(shape, requires_grad=True) for shape in ((200, 256), (256, 4), (3, 256, 3)))
-    y, end = causal_conv1d_gpu(x, weight, torch.zeros(256), CU, state, True)
+    y, end = causal_conv1d_gpu(x, weight, torch.zeros(256), CU, state)
     (gated_rms_norm_gpu(y, x, torch.zeros(256), 1e-5, 1).sum() + end.sum()).backward()
 
 

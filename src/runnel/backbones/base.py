@@ -6,7 +6,6 @@ D  width of the hidden vectors       L  layers                               V  
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,7 +15,7 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
-from runnel.backbones.config import BackboneConfig, Blocks, expect_ids
+from runnel.backbones.config import BackboneConfig, Blocks, digest_arrays, expect_ids
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
 from runnel.errors import InputError
@@ -277,11 +276,8 @@ class Backbone(Blocks, nn.Module, ABC):
 
 def digest_weights(name: str, module: nn.Module) -> str:
     """Return a hex digest of a name and every tensor of a module."""
-    digest = hashlib.blake2b(name.encode(), digest_size=20)
-    for key, tensor in sorted(module.state_dict().items()):
-        digest.update(f"{key}{tuple(tensor.shape)}{tensor.dtype}".encode())
-        digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
+    tensors = [(key, tensor.detach().cpu()) for key, tensor in sorted(module.state_dict().items())]
+    return digest_arrays(name, ((key, (t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy()) for key, t in tensors))
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:

@@ -19,7 +19,7 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.ops.int8_matmul import bytes_per_group, multiply
 from runnel.ops.numba_math import StepMemory, as_array, count_workers, index_array, parallel
-from runnel.ops.rms_norm import add_rms_norm, add_rms_norm_bytes
+from runnel.ops.rms_norm import add_rms_norm
 
 Floats = NDArray[np.float32]
 Indices = NDArray[np.int64]
@@ -135,17 +135,15 @@ class ResidualStream(NamedTuple):
 
     def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
         """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see `add_rms_norm`."""
-        given = (self.array, self.out.array, self.nothing if squares is None else squares, count, weight, self.eps)
+        squares = self.nothing if squares is None else squares
         with parallel():
-            if self.normed.scale.shape[1]:
-                add_rms_norm_bytes(*given, self.normed.array, self.normed.scale)
-            else:
-                add_rms_norm(*given, self.normed.array)
+            given = (self.array, self.out.array, squares, count, weight, self.eps)
+            add_rms_norm(*given, self.normed.array, self.normed.scale)
 
     def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
         """Add `out` to the residual stream and return (T, D) fp32 after the last norm."""
         hidden = torch.empty_like(self.tensor)
+        squares = self.nothing if squares is None else squares
         with parallel():
-            squares = self.nothing if squares is None else squares
-            add_rms_norm(self.array, self.out.array, squares, count, weight, self.eps, hidden.numpy())
+            add_rms_norm(self.array, self.out.array, squares, count, weight, self.eps, hidden.numpy(), self.nothing)
         return hidden

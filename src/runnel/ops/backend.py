@@ -187,7 +187,8 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
 def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., Any]:
     """Return the function that runs `operator` on the backend of `choose`, which has the same arguments."""
     chosen = choose(operator, requested, x)
-    function: Callable[..., Any] = getattr(importlib.import_module(f"runnel.ops.{operator}.{chosen}"), f"{operator}_{chosen}")
+    module = importlib.import_module(f"runnel.ops.{chosen if chosen == 'reference' else f'{operator}.{chosen}'}")
+    function: Callable[..., Any] = getattr(module, f"{operator}_{chosen}")
     return function
 
 

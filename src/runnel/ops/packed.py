@@ -1,15 +1,19 @@
-"""Index arithmetic on packed sequences for all operators. T tokens, S sequences."""
+"""Packed sequences: their index arithmetic, and their chunks.
+
+T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+States = tuple[Tensor, ...]
 
 
 def boundaries(tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, *shape: int) -> Tensor:
@@ -49,30 +53,6 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
 
 
-def over_time(
-    step: Callable[..., tuple[Tensor, ...]],
-    cu: Tensor,
-    y: Tensor,
-    shapes: Sequence[tuple[int, ...]],
-    state: Sequence[Tensor] | None,
-) -> tuple[Tensor, ...]:
-    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype, and the states (S, *shape).
-
-    `step` maps a token and the states before it to its row of y and the states after it; `state` None: zeros.
-    """
-    dtype, rows = accumulation_dtype(y), []
-    start = [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes] if state is None else state
-    ends = [[part[:0].to(dtype)] for part in start]
-    for s, (first, last) in enumerate(pairwise(cu.tolist())):
-        states: Sequence[Tensor] = [part[s].to(dtype) for part in start]
-        for t in range(first, last):
-            row, *states = step(t, *states)
-            rows.append(row)
-        for end, part in zip(ends, states, strict=True):
-            end.append(part[None])
-    return (torch.stack(rows) if rows else y.new_zeros(y.shape)).to(y.dtype), *(torch.cat(end) for end in ends)
-
-
 class Chunks(NamedTuple):
     """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same result in any packing.
 
@@ -92,3 +72,54 @@ class Chunks(NamedTuple):
         sequence = np.repeat(np.arange(counts.size), counts)
         start = cu[sequence] + (np.arange(first[-1]) - first[sequence]) * most
         return cls(first, sequence, start, np.minimum(cu[sequence + 1] - start, most))
+
+
+class Grid:
+    """The chunks (N, Q, ...) of packed tensors (T, ...) with cu (S+1,) int64 on the CPU; holes fill each sequence's last chunk.
+
+    Q is `chunk`, a power of two, or a smaller one that holds the longest sequence, to avoid padding short texts.
+    """
+
+    def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
+        longest = int(cu.diff().max()) if cu.numel() > 1 else 0
+        self.chunk = min(chunk, power_of_two(longest))
+        self.first = torch.from_numpy(Chunks.of(cu.numpy(), self.chunk).first)  # (S+1,)
+        self.count = int(self.first[-1])  # N
+        sequence = sequence_of_token(cu)
+        slot = self.first[sequence] * self.chunk + torch.arange(sequence.numel()) - cu[sequence]
+        self._slot, self._dtype, self._device = slot.to(device), dtype, device
+
+    def put(self, tensor: Tensor, hole: float = 0.0) -> Tensor:
+        """Return the chunks (N, Q, ...) of a tensor (T, ...)."""
+        shape = (self.count * self.chunk, *tensor.shape[1:])
+        flat = torch.full(shape, hole, dtype=self._dtype, device=self._device)
+        return flat.index_copy(0, self._slot, tensor.to(self._dtype)).view(self.count, self.chunk, *tensor.shape[1:])
+
+    def take(self, chunks: Tensor) -> Tensor:
+        """Return the tensor (T, ...) of chunks (N, Q, ...)."""
+        return chunks.flatten(0, 1)[self._slot]
+
+    def carry(self, start: States, advance: Callable[[Tensor, States], States]) -> tuple[States, States]:
+        """Return the states before each chunk (N, ...) and after each sequence (S, ...), from those at the start (S, ...).
+
+        All sequences advance together, one chunk per turn, longest first. `advance` maps the indices (K,) of some chunks and the
+        states before them (K, ...) to the states after them.
+        """
+        counts = self.first.diff()
+        order = counts.argsort(descending=True, stable=True)
+        carried = tuple(part[order] for part in start)
+        entering, chunks, ended = [], [], []
+        for turn in range(int(counts.max()) if counts.numel() else 0):
+            active = int((counts > turn).sum())
+            ended.append(tuple(part[active:] for part in carried))
+            carried = tuple(part[:active] for part in carried)
+            index = self.first[order[:active]] + turn
+            entering.append(carried)
+            chunks.append(index)
+            carried = advance(index, carried)
+        back = order.argsort()
+        end = tuple(torch.cat(parts)[back] for parts in zip(carried, *reversed(ended), strict=True))
+        if not entering:
+            return tuple(part[:0] for part in start), end
+        place = torch.cat(chunks).argsort()
+        return tuple(torch.cat(parts)[place] for parts in zip(*entering, strict=True)), end

@@ -12,7 +12,8 @@ from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
-from runnel.ops.simd import LANES, address, ceil_div, fma, load, load_some, mul, shift, splat, store, store_some, total
+from runnel.ops.simd import LANES, address, ceil_div, fma, mul, shift, splat, total
+from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 _BLOCK = 16  # tokens per task
 
@@ -20,15 +21,10 @@ _BLOCK = 16  # tokens per task
 @njit(**SERIAL)
 def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Any:
     """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to its rows."""
-    whole, rest = width - width % LANES, width % LANES
     factor, sums = splat(scale), splat(np.float32(0.0))
-    for c in range(0, whole, LANES):
-        v = fma(load(added, c), factor, load(residual, c))
-        store(residual, c, v)
-        sums = fma(v, v, sums)
-    if rest:
-        v = fma(load_some(added, whole, rest), factor, load_some(residual, whole, rest))
-        store_some(residual, whole, v, rest)
+    for c in range(0, width, LANES):
+        v = fma(load_up_to(added, c, width - c), factor, load_up_to(residual, c, width - c))
+        store_up_to(residual, c, v, width - c)
         sums = fma(v, v, sums)
     return np.float32(1.0) / np.sqrt(total(sums) / np.float32(width) + np.float32(eps))
 
@@ -36,12 +32,10 @@ def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: i
 @njit(**SERIAL)
 def _multiply(residual: Pointer, inverse: Number, weight: Pointer, width: int, out: Pointer) -> None:
     """Set out = residual * inverse * weight for one token."""
-    whole, rest = width - width % LANES, width % LANES
     factor = splat(inverse)
-    for c in range(0, whole, LANES):
-        store(out, c, mul(mul(load(residual, c), factor), load(weight, c)))
-    if rest:
-        store_some(out, whole, mul(mul(load_some(residual, whole, rest), factor), load_some(weight, whole, rest)), rest)
+    for c in range(0, width, LANES):
+        v = mul(mul(load_up_to(residual, c, width - c), factor), load_up_to(weight, c, width - c))
+        store_up_to(out, c, v, width - c)
 
 
 @njit(**SERIAL)
@@ -57,7 +51,9 @@ def _scale(squares: Array, t: int, count: int, eps: Number) -> Any:
 
 
 @njit(**PARALLEL)
-def add_rms_norm(residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array) -> None:
+def add_rms_norm(
+    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array, scales: Array
+) -> None:
     """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -67,26 +63,18 @@ def add_rms_norm(residual: Array, added: Array, squares: Array, count: int, weig
             until after its output projection. K = 0: scale is 1.
         count: how many numbers the sums of squares cover.
         weight: (D,) fp32.
-        out: (T, D) fp32 or bf16 bits.
+        out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
+        scales: (T, 1) fp32, filled with the scales of `out` in 8 bits; else not used.
     """
     tokens, width = residual.shape
-    for block in prange(ceil_div(tokens, _BLOCK)):
-        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            row = shift(address(residual), t * width)
-            inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
-            _multiply(row, inverse, address(weight), width, shift(address(out), t * width))
-
-
-@njit(**PARALLEL)
-def add_rms_norm_bytes(
-    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array, scales: Array
-) -> None:
-    """Run `add_rms_norm` with an 8-bit result for `int8_matmul.multiply`: out (T, Dp) uint8, scales (T, 1) fp32."""
-    tokens, width = residual.shape
+    in_bytes = numbers_per_word(address(out)) == 4
     for block in prange(ceil_div(tokens, _BLOCK)):
         normed = np.empty(width, np.float32)
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            row = shift(address(residual), t * width)
+            row, target = shift(address(residual), t * width), shift(address(out), t * out.shape[1])
             inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
-            _multiply(row, inverse, address(weight), width, address(normed))
-            scales[t, 0] = quantize_row(address(normed), width, shift(address(out), t * out.shape[1]))
+            if in_bytes:
+                _multiply(row, inverse, address(weight), width, address(normed))
+                scales[t, 0] = quantize_row(address(normed), width, target)
+            else:
+                _multiply(row, inverse, address(weight), width, target)

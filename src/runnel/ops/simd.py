@@ -156,7 +156,7 @@ def build_polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> A
     return result
 
 
-def _build_exp2(builder: Any, t: Any) -> Any:
+def build_exp2(builder: Any, t: Any) -> Any:
     """Return 2^t; see `exp2`."""
     lowest, rounder = build_constant(VF32, -127.0), build_constant(VF32, 1.5 * 2**23)
     t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
@@ -172,7 +172,7 @@ def _build_exp_plus_one(builder: Any, x: Any) -> Any:
     """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
     t, highest = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375)), build_constant(VF32, 125.0)
     t = builder.select(builder.fcmp_ordered(">", t, highest), highest, t)
-    return builder.fadd(build_constant(VF32, 1.0), _build_exp2(builder, t))
+    return builder.fadd(build_constant(VF32, 1.0), build_exp2(builder, t))
 
 
 def build_silu(builder: Any, x: Any) -> Any:
@@ -201,7 +201,7 @@ mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
 fma = elementwise(3, build_fma, "a * b + c")
 exp = elementwise(1, build_exp, "exp(x); see `numba_math.fast_exp`")
 exp2 = elementwise(
-    1, _build_exp2, "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN"
+    1, build_exp2, "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN"
 )
 silu = elementwise(1, build_silu, "x / (1 + exp(-x))")
 sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x)), absolute error below 2e-7, relative error below 5e-6 where |x| < 86")

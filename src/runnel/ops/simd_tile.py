@@ -5,8 +5,7 @@ See `simd` for pointers and words. `kind` is any pointer whose type selects the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -118,93 +117,46 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
     return sums
 
 
-class _Tile(NamedTuple):
-    """The matrices of a tile's product, as values of LLVM; see `tile_product` and `strided_product`."""
-
-    bf16: bool
-    sums: Any
-    sums_row: Any
-    left: Any
-    left_row: Any
-    left_depth: Any
-    right: Any
-    right_row: Any
-    depth: Any
-
-
-def _build_tile(builder: Any, tile: _Tile, fresh: Any, factor: Callable[[int], Any]) -> None:
-    """Emit a tile's product; the old sums are not read if `fresh`, else multiplied by their row's factor."""
-
-    def at(row: int, stride: Any, column: int = 0) -> Any:
-        return builder.add(builder.mul(stride, ir.Constant(I64, row)), ir.Constant(I64, column))
-
-    starts = [[at(row, tile.sums_row, c) for c in range(0, TILE_COLUMNS, LANES)] for row in range(TILE_ROWS)]
-    places = [[build_pointer(builder, tile.sums, start, VF32) for start in row] for row in starts]
-    slots = [[cgutils.alloca_once(builder, VF32) for _ in row] for row in places]
-    with builder.if_else(fresh) as (anew, continued):
-        with anew:
-            for slot in (slot for row in slots for slot in row):
-                builder.store(build_constant(VF32, 0.0), slot)
-        with continued:
-            for row in range(TILE_ROWS):
-                scale = build_splat(builder, factor(row), VF32)
-                for slot, place in zip(slots[row], places[row], strict=True):
-                    builder.store(builder.fmul(scale, builder.load(place, align=4)), slot)
-    with cgutils.for_range(builder, tile.depth) as loop:
-        first = builder.mul(loop.index, tile.right_row)
-        starts = [builder.add(first, ir.Constant(I64, c)) for c in range(0, TILE_COLUMNS, LANES)]
-        columns = [builder.load(build_pointer(builder, tile.right, start, VI32), align=4) for start in starts]
-        first = builder.mul(loop.index, tile.left_depth)
-        for row, sums in enumerate(slots):
-            word = builder.load(build_pointer(builder, tile.left, builder.add(first, at(row, tile.left_row)), I32), align=4)
-            for words, slot in zip(columns, sums, strict=True):
-                builder.store(_multiply_add(builder, tile.bf16, words, word, builder.load(slot)), slot)
-    for slot, place in zip((s for row in slots for s in row), (p for row in places for p in row), strict=True):
-        builder.store(builder.load(slot), place, align=4)
-
-
-@intrinsic
-def tile_product(
-    typing_context: Any, kind: Any, sums: Any, factors: Any, factors_stride: Any, left: Any, left_row: Any, left_depth: Any,
-    right: Any, depth: Any,
-) -> Any:  # fmt: skip
-    """Compute one tile of a matrix product: sums[r, :] = factors[r] * sums[r, :] + sum over k of left[r, k] * right[k, :].
-
-    `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers; row r of `left` starts left_row words after row r-1 and its words
-    are left_depth apart; `right` has rows of TILE_COLUMNS words; `depth` counts words. With factors_stride < 0 the old sums
-    are not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied exactly and added in fp32.
-    """
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, base, first, stride, left_, left_row_, left_depth_, right_, length = values
-        row = ir.Constant(I64, TILE_COLUMNS)
-
-        def factor(index: int) -> Any:
-            place = builder.mul(stride, ir.Constant(I64, index))
-            return builder.load(build_pointer(builder, first, place, F32), align=4)
-
-        tile = _Tile(is_bf16(kind), base, row, left_, left_row_, left_depth_, right_, row, length)
-        _build_tile(builder, tile, builder.icmp_signed("<", stride, ir.Constant(I64, 0)), factor)
-        return context.get_dummy_value()
-
-    offset = types.intp
-    return types.none(kind, sums, factors, offset, left, offset, offset, right, offset), generate
-
-
 @intrinsic
 def strided_product(
     typing_context: Any, kind: Any, sums: Any, sums_row: Any, factor: Any, left: Any, left_row: Any, left_depth: Any, right: Any,
     right_row: Any, depth: Any,
 ) -> Any:  # fmt: skip
-    """Compute `tile_product` where rows of `sums` and `right` start sums_row numbers and right_row words apart.
+    """Compute one tile of a matrix product: sums[r, :] = factor * sums[r, :] + sum over k of left[r, k] * right[k, :].
 
-    All rows have one fp32 factor; with 0 the old sums are not read.
+    `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers, sums_row numbers apart; row r of `left` starts left_row words after
+    row r-1 and its words are left_depth apart; `right` has rows of TILE_COLUMNS words, right_row apart; `depth` counts words.
+    With a factor of 0 the old sums are not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied
+    exactly and added in fp32.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, base, row, scale, *rest = values
-        fresh = builder.fcmp_ordered("==", scale, ir.Constant(F32, 0.0))
-        _build_tile(builder, _Tile(is_bf16(kind), base, row, *rest), fresh, lambda _: scale)
+        _, sums_, sums_row_, factor_, left_, left_row_, left_depth_, right_, right_row_, length = values
+        columns = [ir.Constant(I64, c) for c in range(0, TILE_COLUMNS, LANES)]
+        sums_rows, left_rows = (
+            [builder.mul(row, ir.Constant(I64, r)) for r in range(TILE_ROWS)] for row in (sums_row_, left_row_)
+        )
+        places = [build_pointer(builder, sums_, builder.add(row, column), VF32) for row in sums_rows for column in columns]
+        slots = [cgutils.alloca_once(builder, VF32) for _ in places]
+        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (anew, continued):
+            with anew:
+                for slot in slots:
+                    builder.store(build_constant(VF32, 0.0), slot)
+            with continued:
+                scale = build_splat(builder, factor_, VF32)
+                for slot, place in zip(slots, places, strict=True):
+                    builder.store(builder.fmul(scale, builder.load(place, align=4)), slot)
+        with cgutils.for_range(builder, length) as loop:
+            first = builder.mul(loop.index, right_row_)
+            starts = [build_pointer(builder, right_, builder.add(first, column), VI32) for column in columns]
+            words = [builder.load(start, align=4) for start in starts]
+            first = builder.mul(loop.index, left_depth_)
+            for r, row in enumerate(left_rows):
+                word = builder.load(build_pointer(builder, left_, builder.add(first, row), I32), align=4)
+                for slot, several in zip(slots[r * len(columns) :], words, strict=False):
+                    builder.store(_multiply_add(builder, is_bf16(kind), several, word, builder.load(slot)), slot)
+        for slot, place in zip(slots, places, strict=True):
+            builder.store(builder.load(slot), place, align=4)
         return context.get_dummy_value()
 
     offset = types.intp

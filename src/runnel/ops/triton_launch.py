@@ -86,11 +86,9 @@ class _TorchBackward(torch.autograd.Function):
         with torch.enable_grad():
             outputs = ctx.path(*leaves)
         used = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
-        if not used:
-            return (None,) * (2 + len(leaves))
-        targets, given = [leaf for leaf in leaves if leaf.requires_grad], [g for _, g in used]
-        found = iter(torch.autograd.grad([y for y, _ in used], targets, given, allow_unused=True))
-        return None, None, *(next(found) if needed else None for needed in wanted)
+        if used:
+            torch.autograd.backward([y for y, _ in used], [g for _, g in used])
+        return None, None, *(leaf.grad for leaf in leaves)
 
 
 def without_empty(cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:

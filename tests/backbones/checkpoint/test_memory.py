@@ -108,32 +108,13 @@ def test_lm_head_is_never_read(tmp_path: Path, file: str) -> None:
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def mapped_bytes(path: Path) -> int:
-    total, ours = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if "-" in line.split(" ")[0]:
-            ours = line.endswith(str(path))
-        elif ours and line.startswith("Rss:"):
-            total += 1024 * int(line.split()[1])
-    return total
-
-
-@needs_linux
 @pytest.mark.parametrize("file", ["model.safetensors", "model.pth"])
-def test_pages_of_converted_tensors_are_given_back(tmp_path: Path, file: str) -> None:
-    size = 1 << 22
-    tensors = {"a": torch.ones(size), "b": torch.full((size,), 2.0)}
-    path = write_checkpoint(tmp_path, tensors, None, file) / file
-    stored = open_weights(path)
-    assert mapped_bytes(path) < size  # names and shapes alone
-    kept = read_tensor("b", stored["b"], "")
-    assert mapped_bytes(path) >= 4 * size
-    assert read_tensor("a", stored["a"], "", torch.bfloat16).eq(1).all()
-    assert mapped_bytes(path) < 5 * size
-    del stored
-    assert torch.equal(kept, tensors["b"])  # a tensor keeps its file open
-    kept[0] = 7  # changes the tensor, not the file
-    assert read_tensor("b", open_weights(path)["b"], "")[0] == 2
+def test_a_change_of_a_mapped_tensor_stays_out_of_the_file(tmp_path: Path, file: str) -> None:
+    path = write_checkpoint(tmp_path, {"a": torch.full((1 << 16,), 2.0)}, None, file) / file
+    kept = read_tensor("a", open_weights(path)["a"], "")
+    assert kept.eq(2).all()  # a tensor keeps its file open
+    kept[0] = 7
+    assert read_tensor("a", open_weights(path)["a"], "")[0] == 2
 
 
 def test_odd_places_in_the_file(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from helpers.checkpoint_writing import refused, write_checkpoint
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import build_backbone, load_backbone
+from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 
@@ -32,11 +32,6 @@ def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     with pytest.raises(CheckpointError, match=r"unknown model 'nobody/nothing': .* hub cache /.*download it once while online"):
         load_backbone("nobody/nothing")
-
-
-def test_a_file_is_no_folder() -> None:
-    with pytest.raises(CheckpointError, match=r"config\.json.* is no whole checkpoint"):
-        load_backbone(GOLDEN / "mamba1-tiny-hf" / "config.json")
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])
@@ -225,10 +220,3 @@ def test_scales_in_a_runnel_folder(tmp_path: Path, name: str, part: str) -> None
     """What its config may say wrongly: tests/models/test_model_folder.py."""
     declared = {"runnel": {"backbone": {"architecture": "mamba2", "config": SMALL.to_dict()}}}
     refused(write_checkpoint(tmp_path, tensors_of() | {f"backbone.{name}": torch.ones(1)}, declared), part)
-
-
-def test_given_tensors_are_checked() -> None:
-    tensors = tensors_of("")
-    del tensors["norm_f.weight"]
-    with pytest.raises(CheckpointError, match=r"the given model: missing tensor 'norm_f.weight'"):
-        build_backbone("mamba2", SMALL.to_dict(), tensors)

@@ -17,7 +17,6 @@ from runnel.backbones.mamba1 import kernels
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
 from runnel.ops.int8_matmul import count_groups, quantize_rows
 from runnel.ops.numba_math import as_array, float_array, parallel
-from runnel.ops.selective_scan.tiles import rate_tiles, tiles_per_item
 from runnel.ops.simd import LANES
 
 _GROUP = 64  # inputs of an 8-bit out_proj that share a scale, where it divides their number
@@ -33,7 +32,7 @@ class _Block(NamedTuple):
     out_proj: Product
     dt_bias: Floats
     conv: Floats  # (w+1, Di): taps, then the bias
-    rates: Floats
+    rates: Floats  # (Di / 16, N, 16): A log2(e)
     skip: Floats
 
 
@@ -50,7 +49,7 @@ class Mamba1Cpu(CpuStep):
 
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
         c, tokens, (conv, ssm) = self._config, len(hidden), states
-        rows, group = (read_rows, write_rows, cu_seqlens), tiles_per_item(len(read_rows), c.inner_size // LANES)
+        rows, group = (read_rows, write_rows, cu_seqlens), kernels.tiles_per_item(len(read_rows), c.inner_size // LANES)
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, 2 * c.inner_size)
         x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
@@ -77,6 +76,7 @@ class Mamba1Cpu(CpuStep):
     def _block(self, layer: MixerLayer[Mamba1Mixer]) -> _Block:
         mixer = layer.mixer
         taps = float_array(mixer.conv1d.weight.squeeze(1).t())
+        rates = -np.exp(float_array(mixer.A_log)) * np.float32(kernels.LOG2_E)
         return _Block(
             norm=float_array(layer.norm.weight),
             in_proj=Product(mixer.in_proj),
@@ -85,6 +85,6 @@ class Mamba1Cpu(CpuStep):
             out_proj=Product(mixer.out_proj, self._groups),
             dt_bias=float_array(mixer.dt_proj.bias),
             conv=np.concatenate([taps, float_array(mixer.conv1d.bias, taps.shape[1])[None]]),
-            rates=rate_tiles(-torch.exp(mixer.A_log.detach().float())).numpy(),
+            rates=np.ascontiguousarray(rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)),
             skip=float_array(mixer.D),
         )

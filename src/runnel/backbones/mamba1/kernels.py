@@ -6,20 +6,96 @@
 Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns, which is also what the
 matrix products take and give. `reads` and `writes` (S,) name the pool row where each sequence's state is (-1: start from
 zero) and the row its end state goes to (-1: not wanted). Call them inside `numba_math.parallel()`.
+
+A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states and its rates A log2(e) have
+shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B, then C.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numba import njit, prange
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array
-from runnel.ops.selective_scan.tiles import advance, advance4, softplus
-from runnel.ops.simd import LANES, address, ceil_div, load, shift, silu, store
-from runnel.ops.simd_tile import transpose
+from runnel.ops.chunk_tiles import load_state, store_state
+from runnel.ops.numba_math import ATANH, PARALLEL, SERIAL, Array, Pointer, Vector, build_constant, count_workers
+from runnel.ops.simd import (
+    LANES,
+    VF32,
+    add,
+    address,
+    build_exp2,
+    build_polynomial,
+    ceil_div,
+    elementwise,
+    exp2,
+    fma,
+    load,
+    mul,
+    shift,
+    silu,
+    splat,
+    store,
+)
 
+LOG2_E = 1.4426950408889634
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
+
+
+def _build_softplus(builder: Any, x: Any) -> Any:
+    zero, two = build_constant(VF32, 0.0), build_constant(VF32, 2.0)
+    v = builder.fmul(x, build_constant(VF32, LOG2_E))
+    negative = builder.fsub(zero, v)
+    e = build_exp2(builder, builder.select(builder.fcmp_ordered(">", v, negative), negative, v))  # NaN stays NaN
+    s = builder.fdiv(e, builder.fadd(two, e))  # log(1 + e) = 2 atanh(s)
+    p = builder.fmul(builder.fmul(two, s), build_polynomial(builder, builder.fmul(s, s), ATANH[::-1]))
+    return builder.fadd(builder.select(builder.fcmp_ordered("<", x, zero), zero, x), p)
+
+
+softplus = elementwise(1, _build_softplus, "log(1 + exp(x)), relative error below 1e-6 for x > -12")
+
+
+def tiles_per_item(sequences: int, tiles: int) -> int:
+    """Return the number of tiles per work item.
+
+    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states fit the first-level
+    cache. Fewer if there would be less than two items per core.
+    """
+    return max(1, min(16, sequences * tiles // (2 * count_workers())))
+
+
+@njit(inline="always")
+def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
+    """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the output so far.
+
+    Return y with C h added.
+    """
+    for n in range(N):
+        h = fma(exp2(mul(load(rates, n * LANES), d)), load(states, n * LANES), mul(u, splat(coefficients[n])))
+        store(states, n * LANES, h)
+        y = fma(h, splat(coefficients[N + n]), y)
+    return y
+
+
+@njit(inline="always")
+def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any) -> Any:
+    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four dependency chains overlap."""
+    (d0, d1, d2, d3), (u0, u1, u2, u3), (y0, y1, y2, y3) = d, u, y
+    for n in range(N):
+        rate = load(rates, n * LANES)
+        h = load(states, n * LANES)
+        h = fma(exp2(mul(rate, d0)), h, mul(u0, splat(coefficients[n])))
+        y0 = fma(h, splat(coefficients[N + n]), y0)
+        h = fma(exp2(mul(rate, d1)), h, mul(u1, splat(coefficients[2 * N + n])))
+        y1 = fma(h, splat(coefficients[3 * N + n]), y1)
+        h = fma(exp2(mul(rate, d2)), h, mul(u2, splat(coefficients[4 * N + n])))
+        y2 = fma(h, splat(coefficients[5 * N + n]), y2)
+        h = fma(exp2(mul(rate, d3)), h, mul(u3, splat(coefficients[6 * N + n])))
+        y3 = fma(h, splat(coefficients[7 * N + n]), y3)
+        store(states, n * LANES, h)
+    return y0, y1, y2, y3
 
 
 @njit(**PARALLEL)
@@ -48,19 +124,8 @@ def conv_silu(
         for t in range(cu[s], cu[s + 1], _TOKENS):
             tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
             history(here, stride, width, width, t - cu[s], back, old, known, address(past))
-            convolve(
-                here,
-                stride,
-                width,
-                width,
-                tokens,
-                address(past),
-                own_weights,
-                channels,
-                taps,
-                shift(target, t * channels),
-                channels,
-            )
+            result = shift(target, t * channels)
+            convolve(here, stride, width, width, tokens, address(past), own_weights, channels, taps, result, channels)
         if writes[s] >= 0:
             new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
             keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
@@ -76,7 +141,7 @@ def gated_scan(
     Args:
         x, dt: (T, Di) fp32 or bf16; dt before bias and softplus.
         dt_bias, skip: (Di,) fp32; skip is D.
-        rates: (G, N, 16) fp32, from `tiles.rate_tiles(A)`.
+        rates: (G, N, 16) fp32, A log2(e).
         coefficients: (T, 2N) fp32, B and C.
         projection: (T, W) with z in the Di columns from `column` on, dtype of x.
         pool: (R, L, Di, N) fp32; rows `writes` are updated.
@@ -85,42 +150,19 @@ def gated_scan(
         group: tiles of a work item.
     """
     S, G, N = len(reads), rates.shape[0], rates.shape[1]
-    for item in prange(S * ((G + group - 1) // group)):
+    for item in prange(S * ceil_div(G, group)):
         s, first = item % S, item // S * group
         last = min(G, first + group)
         states = np.zeros((last - first, N, LANES), np.float32)
+        size, row = (last - first) * LANES, pool.shape[2] * N
         if reads[s] >= 0:
-            _read_tiles(pool[reads[s], layer], first, states)
+            old = shift(address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N)
+            load_state(old, size, N, N, LANES, address(states))
         tiles = first, last, G
         _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
         if writes[s] >= 0:
-            _write_tiles(states, first, pool[writes[s], layer])
-
-
-@njit(**SERIAL)
-def _read_tiles(row: Array, first: int, states: Array) -> None:
-    """Channels of `row` (Di, N) from tile `first` on -> states (tiles, N, 16)."""
-    N = states.shape[1]
-    whole = N - N % LANES
-    for g in range(states.shape[0]):
-        for n in range(0, whole, LANES):
-            transpose(shift(address(row), (first + g) * LANES * N + n), N, shift(address(states), (g * N + n) * LANES), LANES)
-        for n in range(whole, N):
-            for c in range(LANES):
-                states[g, n, c] = row[(first + g) * LANES + c, n]
-
-
-@njit(**SERIAL)
-def _write_tiles(states: Array, first: int, row: Array) -> None:
-    """Inverse of `_read_tiles`."""
-    N = states.shape[1]
-    whole = N - N % LANES
-    for g in range(states.shape[0]):
-        for n in range(0, whole, LANES):
-            transpose(shift(address(states), (g * N + n) * LANES), LANES, shift(address(row), (first + g) * LANES * N + n), N)
-        for n in range(whole, N):
-            for c in range(LANES):
-                row[(first + g) * LANES + c, n] = states[g, n, c]
+            new = shift(address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N)
+            store_state(address(states), size, N, N, LANES, new)
 
 
 @njit(**SERIAL)
@@ -139,18 +181,19 @@ def _scan_item(
             states_, rates_ = shift(h, (g - first) * N * LANES), shift(rate, g * N * LANES)
             i, z = t * width + g * LANES, t * wide + column + g * LANES
             D, bias, row = load(address(skip), g * LANES), load(address(dt_bias), g * LANES), shift(bc, t * 2 * N)
-            d0, x0 = softplus(load(dt_, i) + bias), load(x_, i)
+            d0, x0 = softplus(add(load(dt_, i), bias)), load(x_, i)
             if four:
                 j, k, m = i + width, i + 2 * width, i + 3 * width
-                d1, x1 = softplus(load(dt_, j) + bias), load(x_, j)
-                d2, x2 = softplus(load(dt_, k) + bias), load(x_, k)
-                d3, x3 = softplus(load(dt_, m) + bias), load(x_, m)
-                d, u, y = (d0, d1, d2, d3), (d0 * x0, d1 * x1, d2 * x2, d3 * x3), (D * x0, D * x1, D * x2, D * x3)
-                y0, y1, y2, y3 = advance4(states_, rates_, row, N, d, u, y)
-                store(out_, i, y0 * silu(load(gate, z)))
-                store(out_, j, y1 * silu(load(gate, z + wide)))
-                store(out_, k, y2 * silu(load(gate, z + 2 * wide)))
-                store(out_, m, y3 * silu(load(gate, z + 3 * wide)))
+                d1, x1 = softplus(add(load(dt_, j), bias)), load(x_, j)
+                d2, x2 = softplus(add(load(dt_, k), bias)), load(x_, k)
+                d3, x3 = softplus(add(load(dt_, m), bias)), load(x_, m)
+                u, y = (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3)), (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3))
+                y0, y1, y2, y3 = advance4(states_, rates_, row, N, (d0, d1, d2, d3), u, y)
+                store(out_, i, mul(y0, silu(load(gate, z))))
+                store(out_, j, mul(y1, silu(load(gate, z + wide))))
+                store(out_, k, mul(y2, silu(load(gate, z + 2 * wide))))
+                store(out_, m, mul(y3, silu(load(gate, z + 3 * wide))))
             else:
-                store(out_, i, advance(states_, rates_, row, N, d0, d0 * x0, D * x0) * silu(load(gate, z)))
+                y0 = advance(states_, rates_, row, N, d0, mul(d0, x0), mul(D, x0))
+                store(out_, i, mul(y0, silu(load(gate, z))))
         t += 4 if four else 1

@@ -72,7 +72,7 @@ class Mamba1Mixer(nn.Module):
         """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's dtype."""
         c = self.config
         x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
-        x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv, activation="silu")
+        x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv)
         low_rank, B, C = apply_linear(self.x_proj, x).split([c.dt_rank, c.state_size, c.state_size], dim=-1)
         dt = self.dt_proj(low_rank)
         y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)

@@ -14,7 +14,7 @@ from torch import Tensor
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product
 from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba2 import kernels
-from runnel.backbones.mamba2.kernel_parts import Shape, Weights, allocate, pad_conv
+from runnel.backbones.mamba2.kernels import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
 from runnel.ops.amx import has_tiles
 from runnel.ops.chunks import plan_chunks

@@ -14,22 +14,169 @@ C B^T of every chunk. `scan_heads` gives each (sequence, head) to one core, whic
 as matrix tiles, the conv and SiLU of x before and the gate after them while the chunk is in cache. The state stays fp32 between
 chunks; the factors of the products are bf16 where the projections are bf16 (sums in fp32), and fp32 where they are fp32. The
 division by the gated norm's root mean square is left to `add_rms_norm`, which is why only its sums of squares are returned here.
+
+`kind` is a pointer to the projections, whose type chooses bf16 or fp32.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
-from runnel.backbones.mamba2.kernel_parts import ZERO, Buffers, Shape, Weights, gate, mix, prefetch_rows
+from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.amx import configure_tiles, release_tiles
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
-from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, scan_panel_amx, store_state
-from runnel.ops.chunks import CHUNK, ChunkPlan
+from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
+from runnel.ops.chunks import CHUNK, ROWS, ChunkPlan
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, softplus
-from runnel.ops.simd import LANES, TILE_COLUMNS, address, exp, load, mul, next_task, number, round_up, shift, splat, store, sub
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, StepMemory, softplus
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    address,
+    exp,
+    fma,
+    keep,
+    load,
+    mul,
+    next_task,
+    number,
+    prefetch,
+    round_up,
+    shift,
+    silu,
+    splat,
+    store,
+    sub,
+    total,
+)
 from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to, transpose
+
+ZERO = np.float32(0.0)
+
+
+class Shape(NamedTuple):
+    """Sizes of a block, and the clamp of its time steps."""
+
+    heads: int
+    head_size: int
+    groups: int
+    state_size: int
+    dt_min: float
+    dt_max: float
+
+
+class Weights(NamedTuple):
+    """fp32 weights of one block."""
+
+    conv: Floats  # (w+1, H Pp + 2 G Np): taps, then the bias; every head and group padded with zeros
+    dt_bias: Floats  # (H,)
+    A: Floats  # (H,), negative
+    D: Floats  # (H,)
+    norm: Floats  # (Di,)
+
+
+class Buffers(NamedTuple):
+    """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
+
+    b_words: Floats  # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
+    c_words: Floats  # (rows * G * Np / numbers per word,)
+    products: Floats  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
+    dt: Floats  # (H * rows,)
+    sums: Floats  # (H * rows,): c
+    scratch: Floats  # (workers, scratch_size)
+    tasks: Indices  # (2,) the next free task of each kernel; zeroed by the caller
+    tiles: bool  # whether `ops.amx` multiplies
+
+
+def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
+    """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
+    width, n, inner = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), s.heads * s.head_size
+    rows = np.concatenate([weight.T, bias[None]])
+    out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
+    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[:, :inner].reshape(-1, s.heads, s.head_size)
+    shared = rows[:, inner:].reshape(-1, 2 * s.groups, s.state_size)
+    out[:, s.heads * width :].reshape(-1, 2 * s.groups, n)[..., : s.state_size] = shared
+    return out
+
+
+def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int, workers: int) -> Buffers:
+    """Return buffers for a plan of `rows` rows."""
+    words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
+    return Buffers(
+        b_words=memory.array("b_words", words),
+        c_words=memory.array("c_words", words),
+        products=memory.array("products", rows * s.groups * CHUNK),
+        dt=memory.array("dt", steps),
+        sums=memory.array("sums", steps),
+        scratch=memory.array("scratch", workers, scratch_size(s, conv_width)),
+        tasks=np.zeros(2, np.int64),
+        tiles=tiles,
+    )
+
+
+def scratch_size(s: Shape, conv_width: int) -> int:
+    """fp32 numbers of scratch that one worker needs."""
+    width, n, back = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), conv_width - 1
+    prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
+    scan = (
+        CHUNK * CHUNK + 3 * CHUNK + n + (CHUNK + n) * TILE_COLUMNS + 2 * CHUNK * width + width * n + back * width + CHUNK * LANES
+    )
+    return round_up(max(prepare, scan), 16) + 16
+
+
+@njit(**SERIAL)
+def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int, rows: int, growth: Pointer) -> None:
+    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to a multiple of ROWS; rows of CHUNK.
+
+    Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is the block's first row: two
+    numbers of at most 1, one for each row and one for each column. `growth`: scratch of LANES numbers.
+    """
+    for first in range(0, tokens, LANES):
+        last, begin = min(first + LANES, tokens), splat(sums[first])
+        store(growth, 0, exp(sub(load(sums, first), begin)))
+        for j in range(0, first, LANES):
+            weight = mul(exp(sub(begin, load(sums, j))), load(dt, j))
+            panel = shift(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + j % TILE_COLUMNS)
+            for i in range(first, last):
+                store(out, i * CHUNK + j, mul(mul(weight, splat(growth[i - first])), load(panel, i * TILE_COLUMNS)))
+        panel = shift(products, first // TILE_COLUMNS * TILE_COLUMNS * rows + first % TILE_COLUMNS)
+        steps, earlier = load(dt, first), load(sums, first)
+        for i in range(first, last):
+            v = mul(mul(exp(sub(splat(sums[i]), earlier)), steps), load(panel, i * TILE_COLUMNS))
+            store(out, i * CHUNK + first, keep(v, i - first + 1))
+            if first % ROWS == 0:
+                store(out, i * CHUNK + first + LANES, splat(ZERO))
+
+
+@njit(**SERIAL)
+def gate(
+    z: Pointer, stride: int, y: Pointer, x: Pointer, x_stride: int, D: Number, weight: Pointer, tokens: int, size: int,
+    out: Pointer, out_stride: int, squares: Pointer, heads: int,
+) -> None:  # fmt: skip
+    """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
+    skip = splat(D)
+    for t in range(tokens):
+        sums = splat(ZERO)
+        for c in range(0, size, LANES):
+            v = load(y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS)
+            v = fma(skip, load(x, t * x_stride + c), v)
+            v = mul(v, silu(load_up_to(z, t * stride + c, size - c)))
+            store_up_to(out, t * out_stride + c, mul(v, load_up_to(weight, c, size - c)), size - c)
+            sums = fma(v, v, sums)
+        squares[t * heads] = total(sums)
+
+
+@njit(**SERIAL)
+def prefetch_rows(base: Pointer, stride: int, tokens: int, width: int) -> None:
+    """Ask for `tokens` rows of `width` numbers, `stride` apart."""
+    line = 16 * numbers_per_word(base)  # numbers in 64 bytes
+    for t in range(tokens):
+        for c in range(0, width + line - 1, line):
+            prefetch(base, t * stride + min(c, width - 1))
+
 
 # ---- what the heads of a group share -----------------------------------------------------------------------------------
 
@@ -165,15 +312,12 @@ def _scan_chunk(
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
+    b_row, b_depth = (rows // 2, 1) if b.tiles else (1, n)
     for column in range(0, width, TILE_COLUMNS):
-        v, S, out, rest = shift(x, column), shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK)
-        decay = shift(grown, tokens - 1)
-        if b.tiles:
-            scan_panel_amx(
-                kind, tokens, n, known, wanted, c_words, b_words, rows // 2, mixed, grown, carried, v, width, S, out, rest
-            )
-        else:
-            scan_panel(kind, tokens, n, known, wanted, c_words, b_words, mixed, grown, carried, decay, v, width, S, out, rest)
+        scan_panel(
+            kind, b.tiles, tokens, n, known, wanted, c_words, b_words, b_row, b_depth, mixed, grown, carried, shift(x, column),
+            width, shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK),
+        )  # fmt: skip
 
 
 @njit(**SERIAL)
@@ -231,7 +375,7 @@ def _scan_head(
     state = shift(y, CHUNK * width)
     rest = shift(state, width * n_padded)
     if read >= 0:
-        load_state(old, size, n, n_padded, width // TILE_COLUMNS, state)
+        load_state(old, size, n, n_padded, TILE_COLUMNS, state)
     known = read >= 0
     for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
         before = p.start[chunk] - begin
@@ -252,7 +396,7 @@ def _scan_head(
         if not known:
             fill(new, head, ZERO)
         elif length or read != write:
-            store_state(state, size, n, n_padded, new)
+            store_state(state, size, n, n_padded, TILE_COLUMNS, new)
         _keep_conv(source, stride, layer, conv_pool, s, back, length, h, read, write)
 
 

@@ -26,8 +26,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import PlainForm
 from runnel.backbones.layers import BlockBackbone, HeadsConfig, RMSNorm, apply_linear, init_dt_bias, init_out_proj
-from runnel.ops.grid import Grid, States
-from runnel.ops.packed import last_tokens
+from runnel.ops.packed import Grid, States, last_tokens
 from runnel.ops.trapezoid import trapezoid
 from runnel.ops.trapezoid.torch import CHUNK
 

@@ -107,10 +107,7 @@ class Rwkv7Cpu(CpuStep):
                 )  # fmt: skip
             layer.ffn_key(for_r, work.middle)
             with parallel():
-                if self._int8:
-                    kernels.square_relu_bytes(work.middle.array, work.squared.array, work.squared.scale)
-                else:
-                    kernels.square_relu(work.middle.array)
+                kernels.square_relu(work.middle.array, work.squared.array, work.squared.scale)
             layer.ffn_value(work.squared, out)
         end = torch.empty_like(hidden)
         with parallel():

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numba import carray, njit, prange
+from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
@@ -49,7 +49,7 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, load_up_to, numbers_per_word, store_up_to, tile_product
+from runnel.ops.simd_tile import as_kind, load_up_to, numbers_per_word, store_up_to, strided_product
 from runnel.ops.wkv7.lanes import advance
 
 BLOCK = 32  # tokens that a head advances at a time: their tiles and the state stay in cache
@@ -265,7 +265,8 @@ def project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage: 
         for panel in range(low_rank.first[part], low_rank.first[part + 1]):
             right = shift(address(low_rank.down), panel * depth * TILE_COLUMNS)
             for t in range(0, tokens, TILE_ROWS):
-                tile_product(out, shift(stage, t * TILE_COLUMNS), stage, -1, shift(left, t * depth), depth, 1, right, depth)
+                target, source = shift(stage, t * TILE_COLUMNS), shift(left, t * depth)
+                strided_product(out, target, TILE_COLUMNS, ZERO, source, depth, 1, right, TILE_COLUMNS, depth)
             for i in range(0, tokens * TILE_COLUMNS, LANES):
                 x = load(stage, i)
                 if part == 1:
@@ -275,7 +276,6 @@ def project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage: 
                 store(out, i // TILE_COLUMNS * stride + panel * TILE_COLUMNS + i % TILE_COLUMNS, x)
 
 
-_PIECE = 4096  # numbers per task of relu^2
 _LEAST_SQUARE = np.float32(1e-24)  # of a removal key's length, 1e-12
 
 
@@ -327,8 +327,8 @@ def _raise(low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: 
             right = shift(address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS)
             target = shift(out, (part * panels + panel) * BLOCK * TILE_COLUMNS)
             for t in range(0, count, TILE_ROWS):
-                left = shift(activations, t * words + first)
-                tile_product(low, shift(target, t * TILE_COLUMNS), out, -1, left, words, 1, right, depth)
+                left, sums = shift(activations, t * words + first), shift(target, t * TILE_COLUMNS)
+                strided_product(low, sums, TILE_COLUMNS, ZERO, left, words, 1, right, TILE_COLUMNS, depth)
 
 
 @njit(**SERIAL)
@@ -417,21 +417,6 @@ def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: Head
 
 
 @njit(**SERIAL)
-def _read_state(pool: Pointer, n: int, size: int, out: Pointer) -> None:
-    """(N, N) -> (Np, Np); what is beyond N stays as it is."""
-    for i in range(n):
-        for c in range(0, size, LANES):
-            store(out, i * size + c, load_up_to(pool, i * n + c, n - c))
-
-
-@njit(**SERIAL)
-def _write_state(state: Pointer, n: int, size: int, pool: Pointer) -> None:
-    for i in range(n):
-        for c in range(0, size, LANES):
-            store_up_to(pool, i * n + c, load(state, i * size + c), n - c)
-
-
-@njit(**SERIAL)
 def _mix_head(
     x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: BlockPlan,
     task: int, memory: Pointer,
@@ -443,23 +428,24 @@ def _mix_head(
     read_row, write_row = p.read_rows[sequence], p.write_rows[sequence]
     if begin == end and (write_row < 0 or write_row == read_row):
         return
-    state, tiles, tile = memory, _tiles(shift(memory, size * size), size), (BLOCK, size)
+    state, tiles = memory, _tiles(shift(memory, size * size), size)
     if read_row < 0 or size > n:
         for i in range(0, size * size, LANES):
             store(state, i, splat(ZERO))
     if read_row >= 0:
-        _read_state(shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n), n, size, state)
+        old = shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        for i in range(n):
+            copy(shift(old, i * n), n, shift(state, i * size))
     for t in range(begin, end, BLOCK):
         count, at = min(BLOCK, end - t), t * stride + h * n
         _raise(shift(address(x.low), t * x.low.shape[1]), x.low.shape[1], count, n, low_rank, h, tiles.up)
         _prepare(x, at, stride, layer == 0, count, n, w, h, tiles)
-        advance(
-            carray(state, (size, size)), carray(tiles.r, tile), carray(tiles.decay, tile), carray(tiles.k, tile),
-            carray(tiles.v, tile), carray(tiles.a, tile), carray(tiles.b, tile), count, carray(tiles.out, tile),
-        )  # fmt: skip
+        advance(state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out)
         _finish(out, scales, t, count, s, w, h, tiles)
     if write_row >= 0:
-        _write_state(state, n, size, shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n))
+        new = shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        for i in range(n):
+            copy(shift(state, i * size), n, shift(new, i * n))
 
 
 @njit(**PARALLEL)
@@ -578,23 +564,24 @@ def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Ar
 
 
 @njit(**PARALLEL)
-def square_relu(x: Array) -> None:
-    """max(x, 0)^2 in place; fp32 or bf16 bits, contiguous."""
-    for i in prange(ceil_div(x.size, _PIECE)):
-        for c in range(i * _PIECE, min(x.size, (i + 1) * _PIECE), LANES):
-            store_up_to(address(x), c, squared_relu(load_up_to(address(x), c, x.size - c)), x.size - c)
+def square_relu(x: Array, out: Array, scales: Array) -> None:
+    """max(x, 0)^2 of x (T, F) fp32 or bf16 bits.
 
-
-@njit(**PARALLEL)
-def square_relu_bytes(x: Array, out: Array, scales: Array) -> None:
-    """max(x, 0)^2 in 8 bits for `int8_matmul.multiply`: x (T, F) fp32 or bf16 bits, out (T, G Kp) uint8, scales (T, G) fp32."""
+    Args:
+        out: (T, F) in the dtype of `x`; may be `x`. Or in 8 bits for `int8_matmul.multiply`: (T, G Kp) uint8.
+        scales: (T, G) fp32, filled with the scales of `out` in 8 bits; else (T, 0).
+    """
     (tokens, width), groups = x.shape, scales.shape[1]
-    size, padded = width // groups, out.shape[1] // groups
+    size, padded, in_bytes = width // max(groups, 1), out.shape[1] // max(groups, 1), numbers_per_word(address(out)) == 4
     for block in prange(ceil_div(tokens, ROWS)):
         row = np.empty(round_up(width), np.float32)
         for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
             for c in range(0, width, LANES):
-                store(address(row), c, squared_relu(load_up_to(address(x), t * width + c, width - c)))
+                v = squared_relu(load_up_to(address(x), t * width + c, width - c))
+                if in_bytes:
+                    store(address(row), c, v)
+                else:
+                    store_up_to(address(out), t * width + c, v, width - c)
             for g in range(groups):
                 own = shift(address(out), t * out.shape[1] + g * padded)
                 scales[t, g] = quantize_row(shift(address(row), g * size), size, own)

@@ -1,4 +1,4 @@
-"""Causal depthwise convolution over packed sequences, with an optional SiLU."""
+"""Causal depthwise convolution and SiLU over packed sequences."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ def causal_conv1d(
     cu_seqlens: Tensor | None = None,
     state: Tensor | None = None,
     *,
-    activation: str | None = None,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """y[t, c] = act(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c]).
+    """Compute y[t, c] = silu(bias[c] + sum over k < w of weight[c, k] * x[t - (w-1) + k, c]).
 
     Before a sequence's start, x comes from its state.
 
@@ -27,13 +26,12 @@ def causal_conv1d(
         weight: (C, w); the last tap multiplies the current token.
         bias: (C,) or None.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S, C, w-1) the last w-1 inputs (before the activation) of each sequence, newest last; None: zeros.
-        activation: None or "silu".
+        state: (S, C, w-1) the last w-1 inputs of each sequence, newest last; None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
         y (T, C) in x's dtype and the new state (S, C, w-1) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
     """
     cu = boundaries(len(x), cu_seqlens, state, weight.shape[0], weight.shape[1] - 1)
-    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(x, weight, bias, cu, state, activation == "silu")
+    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(x, weight, bias, cu, state)
     return out

@@ -28,6 +28,7 @@ from runnel.ops.numba_math import (
     flat_rows,
     float_array,
     parallel,
+    read_rows,
     rounded_for,
     silu,
     silu_grad,
@@ -77,17 +78,8 @@ def _read_state(state: Array, s: int, channel: int, count: int, before: int, win
 
 
 @njit(**SERIAL)
-def _read_block(x: Array, x_row: int, channel: int, count: int, t: int, size: int, before: int, window: Array) -> None:
-    for j in range(size):
-        at = (t + j) * x_row + channel
-        source, target = x[at : at + count], window[before + j]
-        for c in range(count):
-            target[c] = as_f32(source[c])
-
-
-@njit(**SERIAL)
 def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Array) -> None:
-    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before the activation; taps (w, channels of the task)."""
+    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before SiLU; taps (w, channels of the task)."""
     if taps.shape[0] == 4:  # all published models; one pass instead of four
         for c in range(count):
             out[c] = (
@@ -106,12 +98,8 @@ def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Arr
 
 
 @njit(**PARALLEL)
-def convolve(inputs: Inputs, activate: bool, y: Array, end: Array) -> None:
-    """Compute outputs and end states.
-
-    Args:
-        activate: apply SiLU.   y: out (T, C).   end: out (S, C, w-1).
-    """
+def convolve(inputs: Inputs, y: Array, end: Array) -> None:
+    """Compute outputs y (T, C) and end states (S, C, w-1)."""
     x, x_row, taps, bias, cu, state = inputs  # outside the loop, which then takes plain arrays
     channels, before = y.shape[1], taps.shape[0] - 1
     for share in prange(ceil_div(channels, CHANNELS)):
@@ -123,16 +111,12 @@ def convolve(inputs: Inputs, activate: bool, y: Array, end: Array) -> None:
             _read_state(state, s, channel, count, before, window)
             for t in range(cu[s], cu[s + 1], TOKENS):
                 size = min(TOKENS, cu[s + 1] - t)
-                _read_block(x, x_row, channel, count, t, size, before, window)
+                read_rows(x, x_row, t, size, size, channel, count, window[before:])
                 for j in range(size):
                     _weigh(window, own_taps, own_bias, j, count, value)
                     target = y[t + j, channel : channel + count]
-                    if activate:
-                        for c in range(count):
-                            target[c] = rounded_for(target, silu(value[c]))
-                    else:
-                        for c in range(count):
-                            target[c] = rounded_for(target, value[c])
+                    for c in range(count):
+                        target[c] = rounded_for(target, silu(value[c]))
                 for k in range(before):
                     for c in range(count):
                         window[k, c] = window[size + k, c]
@@ -142,20 +126,16 @@ def convolve(inputs: Inputs, activate: bool, y: Array, end: Array) -> None:
 
 
 @njit(**SERIAL)
-def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, activate: bool, m: _Scratch) -> None:
+def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, m: _Scratch) -> None:
     """Add the gradients of one block: of its window to `back`, of taps and bias to `sums`."""
     taps, bias, window, value, back, sums = m
     dtaps, dbias = sums[:-1], sums[-1]
     for j in range(size):
         at = (t + j) * dy.distance + channel
         source = dy.line[at : at + count]
-        if activate:
-            _weigh(window, taps, bias, j, count, value)
-            for c in range(count):
-                value[c] = as_f32(source[c]) * silu_grad(value[c])
-        else:
-            for c in range(count):
-                value[c] = as_f32(source[c])
+        _weigh(window, taps, bias, j, count, value)
+        for c in range(count):
+            value[c] = as_f32(source[c]) * silu_grad(value[c])
         for c in range(count):
             dbias[c] += value[c]
         for k in range(taps.shape[0]):
@@ -180,9 +160,7 @@ def _write_back(back: Array, rows: int, first: int, start: int, s: int, channel:
 
 
 @njit(**SERIAL)
-def _channels_back(
-    inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, channel: int, count: int, out: Gradients, m: _Scratch
-) -> None:
+def _channels_back(inputs: Inputs, dy: FlatRows, dend: Array, channel: int, count: int, out: Gradients, m: _Scratch) -> None:
     """Process `count` channels from `channel` on."""
     cu, window, back, sums, width = inputs.cu, m.window, m.back, m.sums, m.taps.shape[0]
     before = width - 1
@@ -193,10 +171,10 @@ def _channels_back(
         back[:before] = np.float32(0.0)
         for t in range(cu[s], cu[s + 1], TOKENS):
             size = min(TOKENS, cu[s + 1] - t)
-            _read_block(inputs.x, inputs.x_row, channel, count, t, size, before, window)
+            read_rows(inputs.x, inputs.x_row, t, size, size, channel, count, window[before:])
             back[before:] = np.float32(0.0)
             sums[:] = np.float32(0.0)
-            _spread_back(dy, t, size, channel, count, activate, m)
+            _spread_back(dy, t, size, channel, count, m)
             for c in range(count):
                 out.dbias[channel + c] += sums[width, c]
                 for k in range(width):
@@ -214,12 +192,8 @@ def _channels_back(
 
 
 @njit(**PARALLEL)
-def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, out: Gradients) -> None:
-    """Compute gradients.
-
-    Args:
-        dy: (T, C).   dend: (S, C, w-1), or (0, ...) for zeros.   activate: as for `convolve`.
-    """
+def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, out: Gradients) -> None:
+    """Compute gradients from dy (T, C) and dend (S, C, w-1), or (0, ...) for zeros."""
     channels, width = out.dx.shape[1], inputs.taps.shape[0]
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
@@ -232,28 +206,21 @@ def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, activate: bool, out
             np.empty((TOKENS + width - 1, CHANNELS), np.float32),
             np.empty((width + 1, CHANNELS), np.float32),
         )
-        _channels_back(inputs, dy, dend, activate, channel, count, out, m)
-
-
-def causal_conv1d_cpu(
-    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None, silu: bool
-) -> tuple[Tensor, Tensor]:
-    """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
-    out: tuple[Tensor, Tensor] = _Convolution.apply(x, weight, bias, cu, state, silu)
-    return out
+        _channels_back(inputs, dy, dend, channel, count, out, m)
 
 
 class _Convolution(torch.autograd.Function):
+    """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
+
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None, silu: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         channels, width = weight.shape
         y, end = torch.empty(x.shape, dtype=x.dtype), torch.empty(cu.numel() - 1, channels, width - 1)
         with parallel():
-            convolve(_inputs(x, weight, bias, cu, state), silu, as_array(y), as_array(end))
+            convolve(_inputs(x, weight, bias, cu, state), as_array(y), as_array(end))
         ctx.save_for_backward(x, weight, bias, cu, state)
-        ctx.silu = silu
         ctx.set_materialize_grads(False)
         return y, end
 
@@ -268,12 +235,15 @@ class _Convolution(torch.autograd.Function):
         with parallel():
             convolve_back(
                 _inputs(x, weight, bias, cu, state), flat_rows(torch.zeros_like(x) if dy is None else dy),
-                float_array(dend, 0, channels, width - 1), ctx.silu, out,
+                float_array(dend, 0, channels, width - 1), out,
             )  # fmt: skip
         return (
             dx, dtaps.t().to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None,
-            None if state is None else dstate.to(state.dtype), None,
+            None if state is None else dstate.to(state.dtype),
         )  # fmt: skip
+
+
+causal_conv1d_cpu = _Convolution.apply
 
 
 def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> Inputs:

@@ -11,9 +11,7 @@ from torch.nn import functional as F
 from runnel.ops.triton_launch import without_empty
 
 
-def causal_conv1d_gpu(
-    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None, silu: bool
-) -> tuple[Tensor, Tensor]:
+def causal_conv1d_gpu(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
     from fla.modules.causal_conv1d import causal_conv1d as convolve
 
@@ -23,6 +21,6 @@ def causal_conv1d_gpu(
         return x.clone(), start.clone()
     y, end = convolve(  # in fp32, because end states take the dtype of x
         x[None].float(), weight, bias, initial_state=F.pad(kept, (1, 0)), output_final_state=True,
-        activation="silu" if silu else None, cu_seqlens=cu.to(x.device), cu_seqlens_cpu=cu,
+        activation="silu", cu_seqlens=cu.to(x.device), cu_seqlens_cpu=cu,
     )  # fmt: skip
     return y[0].to(x.dtype), start.index_copy(0, left.to(x.device), end[..., 1:].float())

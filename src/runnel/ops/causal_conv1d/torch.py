@@ -13,7 +13,7 @@ from runnel.ops.packed import accumulation_dtype, sequence_of_token
 
 
 def causal_conv1d_torch(
-    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None, silu: bool
+    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(x)
@@ -35,4 +35,4 @@ def causal_conv1d_torch(
         y = y + bias.to(dtype)
     end_row = state_row + cu.diff()[:, None]
     end = extended[end_row.flatten()].view(sequences, before, channels).transpose(1, 2).contiguous()
-    return (F.silu(y) if silu else y).to(x.dtype), end
+    return F.silu(y).to(x.dtype), end

@@ -34,12 +34,6 @@ from runnel.ops.simd import ceil_div
 _ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for an even load
 
 
-def gated_rms_norm_cpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
-    """See `runnel.ops.gated_rms_norm`."""
-    out: Tensor = _GatedNorm.apply(y, z, weight, eps, groups)
-    return out
-
-
 # Inner loops run over slices with plain indices: numba checks an index of unknown sign, which prevents vector loads.
 @njit(**SERIAL)
 def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
@@ -115,6 +109,8 @@ def _normalize_back(
 
 
 class _GatedNorm(torch.autograd.Function):
+    """See `runnel.ops.gated_rms_norm`."""
+
     @staticmethod
     def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
         out = torch.empty(y.shape, dtype=y.dtype)
@@ -137,3 +133,6 @@ class _GatedNorm(torch.autograd.Function):
                 as_array(dy), as_array(dz), as_array(dweight),
             )  # fmt: skip
         return dy, dz, dweight.sum(0, dtype=torch.float64).to(weight.dtype), None, None
+
+
+gated_rms_norm_cpu = _GatedNorm.apply

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.ops.grid import Grid, States
 from runnel.ops.mlstm import State
-from runnel.ops.packed import accumulation_dtype
+from runnel.ops.packed import Grid, States, accumulation_dtype
 
 CHUNK = 64
 _HOLE = -1e30  # the input gate in a hole: its exp is 0, and differences of two are finite

@@ -11,8 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.grid import Grid, States
-from runnel.ops.packed import accumulation_dtype
+from runnel.ops.packed import Grid, States, accumulation_dtype
 
 CHUNK = 64
 

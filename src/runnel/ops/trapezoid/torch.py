@@ -12,8 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.grid import Grid, States
-from runnel.ops.packed import accumulation_dtype, last_tokens, power_of_two
+from runnel.ops.packed import Grid, States, accumulation_dtype, last_tokens, power_of_two
 from runnel.ops.trapezoid import State
 
 CHUNK = 64  # divided by R

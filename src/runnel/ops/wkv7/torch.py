@@ -14,8 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from runnel.ops.grid import Grid, States
-from runnel.ops.packed import accumulation_dtype
+from runnel.ops.packed import Grid, States, accumulation_dtype
 
 CHUNK = 32  # a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do more work inside.
 

@@ -1,0 +1,175 @@
+"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: extreme gates, steps and decays, long
+sequences, shares of threads, chunks of other sizes."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from runnel.ops.mlstm import mlstm
+from runnel.ops.trapezoid import trapezoid
+from runnel.ops.wkv7 import wkv7
+from runnel.ops.wkv7.torch import wkv7_torch
+
+State = tuple[Tensor, Tensor, Tensor]
+T, H, N, P = 70, 2, 6, 5  # of the trapezoid's inputs
+CU = torch.tensor([0, 40, 40, 41, T])
+FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
+
+
+def _error(actual: Tensor, truth: Tensor) -> float:
+    assert actual.shape == truth.shape
+    actual, truth = actual.detach().double(), truth.detach().double()
+    return float((actual - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
+
+
+def _gates(tokens: int, i: float, f: float) -> list[Tensor]:
+    ones = torch.ones(tokens, 1, 2, dtype=torch.float64)
+    return [ones, ones, ones, torch.full((tokens, 1), i, dtype=torch.float64), torch.full((tokens, 1), f, dtype=torch.float64)]
+
+
+def _run_mlstm(inputs: list[Tensor], backend: str, state: State | None = None) -> tuple[Tensor, State]:
+    """In fp64, or in fp32 where the backend knows no other."""
+    if backend == "cpu":
+        inputs = [x.float() for x in inputs]
+        state = None if state is None else (state[0].float(), state[1].float(), state[2].float())
+    return mlstm(*inputs, None, state, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+@pytest.mark.parametrize(("i", "f"), [(15.0, -15.0), (-15.0, 15.0), (15.0, 15.0), (-15.0, -15.0)])
+def test_gates_at_their_caps_for_thousands_of_tokens(i: float, f: float, backend: str) -> None:
+    tokens = 5000
+    h, (C, n, m) = _run_mlstm(_gates(tokens, i, f), backend)
+    lf = -math.log1p(math.exp(-f))
+    # m falls by lf with every token until it meets i; then every token takes m to i, since lf < 0
+    top = max(tokens * lf, i)
+    terms = math.exp(i - top) * -math.expm1(tokens * lf) / -math.expm1(lf)  # the sum of a geometric series
+    torch.testing.assert_close(m.double(), torch.full((1, 1), top, dtype=torch.float64), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(n.double(), torch.full((1, 1, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
+    torch.testing.assert_close(C.double(), torch.full((1, 1, 2, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
+    weight = terms * math.sqrt(2)
+    assert float(h[-1, 0, 0]) == pytest.approx(weight / (max(weight, math.exp(-top)) + 1e-6), rel=1e-4)
+    assert h.isfinite().all()
+
+
+@pytest.mark.parametrize("backend", ["torch", "cpu"])
+def test_one_strong_token_fades_as_it_should(backend: str) -> None:
+    """m shrinks by less than its own rounding step at each token; the memory must not stand still."""
+    tokens = 20_000
+    q, k, v, i, f = _gates(tokens, -15.0, 9.0)
+    i[0] = 15.0
+    _, (_, _, m) = _run_mlstm([q, k, v, i, f], backend)
+    start = (torch.ones(1, 1, 2, 2).double(), torch.ones(1, 1, 2).double(), torch.full((1, 1), 15.0).double())
+    _, (_, n, end_m) = _run_mlstm([q, k, v, i, f], backend, start)
+    faded = 15.0 - (tokens - 1) * math.log1p(math.exp(-9.0))
+    assert float(m) == pytest.approx(faded, abs=2e-3)
+    # exp(m) n at the end, where the first token and the state have both come from 15
+    kept = math.exp(-tokens * math.log1p(math.exp(-9.0)))
+    total = float(end_m) + math.log(float(n[0, 0, 0]))
+    later = math.exp(-30.0) / math.expm1(math.log1p(math.exp(-9.0)))
+    assert total == pytest.approx(15.0 + math.log(2 * kept + later * (1 - kept)), abs=2e-3)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(70, 1, size, generator=g) for size in (9, 9, 200))
+    i, f = 2 * torch.randn(2, 70, 1, generator=g)
+    inputs = [1 + q / 2, 1 + k / 2, v, i, f + 2]
+    truth, (true_C, true_n, true_m) = mlstm(*(x.double() for x in inputs), backend="reference")
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        h, (C, n, m) = mlstm(*inputs, backend="cpu")
+    finally:
+        torch.set_num_threads(before)
+    for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
+        torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
+
+
+def _trapezoid_inputs() -> dict[str, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    inputs = {name: torch.randn(T, H, 1, size, generator=g) for name, size in (("q", N), ("k", N), ("v", P))}
+    gates = {"dt": torch.rand(T, H, generator=g), "trap": torch.rand(T, H, generator=g)}
+    return inputs | gates | {"A": -torch.rand(T, H, generator=g) - 0.1}
+
+
+@pytest.mark.parametrize(
+    ("steps", "decay", "tolerance"),
+    [(0.0, -1.0, 2e-5), (1e-30, -1e-4, 2e-5), (1e-3, -1e-4, 2e-5), (50.0, -1e-4, 2e-5), (80.0, -20.0, 1e-3)],
+)
+def test_extreme_steps(steps: float, decay: float, tolerance: float) -> None:
+    """Half of the tokens have such a step: none, hardly any, no decay, or a state that is forgotten at once.
+
+    For the last one decays are differences of sums of -1600 a token, in ssd too.
+    """
+    i = _trapezoid_inputs()
+    i["dt"][::2], i["A"][::2] = steps, decay
+    truth, end = trapezoid(**{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference")
+    y, state = trapezoid(**i, cu_seqlens=CU, backend="torch")
+    for actual, expected in ((y, truth), *zip(state, end, strict=True)):
+        assert _error(actual, expected) < tolerance
+
+
+def test_gradients_where_hardly_anything_decays() -> None:
+    """What the inputs and what the decay contribute to the gradient of a step is summed apart, or its digits would cancel."""
+    i = _trapezoid_inputs()
+    i["A"] = torch.full((T, H), -1e-4)
+
+    def gradients(values: dict[str, Tensor], backend: str) -> tuple[Tensor, ...]:
+        leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
+        y, _ = trapezoid(**leaves, cu_seqlens=CU, backend=backend)
+        return torch.autograd.grad(y.square().sum(), list(leaves.values()))
+
+    truth = gradients({name: x.double() for name, x in i.items()}, "reference")
+    for actual, expected in zip(gradients(i, "torch"), truth, strict=True):
+        assert _error(actual, expected) < 2e-5
+
+
+def _wkv7_inputs(tokens: int, heads: int, key_size: int, value_size: int, *, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    g = torch.Generator().manual_seed(0)
+    r, w, k, removal, gate = torch.randn(5, tokens, heads, key_size, generator=g, dtype=torch.float64)
+    v = torch.randn(tokens, heads, value_size, generator=g, dtype=torch.float64)
+    removal = F.normalize(removal, dim=-1)
+    return [x.to(dtype) for x in (r, -FLOOR * w.sigmoid(), k, v, -removal, removal * gate.sigmoid())]
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
+def test_any_decay(dtype: torch.dtype, tolerance: float) -> None:
+    """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
+    inputs = _wkv7_inputs(70, 1, 9, 5, dtype=dtype)
+    decays = torch.tensor([0.0, -1e-7, -0.3, -FLOOR, -5.0, -80.0, -1e3, -1e6, float("-inf")], dtype=dtype)
+    mixed = decays[torch.randint(9, (70, 1, 9), generator=torch.Generator().manual_seed(1))]
+    stop = inputs[1].clone() * 1e-3
+    stop[[3, 40]] = -1e6
+    for w in (mixed, stop, *(torch.full_like(mixed, float(d)) for d in decays)):
+        values = [x.clone().requires_grad_() for x in (inputs[0], w, *inputs[2:])]
+        truth = [x.detach().double().requires_grad_() for x in values]
+        results = []
+        for given, chosen in ((values, "torch"), (truth, "reference")):
+            o, end = wkv7(*given, backend=chosen)
+            results.append((o, end, *torch.autograd.grad(o.sum() + end.square().sum(), given)))
+        for name, actual, expected in zip("o end r w k v a b".split(), *results, strict=True):
+            assert actual.isfinite().all(), name
+            assert _error(actual, expected) < tolerance, name
+
+
+def test_long_sequences_stay_stable() -> None:
+    """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
+    inputs = _wkv7_inputs(4000, 1, 8, 8, dtype=torch.float32)
+    inputs[1] *= 1e-3
+    o, end = wkv7(*inputs, backend="torch")
+    true_o, true_end = wkv7(*(x.double() for x in inputs), backend="reference")
+    assert _error(o[-100:], true_o[-100:]) < 5e-6
+    assert _error(end, true_end) < 5e-6
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 8, 64])
+def test_chunk_size_changes_nothing(chunk: int) -> None:
+    inputs, cu = _wkv7_inputs(100, 2, 5, 3), torch.tensor([0, 65, 65, 66, 100])
+    start = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    truth = wkv7(*inputs, cu, start, backend="reference")
+    assert all(_error(*pair) < 1e-13 for pair in zip(wkv7_torch(*inputs, cu, start, chunk), truth, strict=True))
