@@ -214,18 +214,6 @@ def softplus(x: Number) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-@njit(**SERIAL)
-def read_rows(line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array) -> None:
-    """Copy `width` numbers of `count` `FlatRows`, from row `t` and `column` on, as fp32; then zeros, `rows` rows in all."""
-    for j in range(count):
-        at = (t + j) * distance + column
-        source, target = line[at : at + width], out[j]  # slices: checking an index of unknown sign prevents vector loads
-        for c in range(width):
-            target[c] = as_f32(source[c])
-    for j in range(count, rows):
-        out[j] = np.float32(0.0)
-
-
 # numba's OpenMP layer and torch share the OpenMP library that is loaded first, and its pool of threads. Any other layer has its
 # own threads, which compete with torch's: short texts took up to three times as long. The disadvantage: a forked child has no
 # such pool.

@@ -13,7 +13,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, Vector, build_constant
+from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, Vector, as_f32, build_constant
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -203,6 +203,18 @@ def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
         store(base, offset, x)
     else:
         store_some(base, offset, x, count)
+
+
+@njit(**SERIAL)
+def read_rows(line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array) -> None:
+    """Copy `width` numbers of `count` `FlatRows`, from row `t` and `column` on, as fp32; then zeros, `rows` rows in all."""
+    for j in range(count):
+        at = (t + j) * distance + column
+        source, target = line[at : at + width], out[j]  # slices: checking an index of unknown sign prevents vector loads
+        for c in range(width):
+            target[c] = as_f32(source[c])
+    for j in range(count, rows):
+        out[j] = np.float32(0.0)
 
 
 @njit(**SERIAL)

@@ -28,12 +28,12 @@ from runnel.ops.numba_math import (
     flat_rows,
     float_array,
     parallel,
-    read_rows,
     rounded_for,
     silu,
     silu_grad,
 )
 from runnel.ops.simd import ceil_div
+from runnel.ops.simd_tile import read_rows
 
 TOKENS = 64  # tokens per block
 CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache

@@ -39,12 +39,11 @@ from runnel.ops.numba_math import (
     flat_rows,
     float_array,
     parallel,
-    read_rows,
     rounded_for,
     softplus,
 )
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, ceil_div, round_up, shift
-from runnel.ops.simd_tile import LOWER, multiply, transpose
+from runnel.ops.simd_tile import LOWER, multiply, read_rows, transpose
 
 CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)

@@ -44,12 +44,11 @@ from runnel.ops.numba_math import (
     flat_rows,
     float_array,
     parallel,
-    read_rows,
     rounded_for,
 )
 from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
-from runnel.ops.simd_tile import LOWER, UPPER, multiply
+from runnel.ops.simd_tile import LOWER, UPPER, multiply, read_rows
 
 CHUNK = TILE_COLUMNS  # Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
 # The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
