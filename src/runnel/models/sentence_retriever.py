@@ -134,12 +134,17 @@ class SentenceRetriever:
         sentences = self.score(query, document, unit=unit, spans=spans, language=language, progress=progress)
         return sorted((s for s in sentences if s.score > -math.inf), key=lambda s: (-s.score, s.index))[:top_k]
 
-    def score_many(self, query: str, documents: Documents, **options: Any) -> Iterator[list[Sentence]]:
-        """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them.
-
-        `options` are those of `scan`.
-        """
-        for scored in self.scan(query, documents, **options):
+    def score_many(
+        self,
+        query: str,
+        documents: Documents,
+        *,
+        unit: Unit | None = None,
+        language: str = "en",
+        progress: Progress | None = None,
+    ) -> Iterator[list[Sentence]]:
+        """Score each of many documents, in order, as `score` does; the query is read once and its state forked over them."""
+        for scored in self.scan(query, documents, unit=unit, language=language, progress=progress):
             yield scored.sentences()
 
     def scan(
