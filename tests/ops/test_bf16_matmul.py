@@ -11,7 +11,7 @@ from torch import Tensor
 
 from runnel.ops import bf16_matmul
 from runnel.ops.amx import BLOCK, has_tiles
-from runnel.ops.bf16_matmul import multiply, pack, pack_int8, unpack
+from runnel.ops.bf16_matmul import Bf16Weights, multiply, pack, pack_int8
 from runnel.ops.numba_math import aligned_zeros, as_array, parallel
 
 SIZES = [(1, 1, 1), (2, 31, 33), (9, 33, 47), (33, 70, 64), (0, 8, 8), (65, 1, 384), (300, 384, 100), (129, 40, 1537)]
@@ -27,6 +27,12 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def unpack(w: Bf16Weights, inputs: int) -> np.ndarray:
+    """Return the bf16 bits (N, K) that were packed, with K = `inputs`."""
+    numbers = w.words.view(np.uint16).reshape(*w.words.shape, 2).transpose(0, 2, 1, 3)
+    return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])
 
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32, workers: int = 2) -> Tensor:

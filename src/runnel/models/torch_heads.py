@@ -147,7 +147,7 @@ def score(logits: Tensor) -> Tensor:
 
 @plain_numbers()
 def with_sentence_heads(encoder: Any, heads_before: Any) -> nn.ModuleDict:
-    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and those that its model has.
+    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the heads of its model.
 
     They add up what a sentence's vector and its words say, and the second look; nothing is calibrated. A passage begins with the
     prompt for documents, a query with that for queries. A sentence's vector is the mean of its own tokens in the passage, and a

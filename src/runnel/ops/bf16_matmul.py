@@ -72,12 +72,6 @@ def _packed(source: Array, scale: NDArray[np.float32]) -> Bf16Weights:
     return Bf16Weights(words, outputs)
 
 
-def unpack(w: Bf16Weights, inputs: int) -> NDArray[np.uint16]:
-    """Return the bf16 bits (N, K) that were packed, with K = `inputs`."""
-    numbers = w.words.view(np.uint16).reshape(*w.words.shape, 2).transpose(0, 2, 1, 3)
-    return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])
-
-
 @intrinsic
 def _bits(typing_context: Any, number: Any, scale: Any) -> Any:
     """Return bf16 bits as they are, or an int8 number times `scale` as bf16 bits."""

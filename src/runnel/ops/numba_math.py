@@ -80,7 +80,7 @@ _F32 = ir.FloatType()
 _I32 = ir.IntType(32)
 _I16 = ir.IntType(16)
 
-_LOG2_E = 1.4426950408889634
+LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # few enough bits that k * _LN2_HIGH is exact for every |k| <= 128
 _LN2_LOW = -2.12194440054690583e-4
 # Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), fitted by reweighted least squares in fp64.
@@ -162,7 +162,7 @@ def build_exp(builder: Any, x: Any) -> Any:
     low, high = build_constant(kind, -88.028), build_constant(kind, 88.37)
     x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
     x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
-    k = call("rint", builder.fmul(x, build_constant(kind, _LOG2_E)))
+    k = call("rint", builder.fmul(x, build_constant(kind, LOG2_E)))
     # Multiply-adds, because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
     r = call("fmuladd", k, build_constant(kind, -_LN2_HIGH), x)
     r = call("fmuladd", k, build_constant(kind, -_LN2_LOW), r)

@@ -138,8 +138,8 @@ def strided_product(
         )
         places = [build_pointer(builder, sums_, builder.add(row, column), VF32) for row in sums_rows for column in columns]
         slots = [cgutils.alloca_once(builder, VF32) for _ in places]
-        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (anew, continued):
-            with anew:
+        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (cleared, continued):
+            with cleared:
                 for slot in slots:
                     builder.store(build_constant(VF32, 0.0), slot)
             with continued:

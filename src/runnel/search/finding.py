@@ -436,7 +436,7 @@ class DocumentCache:
             return None
 
     def put(self, source: FileDocument, vectors: SentenceVectors, seconds: float) -> None:
-        """Store a document that has a `content` if it took so many `seconds` to read, unless its file has changed since.
+        """Store a document with a `content` if reading took long (`seconds`) or `keep` is set, unless its file has changed.
 
         A folder that cannot be written is reported once.
         """

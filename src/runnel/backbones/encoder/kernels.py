@@ -21,7 +21,7 @@ from numba.extending import intrinsic
 
 from runnel.ops.gelu import END, P, Q
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, build_constant
+from runnel.ops.numba_math import LOG2_E, PARALLEL, SERIAL, Array, Number, Pointer, build_constant
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -56,7 +56,6 @@ from runnel.ops.simd_tile import as_kind, numbers_per_word, store_pairs, strided
 
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
-_LOG2_E = math.log2(math.e)
 
 
 @njit(**SERIAL)
@@ -318,7 +317,7 @@ def _head(
     depth, panels, long = round_up(ceil_div(size, step)), round_up(size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
     keys, values, rows = address(memory), shift(address(memory), place[0]), shift(address(memory), place[1])
     scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
-    zero, soft, factors = np.float32(0.0), splat(np.float32(_LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
+    zero, soft, factors = np.float32(0.0), splat(np.float32(LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
     _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
     _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):

@@ -16,7 +16,7 @@ from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba1 import kernels
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
 from runnel.ops.int8_matmul import count_groups, quantize_rows
-from runnel.ops.numba_math import as_array, float_array, parallel
+from runnel.ops.numba_math import LOG2_E, as_array, float_array, parallel
 from runnel.ops.simd import LANES
 
 _GROUP = 64  # inputs of an 8-bit out_proj that share a scale, where it divides their number
@@ -76,7 +76,7 @@ class Mamba1Cpu(CpuStep):
     def _block(self, layer: MixerLayer[Mamba1Mixer]) -> _Block:
         mixer = layer.mixer
         taps = float_array(mixer.conv1d.weight.squeeze(1).t())
-        rates = -np.exp(float_array(mixer.A_log)) * np.float32(kernels.LOG2_E)
+        rates = -np.exp(float_array(mixer.A_log)) * np.float32(LOG2_E)
         return _Block(
             norm=float_array(layer.norm.weight),
             in_proj=Product(mixer.in_proj),

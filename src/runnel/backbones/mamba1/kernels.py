@@ -20,7 +20,7 @@ from numba import njit, prange
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, store_state
-from runnel.ops.numba_math import ATANH, PARALLEL, SERIAL, Array, Pointer, Vector, build_constant, count_workers
+from runnel.ops.numba_math import ATANH, LOG2_E, PARALLEL, SERIAL, Array, Pointer, Vector, build_constant, count_workers
 from runnel.ops.simd import (
     LANES,
     VF32,
@@ -40,7 +40,6 @@ from runnel.ops.simd import (
     store,
 )
 
-LOG2_E = 1.4426950408889634
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
 
 
