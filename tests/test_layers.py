@@ -36,9 +36,8 @@ ALLOWED["generation"] = set(ALLOWED)
 ALLOWED |= {name: set(ALLOWED) for name in ("server", "agents")}
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
-ALLOWED["daemon"] = set(ALLOWED)
 ALLOWED["lab"] = BELOW | {"commands"}  # and no other part imports it: `cli` has the names of its commands
-ALLOWED["__main__"] = {"commands", "cli"}
+ALLOWED["__main__"] = {"cli"}
 
 # Packages that only these places may import; elsewhere they would slow down or break what does not need them.
 ONLY_IN = {

@@ -3,21 +3,15 @@
 import os
 import sys
 
-from runnel.commands import background
-
 
 def main() -> None:
-    """Run the command in `sys.argv` in the background process if it can, else in this process."""
+    """Run the command in `sys.argv`."""
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:  # closed, as by `>&-`; before any file is opened, which would get its number
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))
-    code = background.run(sys.argv[1:])
-    if code is None:
-        from runnel.cli import console
+    from runnel.cli import console
 
-        console()
-    else:
-        os._exit(code)
+    console()
 
 
 if __name__ == "__main__":

@@ -103,7 +103,6 @@ app = typer.Typer(
 )
 lab = typer.Typer(name="lab", cls=_LabCommands, help="Train, measure and compare models (extra: lab).", **_GROUP)
 interrupted = threading.Event()  # Ctrl-C was pressed
-bug = threading.Event()  # a command ended by an error that no code expects
 
 
 def main() -> None:
@@ -124,24 +123,18 @@ def main() -> None:
 
 
 def console() -> None:
-    """Run `main` in a process of its own.
+    """Run `main` in a process of its own, until all of its output is written. A bug's traceback goes to stderr.
 
     It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
     """
     for name, value in _KEPT_KERNELS.items():
         os.environ.setdefault(name, value)
     gc.set_threshold(100_000, 50, 50)  # imports create a million permanent objects; scanning them takes a quarter second
-    os._exit(run())
-
-
-def run() -> int:
-    """Run `main` until all of its output is written; return the exit code. A bug's traceback goes to stderr."""
     try:
         main()
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
     except Exception as error:
-        bug.set()
         report_bug(error)
         code = 1
     try:
@@ -153,7 +146,7 @@ def run() -> int:
         if not code:  # else it is reported already
             say(f"error: the output cannot be written: {describe(error)}")
         code = code or 1
-    return code
+    os._exit(code)
 
 
 @app.callback(invoke_without_command=True)
@@ -218,7 +211,6 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
             if interrupted.is_set():
                 code = _end_interrupted()  # an interrupted compilation ends in errors of all kinds
             elif name in LIKE_GREP:
-                bug.set()
                 report_bug(error)  # else it would end in 1, which is no error there
                 code = failed
             else:

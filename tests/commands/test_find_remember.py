@@ -110,7 +110,7 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(f
     assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
 
 
-def test_the_key_is_all_that_the_answer_depends_on(find, reading, tmp_path):
+def test_the_key_is_all_that_the_answer_depends_on(find, models, reading, tmp_path):
     find("a.md", "--remember")
     shutil.copy("a.md", "b.md")
     shutil.copy("a.md", "b.txt")  # no headings there
@@ -132,6 +132,12 @@ def test_the_key_is_all_that_the_answer_depends_on(find, reading, tmp_path):
     find("a.md", model="recurrent")
     assert reading.count("a.md") == 2
     assert len(entries(tmp_path)) == 1  # nothing is kept that nobody asked for
+    own = tmp_path / "own"
+    for version in "encoder", "other":  # a model that is replaced
+        shutil.copytree(models / version, own, dirs_exist_ok=True)
+        reading.clear()
+        find("a.md", "--remember", model=own)
+        assert "a.md" in reading
     find("a.md", "--unit", "paragraph", "--remember")
     reading.clear()
     assert find("a.md", "--unit", "paragraph").out.count("\n") == 4 and reading == [5]

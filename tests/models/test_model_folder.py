@@ -1,10 +1,9 @@
-"""Model folders: saved and loaded without loss, in 8 bits with little, refused when damaged or hostile, and kept in memory."""
+"""Model folders: saved and loaded without loss, in 8 bits with little, and refused when damaged or hostile."""
 
 import copy
 import dataclasses
 import itertools
 import json
-import logging
 import pickle
 import resource
 import shutil
@@ -26,11 +25,9 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
-from runnel.models import base
 from runnel.models.base import Model, load_model
 from runnel.models.describe import describe_model
 from runnel.models.heads import PlainMeanVector
-from runnel.models.kept import Kept, file_states
 from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -270,86 +267,3 @@ def test_a_tokenizer_with_hostile_ids_is_refused_or_harmless(folder: Path, numbe
         assert load_model(folder).tokenizer.encode("river").ids.max() < 128
     else:
         refused(load_model, folder)
-
-
-# ---- models that are kept for the next command: the same object while their files are unchanged, else a new one -----------
-
-
-@pytest.fixture
-def keeping(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "kept", Kept(most=2))
-
-
-def test_other_processes_load_each_time(folder: Path) -> None:
-    assert Embedder.load(folder).model is not Embedder.load(folder).model
-
-
-@pytest.mark.usefixtures("keeping")
-def test_the_same_files_and_options_are_loaded_once_for_all_jobs(folder: Path) -> None:
-    first = Embedder.load(folder, dtype="float32").model
-    assert Embedder.load(folder, dtype="float32", truncate_dim=2).model is first
-    assert Reranker.load(folder, dtype="float32").model is first
-    assert SentenceRetriever.load(folder, dtype="float32").model is first
-    assert Embedder.load(folder, dtype="bfloat16").model is not first
-    assert Embedder.load(folder, dtype="float32", pooling="eos").model is not first
-
-
-@pytest.mark.usefixtures("keeping")
-def test_a_changed_model_is_loaded_again(folder: Path, tmp_path: Path) -> None:
-    first = Embedder.load(folder)
-    tiny_model(tmp_path / "tokenizer", seed=1).save(folder)
-    second = Embedder.load(folder)
-    assert (first.encode(["a cat"]) != second.encode(["a cat"])).any()
-    (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"model\.safetensors|weights"):
-        Embedder.load(folder)
-
-
-@pytest.mark.usefixtures("keeping")
-def test_a_relative_name_means_the_model_of_the_current_folder(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded = []
-    for number in range(2):
-        (tmp_path / str(number)).mkdir()
-        shutil.copytree(whole, tmp_path / str(number) / "m")
-        monkeypatch.chdir(tmp_path / str(number))
-        loaded.append(Embedder.load("m").model)
-    assert loaded[0] is not loaded[1]
-    assert Embedder.load("m").model is loaded[1]
-
-
-def test_files_that_do_not_exist_have_no_state(tmp_path: Path) -> None:
-    (tmp_path / "circle").symlink_to("circle")
-    (tmp_path / "there").touch()
-    found = file_states(tmp_path / name for name in ("circle", "missing", "there", "."))
-    assert found == file_states([tmp_path / "there"])
-    (tmp_path / "there").write_text("changed")
-    assert found != file_states([tmp_path / "there"])
-
-
-def test_only_the_last_used_are_kept() -> None:
-    kept = Kept(most=2)
-    first, second = (kept.get(key, None, object) for key in "ab")
-    assert kept.get("a", None, object) is first
-    kept.get("c", None, object)
-    assert kept.get("a", None, object) is first and kept.get("b", None, object) is not second
-    assert first in kept.values() and len(list(kept.values())) == 2
-
-
-def test_messages_of_loading_are_repeated(caplog: pytest.LogCaptureFixture) -> None:
-    """Also one that the command which loaded the object did not show, because it was not verbose."""
-    kept = Kept(most=1)
-
-    def load() -> object:
-        logging.getLogger("runnel").warning("an odd model")
-        logging.getLogger("runnel").info("read slowly")
-        return object()
-
-    shown = []
-    for level in (logging.WARNING, logging.WARNING, logging.INFO):
-        caplog.clear()
-        caplog.set_level(level, "runnel")
-        kept.get("model", None, load)
-        shown.append(caplog.messages)
-    assert shown == [["an odd model"], ["an odd model"], ["an odd model", "read slowly"]]

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands import background
 from runnel.commands.display import Meter, note_compiling, print_json, print_text
 from runnel.commands.options import Json
 from runnel.errors import DISTRIBUTION, RunnelError, StoreError, describe, install_command
@@ -61,7 +60,6 @@ def doctor(as_json: Json = False) -> int:
         "kernels_problem": numba_problem(),
         "kernel_cache": {"folder": cache, "writable": os.access(cache, os.W_OK)},  # of compiled kernels
         "gpu_problem": _gpu_problem(),
-        "background": background.status(),
         "open_folders": _open_folders(),
         "pocket": pocket,
         "extras": extras(),
@@ -209,9 +207,6 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "pocket", _pocket_in_words(report["pocket"])
     gpu = machine["gpu"] or "none"
     yield "gpu", gpu if report["gpu_problem"] is None else f"{gpu}: {report['gpu_problem']}"
-    running = report["background"]
-    warm = "none; runnel serve --background keeps find, search, rerank and embed warm"
-    yield "background", f"process {running['pid']}" if running else warm
     for folder in report["open_folders"]:
         yield "texts", f"the mode of {folder} lets other users in; to keep them out: chmod 700 {shlex.quote(folder)}"
     for label, ready in (("installed", True), ("missing", False)):

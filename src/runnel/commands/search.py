@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands import display, indexes
+from runnel.commands import display
 from runnel.commands.find import place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
@@ -114,10 +114,12 @@ def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank:
 
 def open_index(place: str | None, model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None) -> Index:
     """Open the index at a place; without one, the project's own, brought up to date."""
+    from runnel.search.index import Index
+
     project = expect_project() if place is None else None
     display.note_compiling()
     start = time.perf_counter()
-    index = indexes.open_index(str(place if project is None else project.place), model)
+    index = Index.open(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start
     if project is not None and update:
         refresh_project(project, index, ocr)

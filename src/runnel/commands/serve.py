@@ -11,24 +11,14 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands import background
-from runnel.commands.display import JsonLogLines, note_compiling, print_json, print_text, say
-from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
+from runnel.commands.display import JsonLogLines, note_compiling, print_json, say
+from runnel.commands.options import DTYPES, Dtype, Json, Model
 from runnel.errors import InputError, needing
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
-_IDLE_MINUTES = 30.0
-
-Background = Annotated[bool, typer.Option("--background", help="Start a process that keeps find, search, rerank, embed warm.")]
-Idle = Annotated[
-    float | None, typer.Option(min=0.01, metavar="MINUTES", help="End after these minutes without a command.", show_default="30")
-]
-Stop = Annotated[bool, typer.Option("--stop", help="Stop the background process.")]
 
 
 def serve(
-    context: typer.Context,
-    *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
     index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
@@ -41,27 +31,13 @@ def serve(
     open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
     deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,
     log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
-    in_background: Background = False,
-    idle: Idle = None,
-    status: Annotated[bool, typer.Option("--status", help="Show the status of the background process.")] = False,
-    stop: Stop = False,
     as_json: Json = False,
 ) -> int:
     """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
     Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then requests are finished.
     Example: runnel serve --in library
-
-    With --background, start a process that instead keeps models and indexes loaded for find, search, rerank and embed of this
-    user's command line.
     """
-    if in_background:
-        refuse_others(context, "--background", _start)
-        return _start(idle, as_json)
-    refuse({"--idle": idle}, "needs --background")
-    if status or stop:
-        refuse_others(context, "--status" if status else "--stop", _show)
-        return _show(as_json, end=stop)
     with needing("the server needs FastAPI and uvicorn", "serve"):
         from runnel.server.app import bind, create_app, serve
         from runnel.server.settings import ServerSettings
@@ -88,36 +64,6 @@ def serve(
 
         serve(create_app(settings), [socket], started)
     return 0
-
-
-def _start(idle: float | None, as_json: bool) -> int:
-    running = background.status()
-    facts = running or background.start(idle or _IDLE_MINUTES)
-    said = "is running already" if running else "has started"
-    ended = f"it ends after {facts['idle_minutes']:g} minutes without a command"
-    print_json(facts) if as_json else print_text(f"background process {facts['pid']} {said}; {ended}")
-    return 0
-
-
-def _show(as_json: bool, end: bool) -> int:
-    """Show the status of the background process, or stop it; return the exit code: 1 if there is none."""
-    background.expect_private()
-    state = background.status()
-    if state is not None and end:
-        background.stop()
-    if as_json:
-        print_json(state or {"pid": None})
-    elif state is None:
-        print_text("there is no background process")
-    elif end:
-        print_text(f"background process {state['pid']} has stopped")
-    else:
-        print_text(
-            f"background process {state['pid']}, runnel {state['version']}: {'busy' if state['busy'] else 'idle'}, "
-            f"{state['commands']:,} commands, at most {state['peak_bytes'] / 1e6:,.0f} MB of memory; "
-            f"it ends after {state['idle_minutes']:g} minutes without a command"
-        )
-    return 1 if state is None else 0
 
 
 def _project_index(model: str) -> str | None:

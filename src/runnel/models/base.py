@@ -30,7 +30,6 @@ from runnel.json_objects import arguments, read_model_json, valid_config
 from runnel.models import heads
 from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_transformer
 from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind
-from runnel.models.kept import Kept, file_states
 from runnel.models.lexical import WordTable, word_table
 from runnel.ops.backend import numba_problem, on_cpu, say_once
 from runnel.records import expect_choice, expect_text
@@ -55,7 +54,6 @@ ARRAY_HEADS: dict[str, type[Head]] = {  # that need no torch, by their kind
 BUILT_IN = {name: Path(__file__).parent / name.replace("-", "_") for name in ("pocket", "pocket-mamba2")}
 # By one engine each.
 _READ_TOGETHER: tuple[tuple[Form, ...], ...] = (("sentences",), ("texts", "sentences"), ("judge",), ("pair",))
-kept: Kept | None = None  # models to share between commands, in a process that runs many
 
 
 @dataclass(eq=False)
@@ -266,19 +264,12 @@ def load_model(
     if pooling is not None:
         expect_choice(pooling, POOLINGS, "pooling")
     path, prefix = find_model(name)
-    folder = path if path.is_dir() else path.parent  # a weights file: the other files are in its folder
-    load: Callable[[], Model] | None = None
-    place: object = "cpu"
-    if arrays and path.is_dir() and not (prefix or pooling or template):
-        load = _array_loader(folder, dtype, device, str(name))
-    if load is None:
-        from runnel.models.torch_models import torch_loader
+    plain = arrays and path.is_dir() and not (prefix or pooling or template)
+    if plain and (model := _load_arrays(path, dtype, device, str(name))) is not None:
+        return model
+    from runnel.models.torch_models import load_with_torch
 
-        load, place = torch_loader(path, prefix, dtype, device, str(name), pooling=pooling, template=template, job=job)
-    if kept is None:
-        return load()
-    key = (str(name), path.absolute(), str(dtype), place, pooling, template)
-    return kept.get(key, file_states([*folder.glob("*"), *folder.glob("*/*")]), load)
+    return load_with_torch(path, prefix, dtype, device, str(name), pooling=pooling, template=template, job=job)
 
 
 @dataclass(frozen=True)
@@ -326,11 +317,8 @@ class Description:
         return Model(backbone, tokenizer, heads, templates, self.prompts, source, text, self.unit)
 
 
-def _array_loader(folder: Path, dtype: str | torch.dtype, device: str, source: str) -> Callable[[], Model] | None:
-    """Return what loads the model of a folder without torch; None if that cannot read it.
-
-    Where the weights are not as expected, what is returned lets torch load them, or say what is wrong.
-    """
+def _load_arrays(folder: Path, dtype: str | torch.dtype, device: str, source: str) -> Model | None:
+    """Return the model of a folder without torch; None if torch has to load it, or to say what is wrong."""
     kind = str(dtype).removeprefix("torch.")
     if not (folder / "config.json").is_file() or kind not in ("auto", "float32", "bfloat16", "int8") or not on_cpu(device):
         return None
@@ -338,20 +326,14 @@ def _array_loader(folder: Path, dtype: str | torch.dtype, device: str, source: s
     backbone = config.get("backbone") if isinstance(config, dict) else None
     if not isinstance(backbone, dict) or backbone.get("architecture") != "encoder" or numba_problem() is not None:
         return None
-
-    def load() -> Model:
-        try:
-            return _load_arrays(folder, config, kind, source)
-        except (RunnelError, SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            log.debug("%s is left to torch: %s", source, error)
-        from runnel.models.torch_models import torch_loader
-
-        return torch_loader(folder, "", dtype, device, source)[0]()
-
-    return load
+    try:
+        return _array_model(folder, config, kind, source)
+    except (RunnelError, SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        log.debug("%s is left to torch: %s", source, error)
+        return None
 
 
-def _load_arrays(folder: Path, config: Any, dtype: str, source: str) -> Model:
+def _array_model(folder: Path, config: Any, dtype: str, source: str) -> Model:
     """Return a model; raise if torch has to load it."""
     from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype  # numba takes a while to import
     from runnel.ops.int8_matmul import vnni_problem

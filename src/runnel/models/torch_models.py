@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from runnel.models.foreign import Job
 from runnel.models.heads import Head, LateInteraction, Pooling, check_pooling, head_kind, vector_head
 from runnel.models.torch_heads import TorchHead
 from runnel.models.transformers import is_transformer, load_transformer, pair_notation, save_library
-from runnel.ops.backend import plain_numbers, wanted_device
+from runnel.ops.backend import plain_numbers
 from runnel.records import expect_choice
 from runnel.text.templates import Template
 
@@ -36,41 +36,36 @@ HEADS: dict[str, Any] = {
 }
 
 
-def torch_loader(
+@plain_numbers()
+def load_with_torch(
     path: Path,
     prefix: str,
     dtype: str | torch.dtype,
     device: str,
     source: str,
     *,
-    pooling: Pooling | None = None,
-    template: str | None = None,
-    job: Job = "embed",
-) -> tuple[Callable[[], Model], object]:
-    """Return what loads a model, and what decides, besides its arguments, whether two are the same. See `load_model`."""
+    pooling: Pooling | None,
+    template: str | None,
+    job: Job,
+) -> Model:
+    """Load a model; see `load_model`."""
     folder, config = path if path.is_dir() else path.parent, read_config(path) or {}
-    transformer = bool(prefix) or ("runnel" not in config and is_transformer(folder, config))
-
-    @plain_numbers()
-    def load() -> Model:
-        if transformer:
-            options: Any = {"pooling": pooling, "template": template, "job": job, "prefix": prefix}
-            backbone, parts = load_transformer(folder, config, dtype, device, **options)
-            return Model(backbone, **vars(parts), source=source)
-        checkpoint = load_checkpoint(path, dtype=dtype, device=device)
-        if "runnel" in config:
-            model = read_folder(folder, config["runnel"], checkpoint, source)
-        else:
-            model = Model(checkpoint.backbone, **vars(read_bare(folder, checkpoint)), source=source)
-        if pooling is not None:
-            check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
-            model.heads["embed"] = vector_head(pooling).module()
-        if template is not None:
-            before = "" if model.tokenizer.begin_id is None else "{begin}"
-            model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
-        return model
-
-    return load, (wanted_device(device), job if transformer else None)
+    if prefix or ("runnel" not in config and is_transformer(folder, config)):
+        options: Any = {"pooling": pooling, "template": template, "job": job, "prefix": prefix}
+        backbone, parts = load_transformer(folder, config, dtype, device, **options)
+        return Model(backbone, **vars(parts), source=source)
+    checkpoint = load_checkpoint(path, dtype=dtype, device=device)
+    if "runnel" in config:
+        model = read_folder(folder, config["runnel"], checkpoint, source)
+    else:
+        model = Model(checkpoint.backbone, **vars(read_bare(folder, checkpoint)), source=source)
+    if pooling is not None:
+        check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
+        model.heads["embed"] = vector_head(pooling).module()
+    if template is not None:
+        before = "" if model.tokenizer.begin_id is None else "{begin}"
+        model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
+    return model
 
 
 def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:

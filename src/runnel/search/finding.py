@@ -19,18 +19,16 @@ from functools import cached_property
 from itertools import groupby, takewhile, tee
 from pathlib import Path
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from runnel import __version__
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
-from runnel.files import digest, file_digest, write
+from runnel.files import digest, file_digest, signature, write
 from runnel.formats import ROWS
 from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.reader import NO_ROWS, DocumentReader, Skipped, files_at
 
 if TYPE_CHECKING:
-    from runnel.models.base import Model
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.models.sentence_vectors import Scored, SentenceVectors
     from runnel.request import Progress
@@ -332,7 +330,6 @@ LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
-_digests: WeakKeyDictionary[Model, str] = WeakKeyDictionary()  # of loaded models, which may outlive a command
 
 
 def open_cache(
@@ -466,10 +463,17 @@ class DocumentCache:
             self.report(f"note: documents are stored in {self.folder} for later questions; {show}")
 
     def _path(self, content: str) -> Path:
-        model = self.load().model
-        if model not in _digests:  # a tenth of a second for pocket
-            _digests[model] = _model_digest(model, self.model)
-        return self.folder / f"{content}-{_digests[model]}.safetensors"
+        return self.folder / f"{content}-{self._model_digest}.safetensors"
+
+    @cached_property
+    def _model_digest(self) -> str:
+        """A digest of the model's dtypes and of the state of its files; to hash them takes a tenth of a second."""
+        from runnel.models.base import find_model
+
+        found, _ = find_model(self.model)
+        folder = found if found.is_dir() else found.parent
+        files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
+        return digest(*self.load().model.backbone.dtypes, *(f"{path.name} {signature(path)}" for path in files))
 
     @cached_property
     def _stored(self) -> set[str]:
@@ -478,16 +482,6 @@ class DocumentCache:
             return {name.partition("-")[0] for name in os.listdir(self.folder)}
         except OSError:
             return set()
-
-
-def _model_digest(model: Model, name: str) -> str:
-    """Return a digest of the files of a model and of the dtypes of its loaded weights."""
-    from runnel.models.base import find_model
-
-    found, _ = find_model(name)
-    folder = found if found.is_dir() else found.parent
-    files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-    return digest(*model.backbone.dtypes, *(f"{path.name} {file_digest(path)}" for path in files))
 
 
 def _holds_rows(name: str) -> bool:
