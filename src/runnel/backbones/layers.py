@@ -57,10 +57,15 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
     if isinstance(layer, Int8Linear):
         return layer(x)
     if type(layer) is not nn.Linear:
-        lowered = x.to(layer.weight.dtype) if layer.weight.is_floating_point() else x
-        return layer(lowered).to(x.dtype)
+        return layer(as_weight(layer, x)).to(x.dtype)
     bias = None if layer.bias is None else layer.bias.to(layer.weight.dtype)
-    return F.linear(x.to(layer.weight.dtype), layer.weight, bias).to(x.dtype)
+    return F.linear(as_weight(layer, x), layer.weight, bias).to(x.dtype)
+
+
+def as_weight(layer: nn.Module, x: Tensor) -> Tensor:
+    """Return x in the dtype of a layer's weight, which `apply_linear` then returns too, unless that is in 4 or 8 bits."""
+    weight = cast("Tensor", layer.weight)
+    return x.to(weight.dtype) if weight.is_floating_point() else x
 
 
 def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
 from runnel.backbones.config import BackboneConfig
-from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear
+from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear, as_weight
 from runnel.ops.mlstm import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 
@@ -111,11 +111,11 @@ class MlstmLayer(nn.Module):
         _init_output(self.out_proj, c)
 
     def forward(self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
-        """u (T, D) and the state -> out (T, D) and the new state, all in u's dtype."""
-        heads = (self.config.num_heads, -1)
-        q, k, v = (apply_linear(layer, u).unflatten(-1, heads) for layer in (self.q, self.k, self.v))
+        """u (T, D) and the state -> out (T, D) in the weights' dtype and the new state in u's."""
+        heads, low = (self.config.num_heads, -1), as_weight(self.q, u)
+        q, k, v = (apply_linear(layer, low).unflatten(-1, heads) for layer in (self.q, self.k, self.v))
         y, state = mlstm(q, k, v, self.igate_preact(u), self.fgate_preact(u), cu_seqlens, state, eps=self.config.cell_eps)
-        y = torch.sigmoid(apply_linear(self.ogate_preact, u)) * self.multihead_norm(y)
+        y = torch.sigmoid(apply_linear(self.ogate_preact, low)) * self.multihead_norm(y)
         return apply_linear(self.out_proj, y), state
 
 
@@ -132,7 +132,8 @@ class FeedForward(nn.Module):
         _init_output(self.proj_down, config)
 
     def forward(self, u: Tensor) -> Tensor:
-        """u (T, D) -> (T, D) in u's dtype."""
+        """u (T, D) -> (T, D) in the weights' dtype."""
+        u = as_weight(self.proj_up, u)
         return apply_linear(self.proj_down, F.silu(apply_linear(self.proj_up_gate, u)) * apply_linear(self.proj_up, u))
 
 
