@@ -54,14 +54,6 @@ class Recent(Generic[T]):
                 self._values[key] = self._values.pop(key)
             return self._values.get(key)
 
-    def pop(self, key: Hashable) -> T | None:
-        with self._lock:
-            return self._values.pop(key, None)
-
-    def values(self) -> list[T]:
-        with self._lock:
-            return list(self._values.values())
-
     def put(self, key: Hashable, value: T) -> None:
         """Keep a value, and forget the least recently used ones beyond the limit."""
         with self._lock:
