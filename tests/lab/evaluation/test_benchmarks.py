@@ -2,22 +2,13 @@
 
 import hashlib
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.tasks import LENGTHS, find_sets, read_task
-from tests.helpers import qa_files
+from tests.helpers.qa_files import write_rows
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}
-
-
-def write_rows(path, rows):
-    if path.suffix != ".parquet":
-        return qa_files.write_rows(path, rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
 def read_set(one, folder):
