@@ -36,7 +36,7 @@ def judged(evidence, scores, text=TEXT, name="q", logits=True):
 def test_ranks_of_evidence(evidence, scores, answers, spans):
     one = judged(evidence, scores)
     assert (one.sentences, one.answers, one.spans, one.words) == (4, answers, spans, 8)
-    assert one.position == (evidence[0][0] / len(TEXT) if evidence else None)
+    assert one.positions == [start / len(TEXT) for start, _ in evidence]
 
 
 def test_metrics():

@@ -19,7 +19,6 @@ from runnel.lab.training.mining import (
     NegativeJudge,
     bm25_ranker,
     mine,
-    run_search,
     search_by,
     word_triples,
 )
@@ -91,17 +90,6 @@ def test_bm25_needs_words_and_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(MissingDependency, match="bm25s"):
         bm25_ranker(pool("a"))
-
-
-def test_a_run():
-    corpus = pool("a", "b", "c")
-    search = run_search({"1": ["d2", "d0", "d1"]}, corpus)
-    found = search([Triple("q", ("a",), id="1"), Triple("r", ("a",), id="2")], 2)
-    assert [rows.tolist() for rows in found] == [[2, 0], []]
-    with pytest.raises(InputError, match="'q'"):
-        search([Triple("q", ("a",))], 2)
-    with pytest.raises(InputError, match=r"'1' .*'d9'"):
-        run_search({"1": ["d0", "d9"]}, corpus)([Triple("q", ("a",), id="1")], 2)
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 6, 9])

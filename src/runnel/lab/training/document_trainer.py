@@ -40,8 +40,8 @@ _MOST_KEPT = 0.995  # of the averaged weights in a step
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
-def sentence_weights(labels: Tensor) -> Tensor:
-    """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
+def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the binary cross-entropy over the sentences (S,) of one document, in which positives and others weigh 1/2 each.
 
     If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
     weight of a document with both.
@@ -49,14 +49,7 @@ def sentence_weights(labels: Tensor) -> Tensor:
     Source: paper E, appendix F (w_i).
     """
     positive = labels.bool()
-    count = positive.sum().clamp(min=1)
-    others = (~positive).sum().clamp(min=1)
-    return 0.5 * (positive / count + ~positive / others).float()
-
-
-def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy over the sentences of one document, of logits (S,), weighted by `sentence_weights`."""
-    weights = sentence_weights(labels)
+    weights = 0.5 * (positive / positive.sum().clamp(min=1) + ~positive / (~positive).sum().clamp(min=1)).float()
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
 
 
