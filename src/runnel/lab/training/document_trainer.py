@@ -184,25 +184,19 @@ class DocumentTrainer(Watched, Trainer):
     ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
         """Return the batches of a step, and the weight of all documents in them, over all devices."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        weight = torch.tensor(sum(self._weight(batch) for batch in batches), device=device)
+        weights = [self.weight(item) for batch in batches for item in batch["items"][: len(batch["ids"])]]
+        weight = torch.tensor(sum(weights), device=device)
         if self.args.world_size > 1:
             dist.all_reduce(weight)
         return batches, weight
 
-    def _weight(self, batch: dict[str, Any]) -> int:
-        return sum(self.weight(item) for item in batch["items"][: len(batch["ids"])])
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        losses, scores = model(inputs["items"])
-        if inputs["ids"]:
-            weight = self._weight(inputs) if num_items_in_batch is None else num_items_in_batch
-            share = self.args.world_size / weight  # DDP divides the gradients by the number of devices
-        else:  # a document that only fills an empty batch
-            share = 0.0
-        loss = losses.sum() * share
-        return (loss, scores) if return_outputs else loss
+        """Return the part of the step's loss that these items make, times the devices, over which DDP takes the mean."""
+        losses, _ = model(inputs["items"])
+        share = self.args.world_size / num_items_in_batch if inputs["ids"] else 0.0  # without an id, an item only fills a batch
+        return losses.sum() * share
 
     def evaluation_loop(
         self,
