@@ -193,11 +193,6 @@ class RangeSums:
         if len(rows):  # the graph of the open row reaches back to its own tokens alone
             self._open = None if complete == len(rows) else rows[complete:] if complete else first
 
-    @property
-    def settled(self) -> int:
-        """The number of tokens before the first incomplete stretch."""
-        return sys.maxsize if self._next == max(0, len(self._edges) - 1) else int(self._edges[self._next])
-
     def take_complete(self) -> tuple[int, Array]:
         """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order that do not overlap."""
         rows, self._closed = self._all_closed(), []
@@ -270,7 +265,6 @@ class OpenRequest:
         self._positions = positions if self._order is None else positions[self._order]
         self._picked: list[Array] = []
         self._sums = RangeSums(ranges) if len(ranges) else None
-        self._leading = len(ranges) - len(positions)  # ranges before the first with a position, for `take_complete`
 
     def part(self, start: int, hidden: Array, weights: Array) -> tuple[Array, Array]:
         """Return what tokens [start, start + n) give: hidden vectors (p, D) at positions, and rows of `RangeSums`."""
@@ -289,14 +283,14 @@ class OpenRequest:
     def take_complete(self) -> tuple[Array, Array]:
         """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in order and not overlap.
 
-        The last position is in the last range, and so on; the first ranges may have none. Without ranges: of all positions read.
+        Each range has one position. Without ranges: of all positions read.
         """
         hidden, rows = _join(self._picked), _NONE
         rest, last = 0, self._picked[-1]
         if self._sums is not None:
-            first, rows = self._sums.take_complete()
-            rest = len(hidden) - max(0, min(len(rows), first + len(rows) - self._leading))  # the end of an unfinished range
-        self._picked = [last[len(last) - rest :] if rest else zeros(last, 0, last.shape[1])]  # its graph reaches back no further
+            _, rows = self._sums.take_complete()
+            rest = len(hidden) - len(rows)  # 1 if the position of an unfinished range is read
+        self._picked = [last[len(last) - rest :] if rest else zeros(last, 0, last.shape[1])]
         return hidden[: len(hidden) - rest], rows
 
     def result(self, state: State | None = None) -> Result:
@@ -310,11 +304,6 @@ class OpenRequest:
     @property
     def left(self) -> int:
         return len(self.ids) - self.done
-
-    @property
-    def settled(self) -> int:
-        """The number of tokens that are in no unfinished range, of those read."""
-        return self.done if self._sums is None else min(self.done, self._sums.settled)
 
     @property
     def least(self) -> int:

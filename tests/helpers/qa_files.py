@@ -11,8 +11,13 @@ CELLAR = "The wine is in the cellar. Nobody has counted it."
 
 
 def write_rows(path: Path, rows: list[Any]) -> Path:
-    """Write jsonl; a text is written as it is."""
+    """Write jsonl, in which a text is written as it is, or parquet."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        import pyarrow.parquet  # other tests run without it
+
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return path
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     return path

@@ -5,7 +5,7 @@ d  width of vectors   n  rows or pairs
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from runnel.backbones.state import State
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.items import Item, as_leaf, unit_scores
+from runnel.models.items import Item, unit_scores
 from runnel.models.reranker import Reranker
 from runnel.records import expect_count
 from runnel.request import OpenRequest, Packed, Request, Result, pack
@@ -24,66 +24,43 @@ from runnel.request import OpenRequest, Packed, Request, Result, pack
 
 @dataclass(frozen=True)
 class Long:
-    """Settings for reading long rows in training (docs/training.md). All but `gradient_segments` change no gradient."""
+    """Settings for reading long rows in training (docs/training.md). They change no gradient, except `bf16`."""
 
     segment_tokens: int | None = None  # for recurrent backbones; None: whole rows
     recompute: bool = False  # keep the input of each layer, or of rows in segments the state before each
-    gradient_segments: int | None = None  # a token's loss reaches at most that many segments back
     bf16: bool = False  # autocast of linear layers; weights, states and results keep their dtypes
 
     def __post_init__(self) -> None:
-        for name in ("segment_tokens", "gradient_segments"):
-            if getattr(self, name) is not None:
-                expect_count(getattr(self, name), name)
-        if self.gradient_segments is not None and self.segment_tokens is None:
-            raise InputError("gradient_segments counts segments; also give segment_tokens, their length")
+        if self.segment_tokens is not None:
+            expect_count(self.segment_tokens, "segment_tokens")
 
 
 WHOLE = Long()
 
 
-Outputs = tuple[Tensor, Tensor]  # `OpenRequest.part` of the tokens of a step
-Step = list[tuple[Outputs, Outputs]]  # of each reading in the step, and the same as leaves
-
-
-def begin(model: Model, requests: Sequence[Request]) -> list[OpenRequest]:
-    """Return requests of at least one token each, not read yet."""
-    assert requests and all(len(request.ids) for request in requests)
-    return [OpenRequest(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
-
-
 def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
-    """Return the results of requests, as the engine does, with a graph."""
-    readings = begin(model, requests)
-    for _ in steps(model, readings, long):
-        pass
-    return [reading.result() for reading in readings]
+    """Return the results of requests of at least one token each, as the engine does, with a graph.
 
-
-def steps(model: Model, readings: Sequence[OpenRequest], long: Long, *, cut: bool = False) -> Iterator[Step]:
-    """Read the same segment of all that are long enough in one step; yield after each what it gave them.
-
-    With `cut` the readings get leaves, which collect gradients for `close`.
+    Each step reads the same segment of all rows that are long enough.
     """
+    assert requests and all(len(request.ids) for request in requests)
     check_segments(model, long)
-    size = long.segment_tokens or max(reading.left for reading in readings)
-    again = long.recompute and torch.is_grad_enabled() and any(reading.left > size for reading in readings)
-    going, state, number = list(readings), None, 0
+    readings = [OpenRequest(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
+    longest = max(reading.left for reading in readings)
+    size = long.segment_tokens or longest
+    again = long.recompute and torch.is_grad_enabled() and longest > size
+    going, state = readings, None
     while going:
-        if state is not None and long.gradient_segments is not None and number % long.gradient_segments == 0:
-            state = state.detach()
         packed = pack([(reading, min(size, reading.left)) for reading in going])
         run = (model, packed, state, long)
         parts, state = checkpoint(_run, *run, use_reentrant=False) if again else _run(*run)
-        leaves = [(as_leaf(picked), as_leaf(rows)) for picked, rows in parts] if cut else parts
-        for (reading, count), leaf in zip(packed.plan, leaves, strict=True):
-            reading.add(count, *leaf)
-        yield list(zip(parts, leaves, strict=True))
-        number += 1
+        for (reading, count), part in zip(packed.plan, parts, strict=True):
+            reading.add(count, *part)
         more = [place for place, reading in enumerate(going) if reading.left]
         if 0 < len(more) < len(going):
             state = state.select(torch.tensor(more))
         going = [going[place] for place in more]
+    return [reading.result() for reading in readings]
 
 
 def check_segments(model: Model, long: Long) -> None:
@@ -95,15 +72,8 @@ def check_segments(model: Model, long: Long) -> None:
         )
 
 
-def close(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Run the backward pass of tensors from the gradients that their leaves, the second of each pair, have collected."""
-    pairs = [(tensor, leaf) for tensor, leaf in pairs if leaf.grad is not None]
-    if pairs:
-        torch.autograd.backward([tensor for tensor, _ in pairs], [leaf.grad for _, leaf in pairs])
-
-
-def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple[list[Outputs], State]:
-    """Run one step: return what it gives each reading, and the state after it."""
+def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple[list[tuple[Tensor, Tensor]], State]:
+    """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
     features, ids = model.features, torch.from_numpy(packed.ids).to(model.backbone.device)
     added = None
     if packed.marks is not None and features is not None:

@@ -78,34 +78,23 @@ def unit_scores(head: Head, result: Result) -> Array:
 class UnitScores:
     """Scores of the units of a request like an `Item`'s, each computed after its last token is read; then only it is kept.
 
-    `other` (1, D) is the mean of the text that the units are compared with, if that is not the request's first range. The rows
-    of that range may be in the graph of many scores, so they get a backward pass of their own: `cut`.
+    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in the request.
     """
 
-    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Array | None = None) -> None:
+    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Array) -> None:
         self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
-        self.cut: tuple[Array, Array] | None = None  # rows with the first range, and the same as a leaf
-        self.done = 0  # units
+        self._done = 0  # units
 
     def take_complete(self) -> Array:
         """Return the scores (k,) of the units that are newly complete."""
         hidden, rows = self._reading.take_complete()
-        first, self.done = self.done, self.done + len(hidden)
-        if self._head.inputs == "matches" and self._other is None and self.cut is None and len(rows):
-            self.cut = rows, as_leaf(rows)
-            rows = self.cut[1][1:]
+        first, self._done = self._done, self._done + len(hidden)
         if not len(hidden):
             return hidden.new_zeros(0)
         if self._head.inputs != "matches":
             return self._head(hidden)
-        other: Array = _means(self.cut[1][:1]) if self.cut is not None else self._other
-        lexical = space(hidden).from_numpy(self._lexical[first : self.done]).to(hidden)
-        return self._head(_means(rows).to(hidden), hidden, other.to(hidden), lexical)
-
-
-def as_leaf(tensor: Array) -> Array:
-    """Return the same tensor as a leaf, which collects gradients for a later backward pass of the tensor."""
-    return tensor.detach().requires_grad_(tensor.requires_grad)
+        lexical = space(hidden).from_numpy(self._lexical[first : self._done]).to(hidden)
+        return self._head(_means(rows).to(hidden), hidden, self._other.to(hidden), lexical)
 
 
 def _means(rows: Array) -> Array:

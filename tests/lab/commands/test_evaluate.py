@@ -1,4 +1,4 @@
-"""`runnel lab evaluate` on retrieval tasks and marked evidence: metrics, texts that are cut, resumed work, bad input named."""
+"""`runnel lab evaluate` on retrieval tasks, evidence and tasks of mteb: metrics, texts that are cut, resumed work, bad input."""
 
 import json
 import shutil
@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 import torch
 from helpers.judged_tasks import ToyEmbedder, results
-from helpers.tiny import tiny_encoder
+from helpers.tiny import tiny_encoder, tiny_model
+from helpers.toy import Toy, ToyConfig
+from mteb.mocks.mock_tasks import MockRerankingTask, MockRetrievalTask, MockSTSTask
 
-from runnel.lab.evaluation import retrieval
+from runnel.lab.evaluation import mteb, retrieval
 from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.training import recipes
 from runnel.models.embedder import Embedder
@@ -342,3 +344,41 @@ def test_what_is_skipped_or_cannot_be_evaluated(run, checkpoints, caplog):
     shutil.rmtree(checkpoints)
     checkpoints.mkdir()
     assert "run/checkpoints has no complete checkpoint" in evaluate("run/checkpoints")
+
+
+TEMPLATE = "Instruction: {instruction}\nQuery: "
+
+
+@pytest.fixture
+def mocks(monkeypatch, tmp_path):
+    model = tiny_model(tmp_path, papers_heads=True, backbone=Toy(ToyConfig(128, 32)))
+    known = {"retrieval": MockRetrievalTask, "reranking": MockRerankingTask, "sts": MockSTSTask}
+    monkeypatch.setattr(mteb, "find_tasks", lambda name: [known[name]()])
+    monkeypatch.setattr(retrieval, "_model", lambda how, *_: (Reranker if how == "rerank" else Embedder)(model))
+
+
+def test_mteb_reports_scores_and_means_and_resumes(run, mocks, tmp_path):
+    command = ("lab", "evaluate", "tiny", "--mteb", "retrieval", "reranking", "sts", "--out", "out", "--prompt", TEMPLATE)
+    done = run(*command, "--json")
+    assert done.code == 0, done.err
+    found = json.loads(done.out)
+    scores = [one["score"] for one in found["results"]]
+    assert [one["type"] for one in found["results"]] == ["Retrieval", "Reranking", "STS"]
+    assert found["results"][2]["prompt"] == "Instruction: Retrieve semantically similar text.\nQuery: "
+    assert found["means"][-2:] == [
+        {"name": "mean over tasks", "tasks": 3, "score": pytest.approx(sum(scores) / 3)},
+        {"name": "mean over types", "tasks": 3, "score": pytest.approx(sum(scores) / 3)},
+    ]
+    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")}
+    assert len(files) == 3
+    again = run(*command)
+    assert again.code == 0 and "mean over types" in again.out
+    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")}
+
+
+def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, mocks):
+    assert run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--out", "first").code == 0
+    done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank")
+    assert done.code == 1 and "--run FOLDER/mteb/predictions" in done.err
+    done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
+    assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err

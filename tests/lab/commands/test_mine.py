@@ -116,6 +116,10 @@ def test_a_run_in_place_of_a_search(run, beir, tmp_path):
     first, second = read_rows(tmp_path / "out.jsonl")
     assert sorted(first["neg"]) == ["document 3 about cats and 3", "document 4 about dogs and 4"]
     assert second["neg"] == ["document 2 about dogs and 2"]
+    (tmp_path / "run.trec").write_text("1 Q0 d3 1 1 x\n1 Q0 d99 2 0 x\n")
+    assert "query '1' ('cats'): " in (wrong := run(*beir, "--run", "run.trec", "--to", "other.jsonl").err) and "'d99'" in wrong
+    write_rows(tmp_path / "pairs.csv", ["query,positive", "dogs,document 2 about dogs and 2"])
+    assert "query '' ('dogs'): expected an id" in run("lab", "mine", "pairs.csv", "--to", "o.jsonl", "--run", "run.trec").err
 
 
 def test_test_sets_are_kept_out(run, pairs, tmp_path):

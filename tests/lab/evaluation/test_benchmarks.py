@@ -2,22 +2,13 @@
 
 import hashlib
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from runnel.errors import InputError, ReadError
 from runnel.lab.evaluation.tasks import LENGTHS, find_sets, read_task
-from tests.helpers import qa_files
+from tests.helpers.qa_files import write_rows
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}
-
-
-def write_rows(path, rows):
-    if path.suffix != ".parquet":
-        return qa_files.write_rows(path, rows)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
 
 
 def read_set(one, folder):
@@ -173,19 +164,13 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
 
 
-@pytest.mark.parametrize("kind", ["needle", "passkey"])
-def test_generated_sets_hide_each_answer_in_one_document(kind, tmp_path):
-    assert names(f"generated:{kind}") == [f"{kind}-{length}" for length in LENGTHS] and (LENGTHS[0], LENGTHS[-1]) == (256, 32768)
-    (short,) = find_sets(f"generated:{kind}-1024")
-    documents, queries, judged, _ = read_set(short, tmp_path)
-    assert (len(documents), len(queries), short.metrics, short.group) == (100, 50, ("nDCG@1",), kind)
-    assert all(judged[query] == {query: 1} for query in queries)
-    assert 740 < min(len(text.split()) for text in documents.values()) <= 768  # 3/4 words for each token
-
-
-def test_generated_sets_are_the_same_everywhere(tmp_path):
+def test_generated_sets_hide_each_answer_in_one_document_and_are_the_same_everywhere(tmp_path):
     for kind, digest in (("needle", "c6038ed7b6aa7a56"), ("passkey", "e454342cfe89a6b0")):
+        assert names(f"generated:{kind}") == [f"{kind}-{length}" for length in LENGTHS] and LENGTHS[-1] == 32768
         (one,) = find_sets(f"generated:{kind}-256")
+        documents, queries, judged, _ = read_set(one, tmp_path)
+        assert (len(documents), len(queries), one.metrics, one.group) == (100, 50, ("nDCG@1",), kind)
+        assert all(judged[query] == {query: 1} for query in queries)
         folder = one.source(tmp_path).qrels.parent
         texts = b"".join((folder / name).read_bytes() for name in ("corpus.jsonl", "queries.jsonl"))
         assert hashlib.sha256(texts).hexdigest()[:16] == digest

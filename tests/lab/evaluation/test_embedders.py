@@ -77,9 +77,10 @@ def evaluate(run, server, tmp_path):
     return lambda model, *options: run("lab", "evaluate", model, path, *options)
 
 
-def test_sentences_and_chunks_are_ranked_by_an_api(evaluate):
+def test_sentences_and_chunks_are_ranked_by_an_api(evaluate, server):
     result = results(evaluate("api:toy", "--as", "embed", "--metrics", "Recall@1", "--json"))["evidence"]
     assert result["metrics"] == {"Recall@1": 1.0} and result["sentences"] == 8
+    assert [len(asked["input"]) for _, _, asked in server.requests] == [4, 1, 1], "the document is read once"
     done = evaluate("api:toy", "--as", "embed", "--chunk-words", "5", "--out", "out")
     assert done.code == 0 and "8 chunks of 5 words ranked" in done.out, done.err
     done = evaluate("api:toy", "--as", "embed", "--chunk-words", "6", "--out", "out")

@@ -1,12 +1,10 @@
 """Sentences judged by marked evidence: ranks, metrics, groups, and what scores say."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 from helpers.tiny import tiny_model
 
-from runnel.lab.evaluation.evidence import METRICS, by_parts, by_retriever, embedder_scorer, judge, summarize, values_of
+from runnel.lab.evaluation.evidence import METRICS, by_parts, by_retriever, judge, summarize, values_of
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.mining import bm25_scorer
@@ -36,7 +34,7 @@ def judged(evidence, scores, text=TEXT, name="q", logits=True):
 def test_ranks_of_evidence(evidence, scores, answers, spans):
     one = judged(evidence, scores)
     assert (one.sentences, one.answers, one.spans, one.words) == (4, answers, spans, 8)
-    assert one.position == (evidence[0][0] / len(TEXT) if evidence else None)
+    assert one.positions == [start / len(TEXT) for start, _ in evidence]
 
 
 def test_metrics():
@@ -82,26 +80,6 @@ def test_bm25_of_sentences_and_units(tmp_path):
         assert scorer("cat", TEXT, units)[0].tolist() == [list(unit) for unit in units]
         assert scorer("cat", TEXT)[0].tolist() == split_sentences(TEXT).tolist()
     assert len(by_parts(bm25_scorer, 4)("cat", TEXT, units)[0]) == 2, "chunks are asked for"
-
-
-def test_an_embedder_of_sentences():
-    class Embedder:
-        read = 0
-
-        def is_empty(self, text):
-            return not text.strip()
-
-        def encode_document(self, texts, max_tokens=None):
-            self.read += len(texts)
-            return np.array([[len(text.split()), 1] for text in texts], np.float32)
-
-        def encode_query(self, texts, max_tokens=None):
-            return np.array([[1, 0]], np.float32)
-
-    embedder = Embedder()
-    score = by_parts(partial(embedder_scorer, embedder=embedder))
-    assert score("q", "One.\n\nTwo words.")[1].tolist() == [1, 2] and score("r", "One.\n\nTwo words.")[1].tolist() == [1, 2]
-    assert embedder.read == 2  # once for both questions
 
 
 def test_a_sentence_alone_is_scored_without_the_others(tmp_path):

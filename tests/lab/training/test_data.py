@@ -6,8 +6,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
@@ -132,12 +130,11 @@ def test_rows_of_mine(tmp_path):
 
 def test_parquet(tmp_path):
     rows = [{"query": "q", "positive": ["a"], "negative": ["b", "c"]}, {"query": "r", "positive": ["d"], "negative": None}]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
-    assert list(read_triples(tmp_path / "x.parquet")) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
+    assert list(read_triples(write_rows(tmp_path / "x.parquet", rows))) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-9])
     with pytest.raises(ReadError, match=r"x\.parquet"):
         list(read_triples(tmp_path / "x.parquet"))
-    pq.write_table(pa.Table.from_pylist([{"query": "q", "positive": None}]), tmp_path / "null.parquet")
+    write_rows(tmp_path / "null.parquet", [{"query": "q", "positive": None}])
     with pytest.raises(InputError, match=r"null\.parquet, row 1: .*positive"):
         list(read_triples(tmp_path / "null.parquet"))
 

@@ -18,7 +18,7 @@ from runnel.models.graph import Long, make_pair, pair_scores, vectors
 from runnel.models.heads import vector_head
 from runnel.models.torch_heads import EndScore
 
-LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True, gradient_segments=2)]
+LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True)]
 NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
 
 
@@ -108,14 +108,8 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
         (True, lambda model: make_item(model, "", "a dog"), "query"),
         (True, lambda model: render_document(model, " "), r"texts\[0\]"),
         (True, lambda model: Long(segment_tokens=0), "segment_tokens"),
-        (True, lambda model: Long(gradient_segments=2), "segment_tokens"),
         (False, lambda model: make_item(model, "the river", "a dog"), "does not read documents after a query"),
         (False, lambda model: make_pair(model, "the river", "a dog"), "scores stored vectors, which cannot be trained here"),
-        (
-            False,
-            lambda model: vectors(model, [np.zeros(9, np.int32)], Long(segment_tokens=7)),
-            "segment_tokens = 7 cannot be used",
-        ),
     ],
 )
 def test_bad_input(tmp_path: Path, recurrent: bool, call: Callable[[Model], object], message: str) -> None:

@@ -92,7 +92,7 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
     rows: list[int] = []
     forward = LmHead.forward
     monkeypatch.setattr(LmHead, "forward", lambda self, hidden, table: rows.append(len(hidden)) or forward(self, hidden, table))
-    for long in (Long(), Long(7, recompute=True), Long(7, gradient_segments=99)):
+    for long in (Long(), Long(7, recompute=True)):
         module = GeneratorModule(model, long)
         rows.clear()
         together = module(items)[0]
@@ -138,25 +138,11 @@ def test_how_completions_are_put_into_batches_changes_nothing(tmp_path: Path, da
     assert measured == pytest.approx(loss, rel=1e-5)
     for way in (
         {"max_tokens": 60, "gradient_accumulation_steps": 50, "long": Long(segment_tokens=13)},
-        {"max_rows": 4, "gradient_accumulation_steps": 3, "long": Long(segment_tokens=13, gradient_segments=99)},
+        {"max_rows": 4, "gradient_accumulation_steps": 3, "long": Long(segment_tokens=13, recompute=True)},
     ):
         again = one_step(tmp_path, data, **way)
         assert again[:2] == pytest.approx((loss, loss), rel=1e-5)
         torch.testing.assert_close(again[2], weights, rtol=1e-4, atol=1e-6)
-
-
-def test_truncated_gradients_are_those_of_the_whole_graph_with_a_cut_state(tmp_path: Path, data: CompletionData) -> None:
-    long = Long(segment_tokens=13, gradient_segments=1)
-    _, loss, weights = one_step(tmp_path, data, long=long, max_rows=4, gradient_accumulation_steps=3)
-    model = load_generator(str(tmp_path / "start"), "float32", "cpu")
-    module, items = GeneratorModule(model, long), [data[n][1] for n in range(len(data))]
-    expected = module(items)[0].sum() / sum(len(item.targets) for item in items)
-    expected.backward()
-    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
-    torch.optim.SGD(module.parameters(), lr=1e-2).step()
-    assert loss == pytest.approx(expected.item(), rel=1e-5)
-    torch.testing.assert_close(dict(model.backbone.state_dict()), weights, rtol=1e-4, atol=1e-6)
-    assert any((weights[name] - other).abs().max() > 1e-5 for name, other in one_step(tmp_path, data)[2].items())
 
 
 COLORS = {"north": "red", "south": "blue", "west": "green"}

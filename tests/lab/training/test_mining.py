@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from collections import Counter
 
 import bm25s
@@ -18,7 +19,6 @@ from runnel.lab.training.mining import (
     NegativeJudge,
     bm25_ranker,
     mine,
-    run_search,
     search_by,
     word_triples,
 )
@@ -81,29 +81,15 @@ def test_bm25_is_exact(depth, k1, b):
         np.testing.assert_allclose(scores[rows], np.sort(scores)[::-1][: len(rows)], rtol=1e-6)
 
 
-def test_bm25_has_words_of_all_scripts_and_needs_some(monkeypatch):
-    search = search_by(bm25_ranker(pool("東京都庁は新宿にあります。", "北京大学", "the ภาษาไทย book")))
-    found = search([Triple(q, ("x",)) for q in ("新宿", "大学 book", "ภาษา", "上海")], 3)
-    assert [sorted(rows.tolist()) for rows in found] == [[0], [1, 2], [2], []]
+def test_bm25_needs_words_and_its_package(monkeypatch):
     with pytest.raises(InputError, match="a corpus with words"):
         bm25_ranker(pool("", "?"))
     for k1, b in ((-0.1, 0.4), (0.9, 1.1), (math.nan, 0.4)):
         with pytest.raises(InputError, match=rf"{k1:g} and {b:g}"):
             bm25_ranker(pool("a word"), k1=k1, b=b)
-    monkeypatch.setitem(__import__("sys").modules, "bm25s", None)
+    monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(MissingDependency, match="bm25s"):
         bm25_ranker(pool("a"))
-
-
-def test_a_run():
-    corpus = pool("a", "b", "c")
-    search = run_search({"1": ["d2", "d0", "d1"]}, corpus)
-    found = search([Triple("q", ("a",), id="1"), Triple("r", ("a",), id="2")], 2)
-    assert [rows.tolist() for rows in found] == [[2, 0], []]
-    with pytest.raises(InputError, match="'q'"):
-        search([Triple("q", ("a",))], 2)
-    with pytest.raises(InputError, match=r"'1' .*'d9'"):
-        run_search({"1": ["d0", "d9"]}, corpus)([Triple("q", ("a",), id="1")], 2)
 
 
 @pytest.mark.parametrize("count", [1, 3, 5, 6, 9])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from runnel.errors import InputError
-from runnel.lab.training.recipes import LoraTable, differences, read, shipped, sizes, write
+from runnel.lab.training.recipes import LoraTable, read, shipped, sizes, write
 
 MINIMAL = """
 job = "embed"
@@ -89,14 +89,6 @@ def test_changes(file):
     path = file(MINIMAL + "[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3")
     both = read(path, size="big", changes=("batch=1",)).train
     assert (both.batch, both.seed) == (1, 3), "changes come after a size"
-
-
-def test_differences(file):
-    recipe = read(file(MINIMAL))
-    other = replace(recipe, train=replace(recipe.train, batch=7), lora=LoraTable())
-    assert differences(recipe, recipe) == []
-    found = differences(recipe, other)
-    assert "train.batch: 32, 7" in found and "lora.r: None, 16" in found
 
 
 def test_reading_a_recipe_needs_no_heavy_import():

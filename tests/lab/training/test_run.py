@@ -162,21 +162,29 @@ def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
 
 
-def test_two_processes_give_the_losses_of_one(tmp_path):
-    recipe = tiny_recipe("embed", "train.max_steps=3", "data.rows=41")
+SHARED = {  # every step of "sentences" is over all of its 13 documents, an odd number
+    "embed": ("train.max_steps=3", "data.rows=41"),
+    "sentences": ("train.max_steps=3", "data.rows=15", "data.held_out=2", "train.batch=32", "train.group=2"),
+}
+
+
+@pytest.mark.parametrize("job", SHARED)
+def test_two_processes_give_the_losses_of_one(job, tmp_path):
+    recipe = tiny_recipe(job, *SHARED[job])
     whole = train(recipe, tmp_path / "one")
-    command = "-v lab train tiny.toml --to two".split()
     recipes.write(recipe, tmp_path / "tiny.toml")
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launch, *command], cwd=tmp_path, capture_output=True, text=True, env=environment)
+    command = [*launch, *"-v lab train tiny.toml --to two".split()]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
-    assert (
-        done.stderr.count("2 processes share every batch") == 1 and "rows skipped in each epoch: 1 of 41 (pairs)" in done.stderr
-    )
+    assert done.stderr.count("2 processes share every batch") == 1
+    assert ("rows skipped in each epoch: 1 of 41 (pairs)" in done.stderr) == (job == "embed")
     assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
-    one, two = ([row["loss"] for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
+    one, two = ([(row["loss"], row["grad_norm"]) for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
+    found = json.loads((tmp_path / "two" / SUMMARY).read_text())
+    assert found["held_out"] == pytest.approx(whole.held_out, rel=1e-3)
 
 
 @pytest.mark.parametrize("first", [True, False])

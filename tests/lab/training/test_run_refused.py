@@ -88,20 +88,25 @@ def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("job", "world", "fsdp", "message"),
+    ("world", "message"),
     [
-        ("embed", 1, False, r"1,203 rows \(a: 1,200, b: 3\).*in which no text may repeat; lower train\.batch"),
-        ("embed", 2, False, r"1,203 rows \(a: 1,200, b: 3\).*train\.batch = 4.*2 processes"),
-        ("rerank", 1, True, r"'rerank'.*FSDP"),
+        (1, r"1,203 rows \(a: 1,200, b: 3\).*in which no text may repeat; lower train\.batch"),
+        (2, r"1,203 rows \(a: 1,200, b: 3\).*train\.batch = 4.*2 processes"),
     ],
 )
-def test_rows_that_fill_no_batch_and_fsdp_where_saving_would_lose_weights(job, world, fsdp, message, tmp_path, monkeypatch):
-    trainer = Mock(is_fsdp_enabled=fsdp, args=Mock(world_size=world), state=Mock(global_step=0))
+def test_rows_that_fill_no_batch(world, message, tmp_path, monkeypatch):
+    trainer = Mock(args=Mock(world_size=world), state=Mock(global_step=0))
     monkeypatch.setattr(run, "make_trainer", lambda *_: trainer)
     monkeypatch.setattr(run, "tensorboard", lambda _: None)
     sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
     with pytest.raises(InputError, match=message):
-        run._fit(tiny_recipe(job, "train.batch=4"), None, RunData(sets, None), tmp_path)
+        run._fit(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
+
+
+def test_accelerate_with_fsdp(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
+    with pytest.raises(InputError, match="accelerate launch --multi_gpu"):
+        train(tiny_recipe("sentences"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

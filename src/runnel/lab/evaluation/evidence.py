@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import lru_cache, partial
 from itertools import compress
 from pathlib import Path
@@ -39,7 +39,7 @@ _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
 _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
 _LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
-_FORMAT = 3  # of the ranks: from 2 on with the position of each evidence span, from 3 on of the units that rows have
+_FORMAT = 4  # of the ranks
 
 Units = tuple[tuple[int, int], ...]
 """Spans that tile a document and are scored instead of its sentences; (): the data has none."""
@@ -59,9 +59,8 @@ class Judged:
     words: int
     answers: list[int]  # ranks of the sentences that are answers
     spans: list[int]  # the best rank of each evidence span
-    position: float | None  # of the first evidence; None without evidence
-    scores: dict[str, list[int]] = field(default_factory=dict)  # floor -> [sentences, answers]; empty if scores are no logits
-    positions: list[float] = field(default_factory=list)  # where each of `spans` begins
+    positions: list[float]  # where each of `spans` begins
+    scores: dict[str, list[int]]  # floor -> [sentences, answers]; empty if scores are no logits
 
 
 def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: bool) -> Judged:
@@ -71,16 +70,14 @@ def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: b
     ranks[order] = np.arange(1, len(order) + 1)
     meets = [_sentences_of(example.document, spans, span) for span in example.spans]
     answers = np.unique(np.concatenate(meets)) if meets else np.zeros(0, np.int64)
-    first = min((start for start, _ in example.spans), default=None)
     return Judged(
         example.id,
         len(spans),
         len(example.document.split()),
         sorted(ranks[answers].tolist()),
         [int(ranks[some].min()) for some in meets if len(some)],
-        None if first is None else first / max(1, len(example.document)),
-        _counts(scores, answers) if logits else {},
         [start / len(example.document) for (start, _), some in zip(example.spans, meets, strict=True) if len(some)],
+        _counts(scores, answers) if logits else {},
     )
 
 
@@ -193,7 +190,7 @@ def summarize(judged: Sequence[Judged], values: Mapping[str, Mapping[str, float]
     by_length = {name: [one for one in asked if one.words in lengths] for name, lengths in ranges(_LENGTHS, "words").items()}
     parts: list[list[Judged]] = [[] for _ in range(_PARTS)]
     for one in asked:
-        parts[min(int((one.position or 0.0) * _PARTS), _PARTS - 1)].append(one)
+        parts[min(int(min(one.positions) * _PARTS), _PARTS - 1)].append(one)
     by_position = {f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": part for i, part in enumerate(parts)}
     return {
         "metrics": mean(values),

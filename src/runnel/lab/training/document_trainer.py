@@ -10,13 +10,11 @@ n  documents of a batch   S  sentences of a document
 
 from __future__ import annotations
 
-import copy
-from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,13 +23,12 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from runnel.errors import CheckpointError
-from runnel.lab.training.forward import sentence_scores, sentence_segments, trainable
+from runnel.lab.training.forward import sentence_scores, trainable
 from runnel.lab.training.progress import Watched
 from runnel.models.adapters import load_adapter, save_adapter
 from runnel.models.base import Model
@@ -43,8 +40,8 @@ _MOST_KEPT = 0.995  # of the averaged weights in a step
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
-def sentence_weights(labels: Tensor) -> Tensor:
-    """Return the weight of each sentence in the loss of its document: positives share 1/2, the others share 1/2.
+def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
+    """Return the binary cross-entropy over the sentences (S,) of one document, in which positives and others weigh 1/2 each.
 
     If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
     weight of a document with both.
@@ -52,14 +49,7 @@ def sentence_weights(labels: Tensor) -> Tensor:
     Source: paper E, appendix F (w_i).
     """
     positive = labels.bool()
-    count = positive.sum().clamp(min=1)
-    others = (~positive).sum().clamp(min=1)
-    return 0.5 * (positive / count + ~positive / others).float()
-
-
-def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy over the sentences of one document, of logits (S,), weighted by `sentence_weights`."""
-    weights = sentence_weights(labels)
+    weights = 0.5 * (positive / positive.sum().clamp(min=1) + ~positive / (~positive).sum().clamp(min=1)).float()
     return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
 
 
@@ -194,26 +184,19 @@ class DocumentTrainer(Watched, Trainer):
     ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
         """Return the batches of a step, and the weight of all documents in them, over all devices."""
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        weight = torch.tensor(sum(self._weight(batch) for batch in batches), device=device)
+        weights = [self.weight(item) for batch in batches for item in batch["items"][: len(batch["ids"])]]
+        weight = torch.tensor(sum(weights), device=device)
         if self.args.world_size > 1:
             dist.all_reduce(weight)
         return batches, weight
 
-    def _weight(self, batch: dict[str, Any]) -> int:
-        return sum(self.weight(item) for item in batch["items"][: len(batch["ids"])])
-
-    def share(self, inputs: dict[str, Any], weight: Any) -> Any:
-        """Return the factor of a document's loss in the step, as DDP and FSDP want it: times the number of devices."""
-        if not inputs["ids"]:  # documents that only fill an empty batch
-            return 0.0
-        return self.args.world_size / (self._weight(inputs) if weight is None else weight)
-
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        losses, scores = model(inputs["items"])
-        loss = losses.sum() * self.share(inputs, num_items_in_batch)
-        return (loss, scores) if return_outputs else loss
+        """Return the part of the step's loss that these items make, times the devices, over which DDP takes the mean."""
+        losses, _ = model(inputs["items"])
+        share = self.args.world_size / num_items_in_batch if inputs["ids"] else 0.0  # without an id, an item only fills a batch
+        return losses.sum() * share
 
     def evaluation_loop(
         self,
@@ -297,9 +280,6 @@ class ModelModule(nn.Module):
         trainable(model)
         for name, head in model.heads.items():
             head.requires_grad_(name in heads)
-        # FSDP's units: the mixers and feed-forward parts, which hold nearly all weights.
-        called = {type(m).__name__ for m in self.backbone.modules() if any(isinstance(part, nn.Linear) for part in m.children())}
-        self._no_split_modules = sorted(called)
 
     @property
     def long(self) -> Long:
@@ -307,19 +287,6 @@ class ModelModule(nn.Module):
         if not torch.is_grad_enabled() and self.backbone.recurrent and self._long.segment_tokens is None:
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
         return self._long
-
-    @abstractmethod
-    def pieces(self, items: Sequence[Any]) -> Iterator[Tensor]:
-        """Yield the items' loss in parts, each in the memory of `gradient_segments`; run each backward before the next."""
-
-    def train(self, mode: bool = True) -> Self:
-        """Set the mode of all parts. A backbone sharded by FSDP is not prepared with kernels for evaluation."""
-        if mode or not any(isinstance(parameter, DTensor) for parameter in self.parameters()):
-            return super().train(mode)
-        nn.Module.train(self.backbone, False)
-        self.heads.eval()
-        self.training = False
-        return self
 
 
 class PackedTrainer(DocumentTrainer):
@@ -333,54 +300,20 @@ class PackedTrainer(DocumentTrainer):
 
     def __init__(self, model: Model, args: TrainingArguments, *data: Any, long: Long | None = None, **others: Any) -> None:
         self.runnel_model = model
-        self._long = replace(long or Long(), bf16=args.bf16)
-        if args.fsdp:
-            _widen_scalars(model)
-        self.trained: ModelModule = self.module(model, self._long)
-        super().__init__(self.trained, args, *data, **others)
+        super().__init__(self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others)
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """The part of the step's loss that these items make, as DDP and FSDP want it: times the number of devices.
-
-        With truncated back-propagation the gradients are in place when this returns, and the Trainer's backward pass is empty.
-        """
-        if self._long.gradient_segments is not None and not self.is_fsdp_enabled:
-            share, total = self.share(inputs, num_items_in_batch), torch.zeros((), device=self.args.device)
-            for loss in self.trained.pieces(inputs["items"]):
-                (loss * share).backward()
-                total = total + loss.detach() * share
-            self._reduce_gradients()
-            return total.requires_grad_()
-        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-
-    def _reduce_gradients(self) -> None:
-        """Average the gradients over devices: DDP does so only in the first backward pass after its forward pass."""
-        if self.args.world_size == 1 or not self.accelerator.sync_gradients:
-            return
-        for parameter in self.model.parameters():
-            if parameter.requires_grad:
-                parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                dist.all_reduce(parameter.grad)
-                parameter.grad /= self.args.world_size
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """Write a model folder, or adapters and heads. `state_dict` comes from FSDP, which shards parameters over devices."""
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write a model folder, or adapters and heads."""
         if not self.args.should_save:
             return
         folder = output_dir or str(self.args.output_dir)
         if self.runnel_model.backbone.adapted:
             save_adapter(self.runnel_model, folder)
         else:
-            model = self.runnel_model if state_dict is None else _gathered(self.runnel_model, state_dict)
-            model.save(folder)
+            self.runnel_model.save(folder)
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load the weights of a checkpoint, which must be exactly the model's."""
-        if self.is_fsdp_enabled:
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-            return
         if self.runnel_model.backbone.adapted:
             load_adapter(self.runnel_model, resume_from_checkpoint)
             return
@@ -392,25 +325,6 @@ class PackedTrainer(DocumentTrainer):
                 f"{resume_from_checkpoint} is a checkpoint of another model than the one to be trained "
                 f"({self.runnel_model.backbone.title}): {str(error).splitlines()[1].strip()[:200]}; use another run folder"
             ) from error
-
-
-def _gathered(model: Model, tensors: dict[str, Tensor]) -> Model:
-    """Return the model with these tensors ("backbone.*", "heads.*") in place of FSDP's shards, for saving."""
-    with torch.device("meta"):
-        backbone = type(model.backbone)(model.backbone.config)
-    heads = copy.deepcopy(model.heads)
-    for part, prefix in ((backbone, "backbone."), (heads, "heads.")):
-        own = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-        part.load_state_dict(own, assign=True)
-    return replace(model, backbone=backbone, heads=heads)
-
-
-def _widen_scalars(model: Model) -> None:
-    """Reshape scalar parameters to (1,), as FSDP cannot shard scalars. Files with either shape load into both."""
-    for part in [*model.backbone.modules(), *model.heads.modules()]:
-        for name, parameter in list(part.named_parameters(recurse=False)):
-            if parameter.ndim == 0:
-                setattr(part, name, nn.Parameter(parameter.detach().reshape(1)))
 
 
 class SentenceModule(ModelModule):
@@ -429,18 +343,6 @@ class SentenceModule(ModelModule):
                 for full in [torch.from_numpy(item.full).to(score.device)]
             ]
         return torch.stack(losses), scores
-
-    def pieces(self, items: Sequence[Item]) -> Iterator[Tensor]:
-        device = self.backbone.device
-        first = np.cumsum([0, *(len(item.full) for item in items)])  # of each document's sentences, in all of them
-        labels = torch.cat([_labels(item, device) for item in items])
-        weights = torch.zeros_like(labels)
-        for item, start, stop in zip(items, first[:-1], first[1:], strict=True):
-            full = torch.from_numpy(item.full).to(device)
-            weights[start:stop][full] = sentence_weights(labels[start:stop][full])
-        for piece in sentence_segments(self.model, items, self.long):
-            at = torch.from_numpy(first[piece.item] + piece.sentence).to(device)
-            yield F.binary_cross_entropy_with_logits(piece.scores, labels[at], weight=weights[at], reduction="sum")
 
 
 class SentenceTrainer(PackedTrainer):

@@ -5,9 +5,7 @@ T  tokens of a row   S  sentences of a document   d  width of vectors   n  rows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, compress
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -15,8 +13,8 @@ from torch import Tensor
 
 from runnel.models.adapters import expect_trainable
 from runnel.models.base import Model
-from runnel.models.graph import WHOLE, Long, Step, begin, close, read, steps
-from runnel.models.items import Item, UnitScores, unit_scores
+from runnel.models.graph import WHOLE, Long, read
+from runnel.models.items import Item, unit_scores
 from runnel.models.scanner import Scanner
 from runnel.text.sentences import read_sentences, read_spans
 
@@ -65,50 +63,3 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
         full = torch.from_numpy(item.full).to(units.device)
         scores.append(units.new_full((len(full),), -torch.inf).masked_scatter(full, units))
     return scores
-
-
-@dataclass(frozen=True, eq=False)
-class SegmentScores:
-    """Sentences that ended in the last segments: their item (m,), their number in it (m,), their scores (m,)."""
-
-    item: np.ndarray
-    sentence: np.ndarray
-    scores: Tensor
-
-
-def sentence_segments(model: Model, items: Sequence[Item], long: Long) -> Iterator[SegmentScores]:
-    """Yield `sentence_scores` in pieces; run each piece backward before requesting the next.
-
-    With `gradient_segments` a piece is the sentences that ended in that many segments, and memory does not grow with
-    the document: a segment's graph is freed when no later sentence can reach it. The gradients of all pieces add up to those of
-    one backward pass over `sentence_scores` with the same `long`. Sentences without a token appear in no piece.
-    """
-    head = model.head("sentences")
-    readings = begin(model, [item.request for item in items])
-    units = [UnitScores(head, reading, reading.request.tag) for reading in readings]
-    full = [np.flatnonzero(item.full) for item in items]
-    size = long.segment_tokens or max(reading.left for reading in readings)
-    # The mean of the query is compared with every sentence, so the segments with the query are needed to the end.
-    query = max(int(item.request.wanted()[1][0, 1]) for item in items) if head.inputs == "matches" else 0
-    blocks: list[tuple[int, int, list[Step]]] = []  # with their first token and their end
-    block: list[Step] = []
-    for number, step in enumerate(steps(model, readings, long, cut=True), 1):
-        block.append(step)
-        going = [reading for reading in readings if reading.left]
-        if going and number % (long.gradient_segments or number + 1):
-            continue
-        blocks, block = [*blocks, ((number - len(block)) * size, number * size, block)], []
-        first = [unit.done for unit in units]
-        pieces = [unit.take_complete() for unit in units]
-        item = np.repeat(np.arange(len(items)), [len(piece) for piece in pieces])
-        if len(item):
-            sentence = np.concatenate([rows[a : unit.done] for rows, a, unit in zip(full, first, units, strict=True)])
-            yield SegmentScores(item, sentence, torch.cat(pieces))
-        if not going:
-            close(unit.cut for unit in units if unit.cut)
-        settled = min((reading.settled for reading in going), default=number * size)
-        needed = [bool(going) and (first_token < query or end > settled) for first_token, end, _ in blocks]
-        for (_, _, steps_read), keep in zip(blocks, needed, strict=True):
-            if not keep:
-                close(pair for parts, leaves in chain(*steps_read) for pair in zip(parts, leaves, strict=True))
-        blocks = list(compress(blocks, needed))

@@ -28,7 +28,7 @@ from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
 from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
 from runnel.models.base import Model
-from runnel.models.graph import Long, begin, read, steps
+from runnel.models.graph import Long, read
 from runnel.models.language_model import embedding_table, encode_prompt, lm_head
 from runnel.records import expect_choice
 from runnel.request import Request
@@ -123,19 +123,6 @@ class GeneratorModule(ModelModule):
         each = self._losses([result.hidden for result in results], [item.targets for item in items])
         owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
         return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
-
-    def pieces(self, items: Sequence[Completion]) -> Iterator[Tensor]:
-        readings = begin(self.model, [item.request for item in items])
-        done = [0] * len(items)
-        for number, _ in enumerate(steps(self.model, readings, self.long), 1):
-            if number % (self.long.gradient_segments or 1) and any(reading.left for reading in readings):
-                continue
-            hidden = [reading.take_complete()[0] for reading in readings]
-            ends = [start + len(part) for start, part in zip(done, hidden, strict=True)]
-            targets = [item.targets[start:end] for item, start, end in zip(items, done, ends, strict=True)]
-            done = ends
-            if any(map(len, hidden)):
-                yield self._losses(hidden, targets).sum()
 
     def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
         """Return the losses of target tokens (P,) from the hidden vectors before them, of all items in their order."""

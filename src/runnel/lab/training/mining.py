@@ -209,8 +209,7 @@ def mine(
             _fill_judged(draws, mining, judge)
         else:
             for draw in draws:
-                for _, text in draw.next():
-                    draw.accept(text)
+                draw.drawn += [text for _, text in draw.next()]
         yield from draws
 
 
@@ -227,7 +226,7 @@ class Draw:
         self.triple = triple
         self.drawn: list[str] = []
         self.refused: Counter[str] = Counter()
-        self._corpus, self._missing = corpus, mining.number
+        self._corpus, self._number = corpus, mining.number
         within = rows[mining.ranks[0] - 1 :]
         self._rows = iter(np.random.default_rng([mining.seed, index]).permutation(within).tolist())
         self._positives = [word_triples(text) for text in triple.positives]
@@ -236,7 +235,8 @@ class Draw:
     def next(self) -> list[tuple[int, str]]:
         """Return as many candidates as are missing, or all that are left: (row, text) pairs without copies."""
         candidates: list[tuple[int, str]] = []
-        while len(candidates) < self._missing and (row := next(self._rows, None)) is not None:
+        missing = self._number - len(self.drawn)
+        while len(candidates) < missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
             triples = word_triples(text)
             copied = [any(_are_copies(triples, one) for one in texts) for texts in (self._positives, self._negatives)]
@@ -246,10 +246,6 @@ class Draw:
                 self._negatives.append(triples)
                 candidates.append((row, text))
         return candidates
-
-    def accept(self, text: str) -> None:
-        self.drawn.append(text)
-        self._missing -= 1
 
 
 def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> None:
@@ -266,7 +262,7 @@ def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> Non
             if float(queries[i] @ scored[row]) > bars[i]:
                 draws[i].refused[LIKELY] += 1
             else:
-                draws[i].accept(text)
+                draws[i].drawn.append(text)
 
 
 def _are_copies(a: frozenset[tuple[str, ...]], b: frozenset[tuple[str, ...]]) -> bool:

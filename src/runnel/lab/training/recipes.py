@@ -111,7 +111,6 @@ class LongTable:
 
     segment_tokens: int | None = None
     recompute: bool = False
-    gradient_segments: int | None = None
 
 
 @dataclass(frozen=True)

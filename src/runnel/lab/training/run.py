@@ -21,6 +21,7 @@ from typing import Any, cast
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 from datasets import Dataset, DatasetDict
 from safetensors import SafetensorError
 from transformers import Trainer
@@ -32,7 +33,7 @@ from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.lab.training import recipes, tables
 from runnel.lab.training.data import read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.lab.training.document_trainer import AveragedTrainer, SentenceTrainer
+from runnel.lab.training.document_trainer import AveragedTrainer
 from runnel.lab.training.forward import finished
 from runnel.lab.training.generator import CompletionData, read_exchanges
 from runnel.lab.training.progress import Recorder, find_whole_checkpoint, logged_steps
@@ -242,6 +243,11 @@ def train(recipe: Recipe, folder: str | Path, *, data: str | Path | None = None,
 
     `data` replaces the path in the recipe, or names the folder of several; the recipe's paths are relative to `home`.
     """
+    if parse_flag_from_env("ACCELERATE_USE_FSDP"):
+        raise InputError(
+            "accelerate is configured for FSDP, which runs do not support; start with `accelerate launch --multi_gpu`: several "
+            "processes share every batch (docs/training.md)"
+        )
     folder = Path(folder)
     state = PartialState(cpu=not torch.cuda.is_available())  # it detects several processes on CPUs only with cpu=True
     if state.is_main_process and state.num_processes > 1:
@@ -330,11 +336,6 @@ def _begin(folder: Path, recipe: Recipe) -> None:
 
 def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
     trainer = make_trainer(model, recipe, data.train, data.held_out, folder)
-    if trainer.is_fsdp_enabled and (recipe.lora is not None or not isinstance(trainer, SentenceTrainer)):
-        raise InputError(
-            f"weights of the job {recipe.job!r}, or of adapters, cannot be saved after FSDP has sharded them over devices; use "
-            "several processes without FSDP (accelerate launch --multi_gpu), which share every batch"
-        )
     before = {}
     if isinstance(trainer, AveragedTrainer) and data.held_out is not None:  # the weights may be good already
         before = {f"{name}_before": value for name, value in _losses(trainer.evaluate()).items()}
@@ -389,9 +390,6 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
 
 
 def _save(trainer: Trainer, recipe: Recipe, model: Model, folder: Path) -> None:
-    if trainer.is_fsdp_enabled:
-        trainer.save_model(str(folder / "model"))  # gathers the shards from the devices
-        return
     if trainer.is_world_process_zero():
         model.backbone.to("cpu")
         model.heads.to("cpu")

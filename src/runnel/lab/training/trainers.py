@@ -176,7 +176,7 @@ def tensorboard(folder: Path) -> TrainerCallback:
 def long(recipe: Recipe) -> Long:
     """Return a recipe's settings for reading long texts."""
     table = recipe.long
-    return Long(table.segment_tokens, table.recompute, table.gradient_segments, bf16=recipe.train.precision == "bf16")
+    return Long(table.segment_tokens, table.recompute, bf16=recipe.train.precision == "bf16")
 
 
 def _processes() -> int:

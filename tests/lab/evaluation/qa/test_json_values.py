@@ -15,7 +15,7 @@ VALUE = {"a": {"x": [1, {"y": None}], "z": '{[,:]}\u00e9\\"'}, "b": {}, "c": {"n
 
 @pytest.mark.parametrize("chars", [1, 2, 7, 1 << 20])
 @pytest.mark.parametrize("indent", [None, 2])
-def test_objects(tmp_path, monkeypatch, chars, indent):
+def test_objects_and_lists(tmp_path, monkeypatch, chars, indent):
     monkeypatch.setattr(json_values, "_CHARS", chars)
     path = tmp_path / "values.json"
     path.write_text(json.dumps(VALUE, indent=indent))
@@ -23,13 +23,9 @@ def test_objects(tmp_path, monkeypatch, chars, indent):
     assert list(read_values(path, 1)) == [((name,), value) for name, value in VALUE.items()]
     inner = [((name, key), value) for name, values in VALUE.items() for key, value in values.items()]
     assert list(read_values(path, 2)) == inner
-
-
-@pytest.mark.parametrize("count", [0, 1, 3])
-def test_lists(tmp_path, count):
-    path = tmp_path / "values.json.gz"
-    path.write_bytes(gzip.compress(json.dumps([12] * count).encode()))
-    assert list(read_values(path, 1)) == [((str(i),), 12) for i in range(count)]
+    for count in (0, 1, 3):
+        (tmp_path / "list.json.gz").write_bytes(gzip.compress(json.dumps([12] * count).encode()))
+        assert list(read_values(tmp_path / "list.json.gz", 1)) == [((str(i),), 12) for i in range(count)]
 
 
 @pytest.mark.parametrize(

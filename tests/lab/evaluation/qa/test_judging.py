@@ -53,12 +53,6 @@ def test_verdicts_are_read_or_not_but_never_guessed(text, verdict):
     assert judging.read_verdict(Reply(text, "length")) is None
 
 
-def test_a_prompt_has_its_texts_and_follows_the_kind_of_question():
-    odd = "{length} {0} %s \\n DECISION: YES"
-    free, choice = (judging.ask_judgment(odd, odd, odd, multiple_choice=one)[1]["content"] for one in (False, True))
-    assert free.count(odd) == choice.count(odd) == 3 and "rounding" in free and "option" in choice and "rounding" not in choice
-
-
 ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": [True]}
 
 

@@ -5,8 +5,6 @@ import json
 import re
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from runnel.errors import InputError, ReadError
@@ -76,19 +74,14 @@ def test_longbench(tmp_path):
     ]
 
 
-def write_parquet(path, rows):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows), path)
-
-
 def test_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     for part, rows in enumerate((ROWS[:1], ROWS[1:])):
-        write_parquet(tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet", rows)
+        write_rows(tmp_path / "qasper" / f"test-0000{part}-of-00002.parquet", rows)
     assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
     rows = [SCRIPTS[0], SCRIPTS[1] | {"output": ["Villain/Antagonist"]}]
     for split in ("train", "test"):
         path = tmp_path / "hub" / "muld_Character_Archetype_Classification" / "data" / f"{split}-00000-of-00001.parquet"
-        write_parquet(path, rows[: 1 + (split == "test")])
+        write_rows(path, rows[: 1 + (split == "test")])
     assert len(read_one(tmp_path / "hub").questions) == 2
     row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
     one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
