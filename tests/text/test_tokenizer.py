@@ -221,22 +221,6 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
     assert (tmp_path / "copy" / "rwkv_vocab_v20230424.txt").read_bytes() == windows
 
 
-def test_a_token_is_given_out_once_no_more_text_can_change_it_also_inside_a_character():
-    tokenizer = WorldTokenizer(vocabulary("ab", "abcd", "ef", "中".encode()[:2], "中".encode()[2:] + b"a"))
-    stream = tokenizer.stream()
-    assert len(stream.feed("abc")) == 0  # "abcd" may come
-    assert stream.peek().ids.tolist() == [257, ord("c") + 1]
-    assert stream.feed("x").ids.tolist() == [257, ord("c") + 1]
-    assert stream.text == "x" and stream.position == 3
-    assert stream.feed("e").ids.tolist() == [ord("x") + 1] and stream.finish().starts.tolist() == [4]
-    stream, again = tokenizer.stream(), tokenizer.stream()
-    assert stream.feed("中").ids.tolist() == [260]
-    again.restore(stream.save())
-    assert again.text == "中" and again.position == 0
-    done = Encoded.join([again.feed("a"), again.finish()])
-    assert (done.ids.tolist(), done.starts.tolist(), done.ends.tolist()) == ([261], [0], [2])
-
-
 WHOLE = vocabulary().encode()
 
 

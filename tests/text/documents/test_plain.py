@@ -136,28 +136,14 @@ def part(by, start, end, text=TEXT):
     return text[first:stop]
 
 
-@pytest.mark.parametrize(
-    ("by", "start", "end", "expected"),
-    [
-        ("character", 4, 7, "two"),
-        ("character", 4, 4, ""),
-        ("character", 4, None, TEXT[4:]),
-        ("line", 2, 4, "two\n\nfour\fpage two\n"),
-        ("line", None, 1, "one\n"),
-        ("page", 2, 2, "page two\n\f"),
-        ("page", 2, None, "page two\n\fpage three"),
-    ],
-)
-def test_spans(by, start, end, expected):
-    assert part(by, start, end) == expected
-
-
-def test_lines_and_pages_tile_the_text():
-    assert "".join(part("line", line, line) for line in range(1, 6)) == TEXT
-    assert "".join(part("page", page, page) for page in range(1, 4)) == TEXT
-    text = "one\f\fthree"
-    assert [part("page", page, page, text) for page in (1, 2, 3)] == ["one\f\f", "", "three"]
-    assert part("line", 1, 1, "") == part("character", 0, 0, "") == ""
+def test_parts_by_characters_lines_and_pages():
+    assert part("character", 4, 7) == "two" and part("character", 4, None) == TEXT[4:]
+    lines = ["one\n", "two\n", "\n", "four\fpage two\n", "\fpage three"]
+    assert [part("line", line, line) for line in range(1, 6)] == lines and part("line", 2, 4) == "".join(lines[1:4])
+    pages = ["one\ntwo\n\nfour\f", "page two\n\f", "page three"]
+    assert [part("page", page, page) for page in range(1, 4)] == pages and part("page", 2, None) == "".join(pages[1:])
+    assert [part("page", page, page, "one\f\fthree") for page in (1, 2, 3)] == ["one\f\f", "", "three"]
+    assert part("line", 1, 1, "") == part("character", 0, 0, "") == part("character", 4, 4) == ""
     assert [part("line", line, line, "a\n") for line in (1, 2)] == ["a\n", ""]
     outside = (("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT)))
     for by, start, end, count in outside:
