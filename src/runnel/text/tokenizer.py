@@ -154,9 +154,9 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         """Encode every text, on all cores."""
 
-    def stream(self, position: int = 0) -> TokenStream:
-        """Return a stream to feed text to. `position` is the offset of its first character."""
-        return TokenStream(self, position)
+    def stream(self) -> TokenStream:
+        """Return a stream to feed text to."""
+        return TokenStream(self)
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
         """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order.
@@ -221,8 +221,8 @@ class TokenStream:
         position: of the first character of `text`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, position: int) -> None:
-        self._tokenizer, self.position = tokenizer, position
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self.position = tokenizer, 0
         self._context: Any = tokenizer.start
         self._parts: list[str] = []
 

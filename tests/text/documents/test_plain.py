@@ -53,6 +53,10 @@ def markdown(text):
     return check(read_markdown(Decoded(text, "utf-8")))
 
 
+def code(text):
+    return check(read_code(Decoded(text, "utf-8")))
+
+
 def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
     document = plain("\n one\ntwo \n \t\n\n  three\r\n\r\nfour\rfive\n")
     assert document.text == "\n one\ntwo \n \t\n\n  three\n\nfour\nfive\n"
@@ -111,11 +115,11 @@ def test_markdown_blocks_and_heading_paths():
     assert path["last"] == ("Other",)
 
 
-@given(st.lists(st.sampled_from(LINES)).map("\n".join))
-def test_any_lines(text):
-    assert plain(text).text == text
-    assert markdown(text).text == text
-    assert markdown(text) == markdown(text)
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(LINES)).map("\n".join) | st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
+def test_any_text(text):
+    for read in (plain, markdown, code):
+        assert read(text).text == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def test_halves_of_surrogate_pairs_are_replaced():
@@ -192,16 +196,10 @@ TOP = 1
 '''
 
 
-def code(text):
-    document = check(read_code(Decoded(text, "utf-8")))
-    assert document.text == text.replace("\r\n", "\n") and document.kind == "code"
-    return document
-
-
 def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_path):
     (tmp_path / "a.py").write_text(PYTHON)
     document = code(PYTHON)
-    assert read_document(tmp_path / "a.py") == document
+    assert read_document(tmp_path / "a.py") == document and document.kind == "code"
     for headings, starts in {
         (): ("import re", "@dataclass", "TOP"),
         ("Pipeline",): ("class Pipeline", '"""Stages'),
@@ -235,12 +233,6 @@ def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_
 def test_other_languages(text, inner, headings):
     document = code(text)
     assert document.block_at(document.text.index(inner)).headings == headings
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
-def test_any_code(text):
-    check(read_code(Decoded(text, "utf-8")))
 
 
 def test_hostile_lines_take_no_time():
