@@ -85,6 +85,7 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
                 stream.restore(saved)
         assert_equal(Encoded.join([*parts, stream.finish()]), expected)
         assert (stream.position, stream.text) == (len(text), "")
+        assert_equal(Encoded.join([stream.feed(text), stream.finish()]), expected.shifted(len(text)))  # it continues
 
 
 @NAMES

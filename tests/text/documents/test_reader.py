@@ -308,7 +308,8 @@ def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_
         read = reader.read(tmp_path / "bad.jsonl")
         assert "row 2" not in named or next(read).text == "x"
         next(read)
-    assert rows("b.jsonl", '{"question": "q", "text": "x"}') == [("1", "x")]
+    documents = '{"question": "q", "text": "x"}\n{"question": "q", "file": "a.txt", "text": "y"}'
+    assert rows("b.jsonl", documents) == [("1", "x"), ("2", "y")]
 
 
 def test_csv_and_tsv(rows):
