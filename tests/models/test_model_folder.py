@@ -187,7 +187,7 @@ CHANGES: list[tuple[Keys, Any]] = [
     *((("heads", name), {"kind": "end_score"}) for name in ("a.b", "other")),
     *((("templates", "rerank"), value) for value in (ABSENT, None)),
     *((("templates", "rerank", "template"), value) for value in (1, "{nothing}", "{")),
-    (("templates", "document", "max_tokens"), "many"),
+    (("templates", "document", "extra"), 1),
     *((("markers", name), value) for name in ("begin", "end") for value in (ABSENT, 10**9, -1, "[CLS]", 2.0, [])),
 ]  # fmt: skip
 

@@ -17,22 +17,15 @@ COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompresso
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
-def test_only_line_feeds_end_lines(tmp_path, ending):
-    text = "\ufeffone\u2028still one\x0cstill\rone\r\n\n  \nfour\n\x85five"
-    path = tmp_path / f"data{ending}"
-    path.write_bytes(COMPRESS[ending](text.encode()))
+def test_only_line_feeds_end_lines_also_of_files_compressed_in_several_parts(tmp_path, ending):
+    data = "\ufeffone\u2028still one\x0cstill\rone\r\n\n  \nfour\n\x85five".encode()
+    path = tmp_path / "data.jsonl"  # whatever the name
+    path.write_bytes(COMPRESS[ending](data[:9]) + COMPRESS[ending](data[9:]))
     assert list(read_lines(path)) == [
         (f"{path}, line 1", "one\u2028still one\x0cstill\rone"),
         (f"{path}, line 4", "four"),
         (f"{path}, line 5", "\x85five"),
     ]
-
-
-@pytest.mark.parametrize("ending", [".gz", ".zst"])
-def test_compressed_by_content_whatever_the_name_and_in_several_parts(tmp_path, ending):
-    path = tmp_path / "data.jsonl"
-    path.write_bytes(COMPRESS[ending](b'{"a": 1}\n{"a"') + COMPRESS[ending](b": 2}\n"))
-    assert [row for _, row in read_json(path)] == [{"a": 1}, {"a": 2}]
 
 
 @pytest.mark.parametrize("ending", [".gz", ".zst"])

@@ -22,15 +22,7 @@ from runnel.models.heads import EndVector
 from runnel.models.torch_heads import EndScore
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import (
-    LIBRARY_FILE,
-    SENTENCEPIECE_FILES,
-    TOKENIZER_FILES,
-    WORLD_FILE,
-    LibraryTokenizer,
-    Tokenizer,
-    tokenizer_file,
-)
+from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer, Tokenizer, tokenizer_file
 
 log = logging.getLogger("runnel")
 
@@ -124,14 +116,15 @@ def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     if rows in _NEOX_ROWS and "GPT-NeoX" in published:
         log.info("%s has no tokenizer; taking %s of %s", folder, LIBRARY_FILE, _NEOX)
         return load_neox_tokenizer(folder)
-    wanted = f"none of {', '.join(TOKENIZER_FILES)}; put this model's file into the folder"
     if rows == _WORLD_ROWS and "RWKV World" in published:
         wanted = (
             f"and needs {WORLD_FILE}, which RWKV's authors publish separately from the weights: put it into the folder. It is in "
             "the folder tokenizer of their repository BlinkDL/ChatRWKV and in the Python packages rwkv and pyrwkv-tokenizer"
         )
     elif rows == _MISTRAL_ROWS and "Mistral v3" in published:
-        wanted = f"and needs {SENTENCEPIECE_FILES[0]} or {LIBRARY_FILE} of {_CODESTRAL} on the hub: put either into the folder"
+        wanted = f"and needs {LIBRARY_FILE} of {_CODESTRAL} on the hub: put it into the folder"
+    else:
+        return Tokenizer.load(folder)  # raises
     raise CheckpointError(f"{folder} has no tokenizer: {wanted}")
 
 

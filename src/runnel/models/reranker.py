@@ -198,9 +198,8 @@ class Reranker:
     def shares(self, embedder: Embedder) -> bool:
         """Return whether the embedder and `remember` read a document in the same way, so that one pass serves both."""
         mine, other = self._template, embedder.model.templates["document"]
-        cut = any((mine.max_tokens, mine.max_document_tokens, other.max_tokens, other.max_document_tokens))
         same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
-        return self.remembers and same_model and not cut and mine.before("query").parts == other.parts
+        return self.remembers and same_model and mine.before("query").parts == other.parts
 
     def _from_texts(
         self, query_ids: np.ndarray, documents: Mapping[str, np.ndarray], counts: Mapping[str, int], max_tokens: int | None

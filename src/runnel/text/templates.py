@@ -29,7 +29,6 @@ from runnel.text.tokenizer import Encoded, Tokenizer
 
 Field = Literal["query", "document"]
 _FIELDS = ("query", "document")
-_BUDGETS = ("max_query_tokens", "max_document_tokens", "max_tokens")
 _BRACES = str.maketrans({"{": "{{", "}": "}}"})
 _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
@@ -49,46 +48,32 @@ class Rendered:
 
     ids: np.ndarray  # (n,) int32
     slices: dict[str, slice]  # the range of each field's ids
-    cut: int = 0  # how many ids of the fields were cut to fit a budget
+    cut: int = 0  # how many ids of the document were cut to fit `max_tokens`
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """An ordered sequence of parts with token budgets. None: nothing is cut.
+    """An ordered sequence of parts.
 
     Attributes:
         parts: see `parse`.
-        max_query_tokens, max_document_tokens: how many ids of the field are kept, from its start.
-        max_tokens: budget for the whole template; only the document is cut to fit it.
         continues: this is the rest of a longer template (`starting_at`).
     """
 
     parts: tuple[Part, ...]
-    max_query_tokens: int | None = None
-    max_document_tokens: int | None = None
-    max_tokens: int | None = None
     continues: bool = False
 
     def __post_init__(self) -> None:
-        for name in _BUDGETS:
-            expect_count(1 if getattr(self, name) is None else getattr(self, name), name)
         names = self.fields
         if len(set(names)) != len(names):
             raise InputError(f"the template {str(self)!r} names a field twice; expected each at most once")
 
     @classmethod
-    def parse(
-        cls,
-        notation: str,
-        *,
-        max_query_tokens: int | None = None,
-        max_document_tokens: int | None = None,
-        max_tokens: int | None = None,
-    ) -> Template:
+    def parse(cls, notation: str) -> Template:
         """Parse the notation described in the module docstring.
 
         Raises:
-            InputError: an unknown name in braces, a single brace, a field named twice, or a budget that is not positive.
+            InputError: an unknown name in braces, a single brace, or a field named twice.
         """
         content: list[Part] = []
         text, position = "", 0
@@ -105,7 +90,7 @@ class Template:
             text = ""
         text += notation[position:]
         content += [Part("text", text)] * bool(text)
-        return cls(tuple(content), max_query_tokens, max_document_tokens, max_tokens)
+        return cls(tuple(content))
 
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""
@@ -117,11 +102,10 @@ class Template:
     def fields(self) -> list[str]:
         return [part.value for part in self.parts if part.kind == "field"]
 
-    def to_dict(self) -> dict[str, str | int | None]:
+    def to_dict(self) -> dict[str, str]:
         """Return a dict for JSON in a model folder."""
         assert not self.continues, "only whole templates are stored"
-        budgets = {name: None if (budget := getattr(self, name)) is None else int(budget) for name in _BUDGETS}
-        return {"template": str(self), **budgets}
+        return {"template": str(self)}
 
     @classmethod
     def from_dict(cls, content: dict[str, object]) -> Template:
@@ -130,24 +114,22 @@ class Template:
         Raises:
             InputError: a missing or unknown key, or a value of the wrong type.
         """
-        known = {"template", *_BUDGETS}
         notation = content.get("template")
-        if not content.keys() <= known or not isinstance(notation, str):
-            expected = f"an object with {', '.join(sorted(known))}, of which one is text"
-            raise InputError(f"a template is {content!r}; expected {expected}")
-        return cls.parse(notation, **{name: content.get(name) for name in known - {"template"}})  # type: ignore[arg-type]
+        if {name for name, value in content.items() if value is not None} != {"template"} or not isinstance(notation, str):
+            raise InputError(f'a template is {content!r}; expected an object with the text "template"')
+        return cls.parse(notation)
 
     def before(self, field: Field) -> Template:
         """Return the parts before a field, which a state saved before it has read.
 
         Raises:
-            InputError: no such field, or a total budget would make the document's length depend on the query.
+            InputError: no such field.
         """
-        return dataclasses.replace(self, parts=self.parts[: self._split_at(field)])
+        return dataclasses.replace(self, parts=self.parts[: self._index(field)])
 
     def starting_at(self, field: Field) -> Template:
         """Return the field and the parts after it, which remain to be read from a saved state. Raises as `before`."""
-        return dataclasses.replace(self, parts=self.parts[self._split_at(field) :], continues=True)
+        return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
         """Return the text to encode before a field's text: a space or nothing."""
@@ -195,41 +177,40 @@ class Template:
         Args:
             tokenizer: encodes the literal parts.
             query, document: (n,) ids of the fields that the template has.
-            max_tokens: replaces the template's own budget.
+            max_tokens: the most ids; only the document is cut to fit them.
 
         Raises:
-            InputError: a field is missing or not part of the template, a budget is not positive or too small for the parts
+            InputError: a field is missing or not part of the template, `max_tokens` is not positive or too small for the parts
                 besides the document, or the template needs a marker that the tokenizer lacks.
         """
         expect_count(1 if max_tokens is None else max_tokens, "max_tokens")
-        ids_of_fields = {name: ids for name, ids in (("query", query), ("document", document)) if ids is not None}
-        if ids_of_fields.keys() != set(self.fields):
-            came, needed = (" and ".join(sorted(names)) or "none" for names in (ids_of_fields, self.fields))
+        given = (("query", query), ("document", document))
+        fields = {name: np.asarray(ids, dtype=np.int32) for name, ids in given if ids is not None}
+        if fields.keys() != set(self.fields):
+            came, needed = (" and ".join(sorted(names)) or "none" for names in (fields, self.fields))
             raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
-        limits = {"query": self.max_query_tokens, "document": self.max_document_tokens}
-        kept = {name: np.asarray(ids, dtype=np.int32)[: limits[name]] for name, ids in ids_of_fields.items()}
         parts = enumerate(self.parts)
-        columns = [kept[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in parts]
-        self._shorten_document(columns, self.max_tokens if max_tokens is None else max_tokens)
+        columns = [fields[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in parts]
+        cut = 0 if max_tokens is None else self._shorten_document(columns, max_tokens)
         slices, position = {}, 0
         for part, ids in zip(self.parts, columns, strict=True):
             if part.kind == "field":
                 slices[part.value] = slice(position, position + len(ids))
             position += len(ids)
-        joined = np.concatenate(columns) if columns else np.zeros(0, np.int32)
-        total = sum(len(ids) for ids in ids_of_fields.values())
-        return Rendered(joined, slices, total - sum(part.stop - part.start for part in slices.values()))
+        return Rendered(np.concatenate(columns) if columns else np.zeros(0, np.int32), slices, cut)
 
-    def _shorten_document(self, columns: list[np.ndarray], budget: int | None) -> None:
-        over = 0 if budget is None else sum(map(len, columns)) - budget
-        if over <= 0:
-            return
+    def _shorten_document(self, columns: list[np.ndarray], budget: int) -> int:
+        """Cut the ids of the document so that all parts have at most `budget` ids; return how many were cut."""
+        over = max(0, sum(map(len, columns)) - budget)
+        if not over:
+            return 0
         number = self._index("document") if "document" in self.fields else None
         length = 0 if number is None else len(columns[number])
         if number is None or over > length:
             fixed = sum(map(len, columns)) - length
             raise InputError(f"max_tokens is {budget}, but the parts that are never cut have {fixed} tokens; raise max_tokens")
         columns[number] = columns[number][: length - over]
+        return over
 
     def _ids(self, tokenizer: Tokenizer, number: int) -> np.ndarray:
         part = self.parts[number]
@@ -243,12 +224,6 @@ class Template:
         if marker < 0:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
         return np.array([marker], dtype=np.int32)
-
-    def _split_at(self, field: Field) -> int:
-        if self.max_tokens is not None and len(self.fields) > 1:
-            problem = f"max_tokens={self.max_tokens} makes the document's length depend on the query"
-            raise InputError(f"{problem}, so saved states would not stay valid; use max_document_tokens instead")
-        return self._index(field)
 
     def _index(self, field: Field) -> int:
         if field not in self.fields:

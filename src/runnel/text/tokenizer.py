@@ -3,10 +3,8 @@
     file in the folder                      class
     rwkv_vocab_v20230424.txt                `world.WorldTokenizer`: greedy longest match of bytes (RWKV)
     tokenizer.json                          `LibraryTokenizer`: anything that the tokenizers library runs
-    tokenizer.model.v3, tokenizer.model     the same, converted from SentencePiece (`sentencepiece.convert`)
 
-They are tried in this order: the files for other programs in RWKV's folders disagree with the first, and a SentencePiece model
-lacks the added tokens of its tokenizer.json.
+They are tried in this order: the files for other programs in RWKV's folders disagree with the first.
 """
 
 from __future__ import annotations
@@ -29,7 +27,6 @@ from runnel.errors import CheckpointError, InputError, StateError, errors_as
 from runnel.files import write
 from runnel.json_objects import read_model_json
 from runnel.records import expect_choice, expect_text, utf8
-from runnel.text import sentencepiece
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 from runnel.work import grouped
 
@@ -40,8 +37,7 @@ _LOOK_CHARS = 64  # of a text that are encoded together until one has a token
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"
-SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")
-TOKENIZER_FILES = (WORLD_FILE, LIBRARY_FILE, *SENTENCEPIECE_FILES)  # in order of preference
+_SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")  # not read: the error says what to do
 
 Marker = str | int | None
 _SPACES = np.zeros(0x3001 + 1, dtype=bool)  # last entry: every code point above
@@ -103,8 +99,13 @@ class Tokenizer(ABC):
         """Read the tokenizer of a model folder. `begin` and `end` are markers that replace those of the folder's files."""
         path = tokenizer_file(folder)
         if path is None:
-            others = ", ".join(name for name in TOKENIZER_FILES if name != LIBRARY_FILE)
-            raise CheckpointError(f"no tokenizer.json in {folder}, nor {others}; put this model's tokenizer file there")
+            if other := _first_of(folder, _SENTENCEPIECE_FILES):
+                problem = f"{folder} needs {LIBRARY_FILE}, because {other.name} is not read"
+                code = f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
+                raise CheckpointError(f"{problem}; take it from the model's repository, or have transformers write it: {code}")
+            raise CheckpointError(
+                f"{folder} has no tokenizer: neither {LIBRARY_FILE} nor {WORLD_FILE}; put this model's file there"
+            )
         if path.name == WORLD_FILE:
             from runnel.text.world import WorldTokenizer  # derives from this class, and imports numba
 
@@ -153,9 +154,9 @@ class Tokenizer(ABC):
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         """Encode every text, on all cores."""
 
-    def stream(self, position: int = 0) -> TokenStream:
-        """Return a stream to feed text to. `position` is the offset of its first character."""
-        return TokenStream(self, position)
+    def stream(self) -> TokenStream:
+        """Return a stream to feed text to."""
+        return TokenStream(self)
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
         """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order.
@@ -191,7 +192,11 @@ class Tokenizer(ABC):
 
 def tokenizer_file(folder: str | Path) -> Path | None:
     """Return the file that `Tokenizer.load` reads in this folder; None if it has no tokenizer."""
-    return next((path for name in TOKENIZER_FILES if (path := Path(folder) / name).is_file()), None)
+    return _first_of(folder, (WORLD_FILE, LIBRARY_FILE))
+
+
+def _first_of(folder: str | Path, names: Iterable[str]) -> Path | None:
+    return next((path for name in names if (path := Path(folder) / name).is_file()), None)
 
 
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
@@ -216,8 +221,8 @@ class TokenStream:
         position: of the first character of `text`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, position: int) -> None:
-        self._tokenizer, self.position = tokenizer, position
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self.position = tokenizer, 0
         self._context: Any = tokenizer.start
         self._parts: list[str] = []
 
@@ -272,7 +277,7 @@ class TokenStream:
 
 # ---- tokenizers of the tokenizers library ------------------------------------------------------------------------------
 class LibraryTokenizer(Tokenizer):
-    """A tokenizer of the tokenizers library (tokenizer.json, or converted from SentencePiece).
+    """A tokenizer of the tokenizers library (tokenizer.json).
 
     `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets of one call of the library on the whole
     text. Long texts are cut only where `cuts.cut_pattern` shows it to be safe. Memory is in proportion to the longest stretch
@@ -312,16 +317,12 @@ class LibraryTokenizer(Tokenizer):
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> LibraryTokenizer:
-        """Read a tokenizer.json or a SentencePiece model and, if its folder has them, the files that name its markers."""
+        """Read a tokenizer.json and, if its folder has them, the files that name its markers."""
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
         config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
-        if path.suffix == ".json":
-            with _refused(path):
-                source = path.read_text(encoding="utf-8")
-        else:
-            source, own = sentencepiece.convert(path)
-            config = {**config, **own}
+        with _refused(path):
+            source = path.read_text(encoding="utf-8")
         if begin is None:
             begin = _content(config.get("bos_token")) or _content(config.get("cls_token"))
         if end is None:

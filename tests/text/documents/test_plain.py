@@ -53,6 +53,10 @@ def markdown(text):
     return check(read_markdown(Decoded(text, "utf-8")))
 
 
+def code(text):
+    return check(read_code(Decoded(text, "utf-8")))
+
+
 def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
     document = plain("\n one\ntwo \n \t\n\n  three\r\n\r\nfour\rfive\n")
     assert document.text == "\n one\ntwo \n \t\n\n  three\n\nfour\nfive\n"
@@ -111,11 +115,11 @@ def test_markdown_blocks_and_heading_paths():
     assert path["last"] == ("Other",)
 
 
-@given(st.lists(st.sampled_from(LINES)).map("\n".join))
-def test_any_lines(text):
-    assert plain(text).text == text
-    assert markdown(text).text == text
-    assert markdown(text) == markdown(text)
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(LINES)).map("\n".join) | st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
+def test_any_text(text):
+    for read in (plain, markdown, code):
+        assert read(text).text == text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def test_halves_of_surrogate_pairs_are_replaced():
@@ -136,28 +140,14 @@ def part(by, start, end, text=TEXT):
     return text[first:stop]
 
 
-@pytest.mark.parametrize(
-    ("by", "start", "end", "expected"),
-    [
-        ("character", 4, 7, "two"),
-        ("character", 4, 4, ""),
-        ("character", 4, None, TEXT[4:]),
-        ("line", 2, 4, "two\n\nfour\fpage two\n"),
-        ("line", None, 1, "one\n"),
-        ("page", 2, 2, "page two\n\f"),
-        ("page", 2, None, "page two\n\fpage three"),
-    ],
-)
-def test_spans(by, start, end, expected):
-    assert part(by, start, end) == expected
-
-
-def test_lines_and_pages_tile_the_text():
-    assert "".join(part("line", line, line) for line in range(1, 6)) == TEXT
-    assert "".join(part("page", page, page) for page in range(1, 4)) == TEXT
-    text = "one\f\fthree"
-    assert [part("page", page, page, text) for page in (1, 2, 3)] == ["one\f\f", "", "three"]
-    assert part("line", 1, 1, "") == part("character", 0, 0, "") == ""
+def test_parts_by_characters_lines_and_pages():
+    assert part("character", 4, 7) == "two" and part("character", 4, None) == TEXT[4:]
+    lines = ["one\n", "two\n", "\n", "four\fpage two\n", "\fpage three"]
+    assert [part("line", line, line) for line in range(1, 6)] == lines and part("line", 2, 4) == "".join(lines[1:4])
+    pages = ["one\ntwo\n\nfour\f", "page two\n\f", "page three"]
+    assert [part("page", page, page) for page in range(1, 4)] == pages and part("page", 2, None) == "".join(pages[1:])
+    assert [part("page", page, page, "one\f\fthree") for page in (1, 2, 3)] == ["one\f\f", "", "three"]
+    assert part("line", 1, 1, "") == part("character", 0, 0, "") == part("character", 4, 4) == ""
     assert [part("line", line, line, "a\n") for line in (1, 2)] == ["a\n", ""]
     outside = (("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT)))
     for by, start, end, count in outside:
@@ -206,16 +196,10 @@ TOP = 1
 '''
 
 
-def code(text):
-    document = check(read_code(Decoded(text, "utf-8")))
-    assert document.text == text.replace("\r\n", "\n") and document.kind == "code"
-    return document
-
-
 def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_path):
     (tmp_path / "a.py").write_text(PYTHON)
     document = code(PYTHON)
-    assert read_document(tmp_path / "a.py") == document
+    assert read_document(tmp_path / "a.py") == document and document.kind == "code"
     for headings, starts in {
         (): ("import re", "@dataclass", "TOP"),
         ("Pipeline",): ("class Pipeline", '"""Stages'),
@@ -249,12 +233,6 @@ def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_
 def test_other_languages(text, inner, headings):
     document = code(text)
     assert document.block_at(document.text.index(inner)).headings == headings
-
-
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
-def test_any_code(text):
-    check(read_code(Decoded(text, "utf-8")))
 
 
 def test_hostile_lines_take_no_time():
