@@ -68,12 +68,10 @@ def test_kernels_run_where_they_can(cuda, monkeypatch):
     assert backend.choose("ssd", "gpu", cuda(torch.float32)) == "gpu"
     assert backend.choose("mlstm", "auto", cuda(torch.float64)) == "torch"
     for capability, hip in (((7, 5), None), ((9, 4), "6.4")):
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
-        monkeypatch.setattr(torch.version, "hip", hip)
-        assert backend.choose("mlstm", "auto", cuda()) == "torch"
-
-
-def test_only_operators_that_need_it_ask_for_flash_linear_attention(cuda, monkeypatch):
+        with monkeypatch.context() as patch:
+            patch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+            patch.setattr(torch.version, "hip", hip)
+            assert backend.choose("mlstm", "auto", cuda()) == "torch"
     monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
     chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
     assert chosen == ["mlstm", "selective_scan"]
@@ -99,18 +97,14 @@ def test_a_missing_package_is_named():
     assert problem is not None and "no_such_package cannot be imported" in problem and install_command("gpu") in problem
 
 
-def test_chunks_start_with_their_sequences():
+def test_chunks_and_rows_for_kernels():
     chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
     assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
-    assert GpuChunks.of(torch.tensor([0]), 4, torch.device("cpu")).count == 0
-    assert GpuChunks.of(torch.tensor([0, 0]), 4, torch.device("cpu")).most == 0
-
-
-def test_rows_of_a_wider_matrix_are_not_copied():
+    assert [GpuChunks.of(torch.zeros(n, dtype=torch.int64), 4, torch.device("cpu")).count for n in (1, 2)] == [0, 0]
     wide = torch.arange(24.0).view(4, 6)
     same, distance = rows(wide[:, 1:4])
-    assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6)
+    assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6), "columns of a wider matrix are not copied"
     copied, distance = rows(wide[:, ::2])
     assert (copied.is_contiguous(), distance) == (True, 3)
 
@@ -118,14 +112,11 @@ def test_rows_of_a_wider_matrix_are_not_copied():
 def test_backward_of_the_torch_path():
     ran = []
 
-    def kernel(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        ran.append("kernel")
+    def run(name: str, x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+        ran.append(name)
         return x * scale, x + 1
 
-    def path(x: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-        ran.append("path")
-        return x * scale, x + 1
-
+    kernel, path = partial(run, "kernel"), partial(run, "path")
     x, scale = torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor(3.0, requires_grad=True)
     with torch.no_grad():
         with_torch_backward(kernel, path, x, scale)

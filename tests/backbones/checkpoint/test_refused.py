@@ -1,4 +1,4 @@
-"""Checkpoints that do not load, and what the message says."""
+"""Files that do not load, and what the message says. Models and tensors of other kinds: tests/backbones/test_formats.py."""
 
 import json
 import pickle
@@ -15,16 +15,12 @@ from runnel.backbones.checkpoint.load import load_backbone
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError, NumericalError
 
-GOLDEN = Path(__file__).parents[2] / "golden"
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-ORIGINAL = {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}
-TRANSFORMERS = {"model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8}
-TRANSFORMERS |= {"num_heads": 4, "head_dim": 16, "n_groups": 1}
 
 
-def tensors_of(prefix: str = "backbone.") -> dict[str, Tensor]:
+def tensors_of() -> dict[str, Tensor]:
     torch.manual_seed(0)
-    return {prefix + name: tensor.detach().clone() for name, tensor in Mamba2(SMALL).state_dict().items()}
+    return {f"backbone.{name}": tensor.detach().clone() for name, tensor in Mamba2(SMALL).state_dict().items()}
 
 
 def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -101,44 +97,6 @@ def test_index_cannot_leave_its_folder(tmp_path: Path, shard: str) -> None:
     refused(tmp_path, repr(shard))
 
 
-NONE = torch.zeros(0)  # in place of a tensor that is taken away
-HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(1)}
-
-
-@pytest.mark.parametrize(
-    ("config", "changed", "parts"),
-    [
-        (TRANSFORMERS, {"backbone.layers.1.mixer.dt_bias": NONE}, ["missing tensor 'layers.1.mixer.dt_bias'"]),
-        (None, {"backbone.embeddings.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
-        (
-            TRANSFORMERS,
-            {"backbone.a": torch.zeros(3), "score.weight": torch.zeros(2)},
-            ["unexpected tensors 'a', 'score"],
-        ),
-        (TRANSFORMERS, {"backbone.layers.1.mixer.out_proj.weight": torch.zeros(32, 63)}, ["is (32, 63) in", "expected (32, 64)"]),
-        (
-            TRANSFORMERS,
-            {"backbone.norm_f.weight": torch.zeros(31), "backbone.a": torch.zeros(1), "backbone.layers.0.norm.weight": NONE},
-            ["missing tensor", "unexpected tensor", "mis-shaped tensor"],
-        ),
-        (TRANSFORMERS | {"num_hidden_layers": 3}, {}, ["num_hidden_layers is 3 in its config, in the weights it is 2"]),
-        (TRANSFORMERS | {"num_hidden_layers": 10**9}, {}, ["num_hidden_layers is 1000000000"]),
-        (ORIGINAL | {"vocab_size": 65, "pad_vocab_size_multiple": 16}, {}, ["vocab_size is 80", "in the weights it is 64"]),
-        (None, {"backbone.embedding.weight": torch.zeros(64, 32)}, ["the same tensor twice, as 'backbone.embedding", "keep one"]),
-        (None, HEAD | {"binary_head.weight": NONE}, ["missing tensor 'binary_head.weight'"]),
-        (None, HEAD | {"binary_head.weight": torch.zeros(1, 31)}, ["'binary_head.weight' is (1, 31)", "expected (1, 32)"]),
-        (None, HEAD | {"binary_head.bias": torch.zeros(2)}, ["'binary_head.bias' is (2,)", "expected (1,)"]),
-        (None, HEAD | {"binary_head.scale": torch.zeros(1)}, ["unexpected tensor 'binary_head.scale'"]),
-        (None, {"backbone.embeddings.weight": torch.ones(64, 32).to(torch.float8_e4m3fn)}, ["torch.float8_e4m3fn", "originals"]),
-        (None, {"backbone.embeddings.weight": torch.ones(64, 32, dtype=torch.int8)}, ["stored as torch.int8", "originals"]),
-        (ORIGINAL, {"backbone.layers.1.self_attn.q_proj.weight": torch.zeros(2)}, ["unexpected tensor", "q_proj.weight"]),
-    ],
-)
-def test_tensors(tmp_path: Path, config: object, changed: dict[str, Tensor], parts: list[str]) -> None:
-    tensors = {name: tensor for name, tensor in (tensors_of() | changed).items() if tensor.numel()}
-    refused(write_checkpoint(tmp_path, tensors, config), *parts)
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("name", ["backbone.layers.1.mixer.A_log", "backbone.embeddings.weight", "binary_head.weight"])
 def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
@@ -147,76 +105,3 @@ def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
     write_checkpoint(tmp_path, {key: tensor.half() for key, tensor in tensors.items()})
     with pytest.raises(NumericalError, match=rf"{tmp_path.name}: tensor '.*{name.split('.')[-1]}' in model.safetensors"):
         load_backbone(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["blocks.0.xlstm.mlstm_cell.igate.weight", "blocks.0.attention.time_decay", "encoder.x"])
-def test_foreign_tensors_without_config(tmp_path: Path, name: str) -> None:
-    refused(write_checkpoint(tmp_path, {name: torch.zeros(2)}), name)
-
-
-@pytest.mark.parametrize(
-    ("base", "options", "part"),
-    [
-        (TRANSFORMERS, {"model_type": "falcon_mamba"}, "'falcon_mamba'"),
-        (TRANSFORMERS, {"model_type": "rwkv7"}, "'RWKV-7' in its config, in the weights it is 'Mamba-2'"),
-        (TRANSFORMERS, {"model_type": "gpt_bigcode"}, "'gpt_bigcode' model, expected Encoder, RWKV-7, xLSTM, Mamba-3"),
-        (TRANSFORMERS, {"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        (TRANSFORMERS, {"num_heads": 5}, "num_heads is 5 in its config, in the weights it is 4"),
-        (TRANSFORMERS, {"n_groups": 3}, "3 groups"),
-        (TRANSFORMERS, {"layer_norm_epsilon": "small"}, "layer_norm_epsilon is 'small'"),
-        (TRANSFORMERS, {"vocab_size": True}, "vocab_size is True"),
-        (TRANSFORMERS, {"quantization_config": {"load_in_4bit": True}}, "quantized weights"),
-        ({key: value for key, value in TRANSFORMERS.items() if key not in ("n_groups", "state_size")}, {}, "state_size is 128"),
-        (ORIGINAL, {"attn_layer_idx": [1]}, "attn_layer_idx is [1]"),
-        (ORIGINAL, {"d_intermediate": 64}, "d_intermediate is 64"),
-        (ORIGINAL, {"rms_norm": False}, "rms_norm is False"),
-        (ORIGINAL, {"vocab_size": None}, "vocab_size is missing"),
-        (ORIGINAL, {"d_model": "32"}, "d_model is '32' in its config, in the weights it is 32"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba3"}}, "layer is 'Mamba3'"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba2", "D_has_hdim": True}}, "D_has_hdim is True"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba2", "d_ssm": 16}}, "d_ssm is 16"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba2", "speed": 2}}, "does not know: speed"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 5}}, "headdim is 5 in its config, in the weights"),
-        (ORIGINAL, {"ssm_cfg": {"layer": "Mamba2", "d_state": 8, "dt_limit": [1]}}, "dt_limit is [1]"),
-        # of models that may read both ways
-        (TRANSFORMERS, {"is_causal": False}, "is_causal is False"),
-        (TRANSFORMERS, {"bidirectional": True}, "bidirectional is True"),
-        (TRANSFORMERS, {"bidirectional_strategy": "add"}, "bidirectional_strategy is 'add'"),
-        (TRANSFORMERS, {"architectures": ["BiMamba2ForMaskedLM"]}, "BiMamba2ForMaskedLM"),
-        (TRANSFORMERS, {"auto_map": {"AutoModel": "modeling.BidirectionalMamba2"}}, "modeling.BidirectionalMamba2"),
-        (TRANSFORMERS, {"auto_map": {"AutoModel": "modeling.EmbedMamba2"}}, "names code, modeling.EmbedMamba2"),
-        (TRANSFORMERS, {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
-    ],
-)
-def test_near_misses(tmp_path: Path, base: dict[str, Any], options: dict[str, Any], part: str) -> None:
-    refused(write_checkpoint(tmp_path, tensors_of(), base | options), part)
-
-
-@pytest.mark.parametrize(
-    "stray",
-    [  # a circulating Codestral config says norm_before_gate; transformers and the published model gate first
-        {"norm_before_gate": True, "rms_norm": False, "intermediate_size": 5, "time_step_limit": [0.0, "inf"], "d_inner": 9},
-        {"is_causal": True},
-        {"bidirectional": False, "architectures": ["Mamba2ForCausalLM"]},
-        {"auto_map": {"AutoConfig": "configuration.Mamba2Config", "AutoModel": "owner/code--modeling.Mamba2Model"}},
-        {"auto_map": {"AutoTokenizer": ["tokenization.BiTokenizer", None]}},
-    ],
-)
-def test_ignored_as_transformers_ignores_it(tmp_path: Path, stray: dict[str, Any]) -> None:
-    assert load_backbone(write_checkpoint(tmp_path, tensors_of(), TRANSFORMERS | stray), "float32").config == SMALL
-
-
-def test_groups_are_not_guessed(tmp_path: Path) -> None:
-    config = Mamba2Config(vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4)
-    tensors = {name: tensor.detach() for name, tensor in Mamba2(config).state_dict().items()}
-    refused(write_checkpoint(tmp_path, tensors), "n_groups is missing in its config")
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [("embeddings.weight.scale", "scale' is (1,), expected (64,)"), ("more.scale", "unexpected tensor 'more.scale'")],
-)
-def test_scales_in_a_runnel_folder(tmp_path: Path, name: str, part: str) -> None:
-    """What its config may say wrongly: tests/models/test_model_folder.py."""
-    declared = {"runnel": {"backbone": {"architecture": "mamba2", "config": SMALL.to_dict()}}}
-    refused(write_checkpoint(tmp_path, tensors_of() | {f"backbone.{name}": torch.ones(1)}, declared), part)
