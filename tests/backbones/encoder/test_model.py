@@ -7,21 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_backbones import VOCABULARY, assert_close, cumulative, tiny_backbone, token_ids
+from helpers.tiny_backbones import CONFIGS, assert_close, cumulative, tiny_backbone, token_ids
 from helpers.tiny_transformers import LONGEST, library_class, write_transformer
 from safetensors.torch import load_file, save_file
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint.load import load_backbone
-from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine, Request
 from runnel.errors import InputError, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
-TINY = EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16)
+TINY = CONFIGS["encoder"]["tiny"]
 
 
 @pytest.fixture(scope="module")
