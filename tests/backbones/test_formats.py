@@ -270,6 +270,7 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
         ("xlstm", {"num_heads": 5}, "num_heads is 5 in its config, in the weights it is 4"),
         ("xlstm", {"model_type": "mamba2"}, "'Mamba-2' in its config, in the weights it is 'xLSTM'"),
         ("xlstm official", {"add_out_norm": False}, "add_out_norm is False"),
+        ("bert", {"is_decoder": True}, "of an unknown kind"),
         ("bert", {"vocab_size": 127}, "vocab_size is 127 in its config, in the weights it is 120"),
         ("bert", {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 and num_heads 5"),
         ("bert", {"num_hidden_layers": 3}, "missing tensor 'encoder.layer.2.attention.self.query.weight'"),

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
 from runnel.backbones.encoder.layout import FORMS
-from runnel.backbones.int8 import int8_problem
+from runnel.backbones.int8 import int8_problem, quantize
 from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule
@@ -34,8 +34,13 @@ DTYPES = {"float32": 2e-5, "bfloat16": 0.05, "int8": 0.02}  # with how much hidd
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose matrices are all in 8 bits, as those of larger ones are saved."""
     place = tmp_path_factory.mktemp("model")
-    judging_encoder(place / "made").save(place / "saved", weights="int8")
+    judging_encoder(place / "made").save(place / "saved")
+    weights = load_file(place / "saved" / "model.safetensors")
+    for name in [name for name, tensor in weights.items() if name.startswith("backbone.") and tensor.ndim == 2]:
+        weights[name], weights[f"{name}.scale"] = quantize(weights[name])
+    save_file(weights, place / "saved" / "model.safetensors")
     return place / "saved"
 
 
