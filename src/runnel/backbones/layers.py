@@ -27,6 +27,8 @@ _SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another 
 class RMSNorm(nn.RMSNorm):
     """Torch's in the dtype of x (the fp32 residual stream), whatever that of the weight."""
 
+    eps: float
+
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 

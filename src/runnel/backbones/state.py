@@ -40,6 +40,10 @@ class State:
         """Bytes held by all rows together."""
         return sum(t.numel() * t.element_size() for t in self.tensors.values())
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return next(iter(self.tensors.values())).dtype
+
     def check(self, shapes: Mapping[str, tuple[int, ...]], source: str = "the state", rows: int | None = None) -> State:
         """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
 
