@@ -13,10 +13,11 @@ from numba.core.caching import IndexDataCacheFile
 from torch import Tensor
 from torch.nn import functional as F
 
+from runnel.backbones.encoder.kernels import copy_rows
 from runnel.backbones.mamba1.kernels import softplus
 from runnel.backbones.rwkv7.kernels import decay, tanh
 from runnel.ops import numba_math as math
-from runnel.ops.numba_math import SERIAL
+from runnel.ops.numba_math import SERIAL, parallel
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, exp2, load, sigmoid, silu, store
 from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 
@@ -126,6 +127,18 @@ def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:
     actual, expected = torch.from_numpy(out).view(torch.bfloat16), torch.from_numpy(values).to(torch.bfloat16)
     assert torch.equal(actual.isnan(), expected.isnan())
     assert torch.equal(actual[~expected.isnan()], expected[~expected.isnan()])
+
+
+def test_parallel_follows_torchs_number_of_threads() -> None:
+    """Also where it starts numba's pool, which resets torch's number."""
+    before, out = torch.get_num_threads(), np.zeros((8, 3), np.uint16)
+    torch.set_num_threads(1)
+    try:
+        with parallel():
+            copy_rows(np.ones((8, 3), np.float32), out)
+        assert (out == 0x3F80).all() and torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("columns", [TILE_COLUMNS, 3 * TILE_COLUMNS])
