@@ -19,7 +19,7 @@ from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.errors import BackendUnavailable
+from runnel.errors import BackendUnavailable, NumericalError
 from runnel.ops import backend
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -219,3 +219,11 @@ def test_where_8_bits_cannot_run(
     with pytest.raises(BackendUnavailable, match=message):
         load_backbone(GOLDEN / folder, "int8", "cpu")
     assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"
+
+
+@needs_kernels
+def test_damaged_weights() -> None:
+    tensors = weights()
+    tensors["layers.1.mixer.out_proj.weight"][3, 4] = float("nan")
+    with pytest.raises(NumericalError, match=r"layers\.1\.mixer\.out_proj\.weight.*NaN"):
+        built(tensors)
