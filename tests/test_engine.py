@@ -21,16 +21,17 @@ from runnel.errors import Cancelled, InputError, NumericalError, StateError
 @settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40), whole=st.booleans())
 def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: int, whole: bool) -> None:
-    """Also horizontally, where each text is read in one step."""
-    backbone = Toy()
+    """Also horizontally, where each text is read in one step. Every second text has marks, which move its embeddings."""
+    backbone, vectors = Toy(), torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
+    marks = [None if i % 2 else np.random.default_rng(i).random((n, 2), dtype=np.float32) for i, n in enumerate(lengths)]
     places = [[*reversed(range(n)), n // 2, 0] for n in lengths]
-    requests = [Request(ids, positions=at, keep_state=True) for ids, at in zip(texts, places, strict=True)]
-    results = Engine(backbone, step, whole=whole).run(requests)
+    requests = [Request(ids, at, keep_state=True, marks=mark) for ids, at, mark in zip(texts, places, marks, strict=True)]
+    results = Engine(backbone, step, mark_vectors=vectors, whole=whole).run(requests)
     assert sum(backbone.steps) == sum(lengths)
     assert whole or (max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step))
-    for ids, at, result in zip(texts, places, results, strict=True):
-        hidden, state = backbone(torch.as_tensor(ids))
+    for ids, at, mark, result in zip(texts, places, marks, results, strict=True):
+        hidden, state = backbone(torch.as_tensor(ids), added=None if mark is None else torch.from_numpy(mark) @ vectors)
         torch.testing.assert_close(result.hidden, hidden[at], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(result.state["h"], state["h"], rtol=1e-5, atol=1e-5)
         assert result.state.tokens.tolist() == [len(ids)]
@@ -89,10 +90,12 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     def broken(start: int, hidden: torch.Tensor) -> None:
         raise RuntimeError("this reader is broken")
 
-    backbone, good, bad = Toy(), ids_of(40), (np.array([1, 999]), np.array([], dtype=int))
-    requests = [Request(good), Request(ids_of(10), take=broken), *map(Request, bad), Request(good)]
+    backbone, good, nothing = Toy(), ids_of(40), np.array([], dtype=int)
+    bad = [Request(ids_of(10), take=broken), Request(np.array([1, 999])), Request(nothing)]
+    requests = [Request(good), *bad, Request(good), Request(nothing, (), tag="nothing is wanted")]
     results = list(Engine(backbone, step_tokens=8).map(requests))
-    assert [r.error is None for r in results] == [True, False, False, False, True]
+    assert [r.error is None for r in results] == [True, False, False, False, True, True]
+    assert results[5].tag == "nothing is wanted" and not len(results[5].hidden)
     assert "1 to 999, int64 of shape" in str(results[2].error)
     assert "T >= 1" in str(results[3].error)
     torch.testing.assert_close(results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
@@ -121,15 +124,6 @@ def test_cancelling_and_closing_free_the_rows_and_the_engine_goes_on(end: str) -
         results.close()
     assert len(engine._free) == len(engine._pool)
     torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
-
-
-def test_marks_move_the_embeddings() -> None:
-    backbone, ids = Toy(), ids_of(12)
-    vectors = torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
-    marks = np.random.default_rng(0).random((12, 2), dtype=np.float32)
-    got = Engine(backbone, step_tokens=5, mark_vectors=vectors).run([Request(ids, marks=marks, positions=range(12))])[0]
-    expected = backbone(torch.as_tensor(ids), added=torch.from_numpy(marks) @ vectors)[0]
-    torch.testing.assert_close(got.hidden, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_budgets() -> None:

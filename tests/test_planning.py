@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.tiny_backbones import CONFIGS
 from helpers.toy import Toy
 
 from benchmarks.shapes import describe_subject, load_subject, random_backbone
-from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
@@ -37,6 +37,11 @@ def test_a_segment_fits_its_budget(backbone):
         # One more round of tokens would not fit, unless longer is no use.
         more = (found.segment + 64) * backbone.step_bytes_per_token + 4 * found.state_bytes
         assert more > mib << 20 or found.segment == ENOUGH
+    needed = 4 * backbone.state_bytes + 5 * backbone.step_bytes_per_token
+    found = fit(backbone, needed)
+    assert found.segment == Engine(backbone, found).step_tokens == Engine(backbone, memory_bytes=needed).step_tokens == 5
+    with pytest.raises(InputError, match=r"memory_bytes=1,000 is too small.*give at least"):
+        Engine.plan(backbone, 1000)
 
 
 class OnGpu(Toy):
@@ -71,20 +76,9 @@ def test_steps_go_by_the_device(monkeypatch):
 
 def test_steps_stay_within_the_memory_of_a_gpu(monkeypatch):
     toy = OnGpu()
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 1000 * toy.step_bytes_per_token, 1 << 40))
-    engine = Engine(toy)
-    assert engine.step_tokens == engine.text_tokens == fit(toy, 1000 * toy.step_bytes_per_token).segment == 960
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (2 * 9000 * toy.step_bytes_per_token, 1 << 40))
-    assert (Engine(toy).step_tokens, Engine(toy).text_tokens) == (8960, 4096)
-
-
-def test_a_small_budget_gets_what_fits(backbone):
-    with pytest.raises(InputError, match=r"memory_bytes=1,000 is too small.*give at least"):
-        Engine.plan(backbone, 1000)
-    needed = 4 * backbone.state_bytes + 5 * backbone.step_bytes_per_token
-    found = fit(backbone, needed)
-    assert found.segment == 5
-    assert Engine(backbone, found).step_tokens == Engine(backbone, memory_bytes=needed).step_tokens == 5
+    for tokens, expected in ((1000, (960, 960)), (9000, (8960, 4096))):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, room=2 * tokens * toy.step_bytes_per_token: (room, 1 << 40))
+        assert (Engine(toy).step_tokens, Engine(toy).text_tokens) == expected
 
 
 def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
@@ -95,28 +89,19 @@ def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
     assert found.segment == fit(backbone, 1 << 20).segment
 
 
-CONFIGS = {
-    "mamba1": Mamba1Config(64, 32, 2),
-    "mamba2": Mamba2Config(64, 32, 2, state_size=16, head_size=16),
-    "mamba3": Mamba3Config(64, 32, 2, state_size=16, head_size=16),
-    "rwkv7": Rwkv7Config(64, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
-    "xlstm": XlstmConfig(64, 32, 2, num_heads=2, qk_size=16, v_size=32, ffn_size=48),
-}
-
-
 @pytest.mark.parametrize(
     ("architecture", "chunk"), [("mamba2", 64), ("mamba3", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)]
 )
 def test_chunks_where_plain_torch_runs(architecture, chunk):
     """Each operator's own Q, no longer than the segment; kernels have theirs built in."""
-    plain = random_backbone(architecture, CONFIGS[architecture], torch.float64)
+    plain = random_backbone(architecture, CONFIGS[architecture]["tiny"], torch.float64)
     found = fit(plain, 1 << 28)
     assert (found.chunk, found.segment >= 64) == (chunk, True)
     assert (f", chunks of {chunk}:" in str(found)) is (chunk is not None)
     short = fit(plain, 4 * plain.state_bytes + 11 * (found.step_bytes // found.segment))
     assert (short.segment, short.chunk) == (11, chunk and 16)
     with_kernels = None if architecture != "mamba3" else chunk
-    assert fit(random_backbone(architecture, CONFIGS[architecture], torch.float32), 1 << 26).chunk == with_kernels
+    assert fit(random_backbone(architecture, CONFIGS[architecture]["tiny"], torch.float32), 1 << 26).chunk == with_kernels
 
 
 MEASURED = """

@@ -4,14 +4,12 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
-import pytest
 import torch
 from helpers.toy import Toy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.engine import Engine
-from runnel.errors import InputError
 from runnel.request import OpenRequest, RangeSums, Request, Result, TokenCount
 
 CUTS = st.lists(st.integers(0, 60), max_size=8)
@@ -100,18 +98,6 @@ def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], 
     expected = [mean(ids, hidden, weight, a, b) for a, b in ranges]
     rows = torch.stack(taken)
     torch.testing.assert_close((rows[:, :-1] / rows[:, -1:]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5)
-
-
-def test_a_text_without_tokens_of_which_nothing_is_wanted_comes_back() -> None:
-    """In its place among the others; the last token of none is an error."""
-    nothing = np.zeros(0, dtype=np.int64)
-    requests = [Request(np.arange(5), tag=0), Request(nothing, (), tag=1), Request(nothing, tag=2), Request(np.arange(3), tag=3)]
-    results = list(Engine(Toy(), step_tokens=4).map(requests))
-    assert [result.tag for result in results] == [0, 1, 2, 3]
-    assert not len(results[1].get().hidden)
-    with pytest.raises(InputError, match="T >= 1"):
-        results[2].get()
-    assert isinstance(Engine(Toy()).run([requests[0]])[0].hidden, torch.Tensor)
 
 
 def test_tokens_are_counted_over_calls_and_parts() -> None:

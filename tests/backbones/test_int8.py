@@ -16,9 +16,9 @@ from runnel.backbones import int8
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
-from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
+from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
+from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import BackendUnavailable, NumericalError
 from runnel.ops import backend
 
@@ -64,37 +64,20 @@ def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native:
             assert all(map(torch.equal, (tensor, model.state_dict()[name + "_scale"]), quantize(tensors[name])))
         elif not name.endswith("_scale"):
             assert tensor.dtype == (torch.bfloat16 if native and name == "embeddings.weight" else torch.float32)
-    with torch.no_grad():
-        assert torch.isfinite(model(IDS)[0]).all()
-
-
-@needs_kernels
-def test_a_saved_state_does_not_fit_another_precision() -> None:
-    assert built().fingerprint() != built(dtype="bfloat16").fingerprint()
-
-
-@needs_kernels
-def test_no_gradients_in_8_bits_but_through_them() -> None:
-    model = built()
-    hidden, _ = model(IDS)  # the embeddings still ask for them, so that this is plain torch
-    hidden.square().sum().backward()
-    assert model.get_parameter("layers.0.mixer.A_log").grad is not None
-    assert model.get_submodule("layers.0.mixer.in_proj").weight.grad is None
-
-
-def test_a_layer_rounds_its_weight_alone() -> None:
-    layer = filled(3, 5, bias=True)
-    x = torch.randn(4, 5, dtype=torch.float64)
-    expected = x @ (layer.weight.double() * layer.weight_scale.double()[:, None]).T + layer.bias.double()
-    torch.testing.assert_close(layer(x), expected)
-
-
-@needs_kernels
-def test_without_the_kernels_plain_torch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = built()
+    assert torch.isfinite(model(IDS)[0]).all()
+    assert model.fingerprint() != built(dtype="bfloat16").fingerprint()
     monkeypatch.setattr("runnel.backbones.base.int8_problem", lambda device: "of a test")
     model.prepare()
     assert model.fast is None
+
+
+def test_a_layer_rounds_its_weight_alone_and_passes_gradients_on() -> None:
+    layer = filled(3, 5, bias=True)
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    weight = layer.weight.double() * layer.weight_scale.double()[:, None]
+    torch.testing.assert_close(layer(x), x @ weight.T + layer.bias.double())
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, weight.sum(0).expand(4, 5))
 
 
 @needs_kernels
@@ -161,7 +144,7 @@ def held_bytes(model: nn.Module) -> int:
 @needs_kernels
 def test_new_weights_in_a_prepared_model() -> None:
     model = built()
-    other = built({name: tensor if "out_proj" not in name else tensor / 2 for name, tensor in weights().items()})
+    other = built({name: tensor if "out_proj" not in name else tensor.flip(0) for name, tensor in weights().items()})
     with torch.inference_mode():
         before, expected = model(IDS)[0], other(IDS)[0]
         model.load_state_dict(other.state_dict())
@@ -244,9 +227,3 @@ def test_damaged_weights() -> None:
     tensors["layers.1.mixer.out_proj.weight"][3, 4] = float("nan")
     with pytest.raises(NumericalError, match=r"layers\.1\.mixer\.out_proj\.weight.*NaN"):
         built(tensors)
-
-
-def test_names_of_the_layers_are_those_of_the_module() -> None:
-    for model in (Mamba1(Mamba1Config(40, 32, 1)), Mamba2(CONFIG), Rwkv7(Rwkv7Config(40, 64, 1))):
-        linear = {name for name, module in model.named_modules() if isinstance(module, nn.Linear)}
-        assert all(any(name.endswith(end) for name in linear) for end in model.int8_layers)

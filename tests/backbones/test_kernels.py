@@ -12,16 +12,20 @@ from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_m
 from runnel.backbones.rwkv7.kernels import ROWS, square_relu
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import as_array, flat_rows, parallel
+from runnel.ops.rms_norm import add_rms_norm
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def from_bytes(read: np.ndarray, scales: np.ndarray, size: int) -> Tensor:
-    """What bytes (T, G Kp) and scales (T, G) stand for, (T, G size)."""
-    grouped = torch.from_numpy(read).unflatten(1, (scales.shape[1], -1))[..., :size]
-    return ((grouped.float() - 128) * torch.from_numpy(scales)[..., None]).flatten(1)
+def assert_rounded(read: np.ndarray, scales: np.ndarray, exact: Tensor) -> None:
+    """Bytes (T, G Kp) with scales (T, G) stand for these numbers (T, K), and the largest of each group is 127 steps."""
+    groups, steps = scales.shape[1], torch.from_numpy(scales)[..., None]
+    exact = exact.float().unflatten(1, (groups, -1))
+    found = (torch.from_numpy(read).unflatten(1, (groups, -1))[..., : exact.shape[2]].float() - 128) * steps
+    torch.testing.assert_close(steps, exact.abs().amax(-1, keepdim=True) / 127)
+    assert ((found - exact).abs() <= 0.501 * steps + 1e-6).all()
 
 
 def run_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int) -> Tensor:
@@ -56,6 +60,23 @@ def test_attention_also_with_large_scores(heads: int, size: int, moved: float) -
     assert spoiled[:9, -size:].isnan().all() and torch.equal(spoiled[9:], out[9:])
 
 
+@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+def test_residual_and_rms_norm_also_in_8_bits(tokens: int, width: int, parts: int) -> None:
+    residual, added, weight = numbers(tokens, width), numbers(tokens, width, seed=1), numbers(width, seed=2)
+    squares = numbers(tokens, parts, seed=3).square()
+    scale = torch.rsqrt(squares.double().sum(1, keepdim=True) / 9 + 1e-5) if parts else 1.0
+    expected, again, whole = residual.double() + scale * added.double(), residual.clone(), torch.empty(tokens, width)
+    read, scales = np.zeros((tokens, bytes_per_group(width, 1)), np.uint8), np.full((tokens, 1), np.nan, np.float32)
+    given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
+    with parallel():
+        add_rms_norm(residual.numpy(), *given, whole.numpy(), scales)
+        add_rms_norm(again.numpy(), *given, read, scales)
+    torch.testing.assert_close(residual.double(), expected, atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(whole.double(), F.rms_norm(expected, (width,), weight.double(), 1e-5), atol=2e-6, rtol=1e-6)
+    assert torch.equal(again, residual)
+    assert_rounded(read, scales, whole)
+
+
 @pytest.mark.parametrize(("tokens", "width"), [(0, 16), (1, 1), (33, 48), (17, 384)])
 def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
     residual, added = 3 + numbers(tokens, width), numbers(tokens, width, seed=1)
@@ -68,15 +89,10 @@ def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
         given = (as_array(added), bias.numpy(), weight.numpy(), shift.numpy(), 1e-5)
         add_layer_norm(*flat_rows(residual), *given, *flat_rows(out), read, scales)
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
-    assert (
-        (from_bytes(read, scales, width // groups) - out).abs().unflatten(1, (groups, -1))
-        <= 0.51 * torch.from_numpy(scales)[..., None]
-    ).all()
-    expected = F.gelu(added.double() + bias.double())
+    assert_rounded(read, scales, out)
     with parallel():
         bias_gelu_bytes(as_array(added), bias.numpy(), read, scales)
-    error = (from_bytes(read, scales, width // groups) - expected).abs().unflatten(1, (groups, -1))
-    assert (error <= 0.51 * torch.from_numpy(scales)[..., None] + 1e-6).all()
+    assert_rounded(read, scales, F.gelu(added.double() + bias.double()))
 
 
 def test_gelu_is_exact_everywhere() -> None:
@@ -102,6 +118,4 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
     scales = np.full((len(x), groups), np.nan, np.float32)
     with parallel():
         square_relu(as_array(x), out, scales)
-    exact = x.float().relu().square()
-    largest = exact.unflatten(1, (groups, -1)).amax(-1, keepdim=True).expand(-1, -1, width // groups).flatten(1)
-    assert ((from_bytes(out, scales, width // groups) - exact).abs() <= largest / 127 * 0.501).all()
+    assert_rounded(out, scales, x.float().relu().square())

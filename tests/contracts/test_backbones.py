@@ -1,4 +1,4 @@
-"""Every backbone gives one result whatever the path, the packing and the segments: a new one is one entry in CONFIGS."""
+"""Every backbone gives one result whatever the path, the packing and the segments. A new one is an entry in CONFIGS."""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -7,68 +7,29 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.tiny_backbones import VOCABULARY, Architecture, assert_close, assert_states_close, cumulative, open_xlstm, token_ids
+from helpers.tiny_backbones import (
+    CONFIGS,
+    VOCABULARY,
+    Architecture,
+    assert_close,
+    assert_states_close,
+    cumulative,
+    open_xlstm,
+    token_ids,
+)
 from helpers.toy import Toy, ToyConfig
 from torch import nn
 from torch.nn import functional as F
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import build_backbone
-from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import int8_problem
-from runnel.backbones.mamba1.model import Mamba1Config
-from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.mamba3.model import Mamba3Config
-from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
-from runnel.backbones.xlstm.model import XlstmConfig
 
-CONFIGS: dict[str, dict[str, Any]] = {
-    "mamba1": {
-        "tiny": Mamba1Config(VOCABULARY, 24, 3, state_size=5),
-        "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, dt_rank=3, proj_bias=True, conv_bias=False),
-        "narrow": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2),
-        "smallest": Mamba1Config(VOCABULARY, 16, 1, state_size=1, conv_width=1, expand=1),
-        "many-states": Mamba1Config(VOCABULARY, 24, 1, state_size=35),
-    },
-    "mamba2": {
-        "tiny": Mamba2Config(VOCABULARY, 24, 3, state_size=6, head_size=8, groups=3),
-        "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
-        "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, proj_bias=True, conv_bias=False),
-        "narrow": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, conv_bias=False),
-        "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
-        "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
-        "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
-        "published-heads": Mamba2Config(VOCABULARY, 64, 1, state_size=128),
-    },
-    "mamba3": {
-        "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
-        "mimo": Mamba3Config(VOCABULARY, 32, 2, state_size=12, head_size=16, ranks=3, angles=6, ffn_size=40, out_norm=True),
-        "smallest": Mamba3Config(VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True),
-    },
-    "rwkv7": {
-        "tiny": Rwkv7Config(VOCABULARY, 24, 3, head_size=8, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
-        "uneven-ranks": Rwkv7Config(VOCABULARY, 48, 2, 16, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=17),
-        "smallest": Rwkv7Config(VOCABULARY, 16, 1, head_size=1, ffn_size=1, decay_rank=1, a_rank=1, gate_rank=1),
-        "odd-heads": Rwkv7Config(VOCABULARY, 74, 2, head_size=37, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=7),
-        "published-heads": Rwkv7Config(VOCABULARY, 64, 2, decay_rank=16, a_rank=33, v_rank=16, gate_rank=40),
-    },
-    "xlstm": {
-        "tiny": XlstmConfig(VOCABULARY, 16, 3, num_heads=4, qk_size=32, v_size=64, ffn_size=32, norm_eps=0.01),
-        "wide-values": XlstmConfig(VOCABULARY, 32, 2, 2, qk_size=68, v_size=140, ffn_size=48, gate_cap=4.0, norm_eps=0.01),
-        "smallest": XlstmConfig(VOCABULARY, 16, 1, num_heads=1, qk_size=1, v_size=2, ffn_size=1, norm_eps=0.01),
-    },
-    "encoder": {
-        "tiny": EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16),
-        "odd-heads": EncoderConfig(VOCABULARY, 72, 2, 2, 130, max_positions=70, passage_tokens=16),
-        "one-head": EncoderConfig(VOCABULARY, 32, 2, 1, 256, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
-        "smallest": EncoderConfig(VOCABULARY, 16, 1, 16, 1, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
-    },
-    "toy": {"tiny": ToyConfig(VOCABULARY)},  # without kernels
-}
 BUILDERS: dict[str, Any] = BACKBONES | {"xlstm": open_xlstm, "toy": Toy}
-ARCHITECTURES = {name: Architecture(BUILDERS[name], configs) for name, configs in CONFIGS.items()}
+ALL_CONFIGS = CONFIGS | {"toy": {"tiny": ToyConfig(VOCABULARY)}}  # which has no kernels
+ARCHITECTURES = {name: Architecture(BUILDERS[name], configs) for name, configs in ALL_CONFIGS.items()}
 # For tests of what carries a state, and of what has kernels.
 RECURRENT, COMPILED = (
     [n for n, entry in ARCHITECTURES.items() if getattr(entry.build(), fact)] for fact in ("recurrent", "has_kernels")

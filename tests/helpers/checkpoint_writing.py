@@ -27,15 +27,6 @@ def write_checkpoint(folder: Path, tensors: dict[str, Tensor], config: object = 
     return folder
 
 
-def assert_holds(backbone: Any, config: object, tensors: dict[str, Tensor]) -> None:
-    """Assert that a loaded backbone has this config and, bit by bit, these tensors."""
-    assert backbone.config == config and not backbone.training
-    found = backbone.state_dict()
-    assert found.keys() == tensors.keys()
-    for name, tensor in tensors.items():
-        assert torch.equal(found[name], tensor), name
-
-
 def built(tensors: dict[str, Tensor], config: dict[str, Any] | None) -> Checkpoint:
     """What loading a folder with these weights and, if there is one, this config gives, without the folder."""
     known = recognize(config, from_tensors(tensors, "some.file"), "that/folder")

@@ -5,8 +5,8 @@ import math
 
 import pytest
 import torch
+from helpers.operators import OPERATORS
 from torch import Tensor
-from torch.nn import functional as F
 
 from runnel.ops.mlstm import mlstm
 from runnel.ops.trapezoid import trapezoid
@@ -14,8 +14,7 @@ from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import wkv7_torch
 
 State = tuple[Tensor, Tensor, Tensor]
-T, H, N, P = 70, 2, 6, 5  # of the trapezoid's inputs
-CU = torch.tensor([0, 40, 40, 41, T])
+CU = torch.tensor([0, 40, 40, 41, 70])
 FLOOR = 0.6065306597126334  # RWKV-7's log decays lie in (-FLOOR, 0)
 
 
@@ -23,6 +22,11 @@ def _error(actual: Tensor, truth: Tensor) -> float:
     assert actual.shape == truth.shape
     actual, truth = actual.detach().double(), truth.detach().double()
     return float((actual - truth).abs().max() / truth.abs().max().clamp(min=1e-30))
+
+
+def _inputs(name: str, tokens: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    made = OPERATORS[name].make(tokens, torch.Generator().manual_seed(0))
+    return {key: value.to(dtype) for key, value in made.items()}
 
 
 def _gates(tokens: int, i: float, f: float) -> list[Tensor]:
@@ -75,26 +79,16 @@ def test_one_strong_token_fades_as_it_should(backend: str) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
-    g = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(70, 1, size, generator=g) for size in (9, 9, 200))
-    i, f = 2 * torch.randn(2, 70, 1, generator=g)
-    inputs = [1 + q / 2, 1 + k / 2, v, i, f + 2]
-    truth, (true_C, true_n, true_m) = mlstm(*(x.double() for x in inputs), backend="reference")
+    inputs = _inputs("mlstm-wide", 70, torch.float32)
+    truth, (true_C, true_n, true_m) = mlstm(**{name: x.double() for name, x in inputs.items()}, backend="reference")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        h, (C, n, m) = mlstm(*inputs, backend="cpu")
+        h, (C, n, m) = mlstm(**inputs, backend="cpu")
     finally:
         torch.set_num_threads(before)
     for ours, other in ((h, truth), (C, true_C), (n, true_n), (m, true_m)):
         torch.testing.assert_close(ours.double(), other, rtol=2e-5, atol=2e-5)
-
-
-def _trapezoid_inputs() -> dict[str, Tensor]:
-    g = torch.Generator().manual_seed(0)
-    inputs = {name: torch.randn(T, H, 1, size, generator=g) for name, size in (("q", N), ("k", N), ("v", P))}
-    gates = {"dt": torch.rand(T, H, generator=g), "trap": torch.rand(T, H, generator=g)}
-    return inputs | gates | {"A": -torch.rand(T, H, generator=g) - 0.1}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +100,7 @@ def test_extreme_steps(steps: float, decay: float, tolerance: float) -> None:
 
     For the last one decays are differences of sums of -1600 a token, in ssd too.
     """
-    i = _trapezoid_inputs()
+    i = _inputs("trapezoid", 70, torch.float32)
     i["dt"][::2], i["A"][::2] = steps, decay
     truth, end = trapezoid(**{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference")
     y, state = trapezoid(**i, cu_seqlens=CU, backend="torch")
@@ -116,8 +110,8 @@ def test_extreme_steps(steps: float, decay: float, tolerance: float) -> None:
 
 def test_gradients_where_hardly_anything_decays() -> None:
     """What the inputs and what the decay contribute to the gradient of a step is summed apart, or its digits would cancel."""
-    i = _trapezoid_inputs()
-    i["A"] = torch.full((T, H), -1e-4)
+    i = _inputs("trapezoid", 70, torch.float32)
+    i["A"] = torch.full_like(i["A"], -1e-4)
 
     def gradients(values: dict[str, Tensor], backend: str) -> tuple[Tensor, ...]:
         leaves = {name: x.clone().requires_grad_() for name, x in values.items()}
@@ -129,20 +123,12 @@ def test_gradients_where_hardly_anything_decays() -> None:
         assert _error(actual, expected) < 2e-5
 
 
-def _wkv7_inputs(tokens: int, heads: int, key_size: int, value_size: int, *, dtype: torch.dtype = torch.float64) -> list[Tensor]:
-    g = torch.Generator().manual_seed(0)
-    r, w, k, removal, gate = torch.randn(5, tokens, heads, key_size, generator=g, dtype=torch.float64)
-    v = torch.randn(tokens, heads, value_size, generator=g, dtype=torch.float64)
-    removal = F.normalize(removal, dim=-1)
-    return [x.to(dtype) for x in (r, -FLOOR * w.sigmoid(), k, v, -removal, removal * gate.sigmoid())]
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
 def test_any_decay(dtype: torch.dtype, tolerance: float) -> None:
     """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
-    inputs = _wkv7_inputs(70, 1, 9, 5, dtype=dtype)
+    inputs = list(_inputs("wkv7-odd", 70, dtype).values())
     decays = torch.tensor([0.0, -1e-7, -0.3, -FLOOR, -5.0, -80.0, -1e3, -1e6, float("-inf")], dtype=dtype)
-    mixed = decays[torch.randint(9, (70, 1, 9), generator=torch.Generator().manual_seed(1))]
+    mixed = decays[torch.randint(9, inputs[1].shape, generator=torch.Generator().manual_seed(1))]
     stop = inputs[1].clone() * 1e-3
     stop[[3, 40]] = -1e6
     for w in (mixed, stop, *(torch.full_like(mixed, float(d)) for d in decays)):
@@ -159,17 +145,17 @@ def test_any_decay(dtype: torch.dtype, tolerance: float) -> None:
 
 def test_long_sequences_stay_stable() -> None:
     """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
-    inputs = _wkv7_inputs(4000, 1, 8, 8, dtype=torch.float32)
-    inputs[1] *= 1e-3
-    o, end = wkv7(*inputs, backend="torch")
-    true_o, true_end = wkv7(*(x.double() for x in inputs), backend="reference")
+    inputs = _inputs("wkv7-odd", 4000, torch.float32)
+    inputs["w"] *= 1e-3
+    o, end = wkv7(**inputs, backend="torch")
+    true_o, true_end = wkv7(**{name: x.double() for name, x in inputs.items()}, backend="reference")
     assert _error(o[-100:], true_o[-100:]) < 5e-6
     assert _error(end, true_end) < 5e-6
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 8, 64])
 def test_chunk_size_changes_nothing(chunk: int) -> None:
-    inputs, cu = _wkv7_inputs(100, 2, 5, 3), torch.tensor([0, 65, 65, 66, 100])
-    start = torch.randn(4, 2, 5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    inputs, cu = _inputs("wkv7-odd", 100, torch.float64).values(), torch.tensor([0, 65, 65, 66, 100])
+    start = torch.randn(4, 3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     truth = wkv7(*inputs, cu, start, backend="reference")
     assert all(_error(*pair) < 1e-13 for pair in zip(wkv7_torch(*inputs, cu, start, chunk), truth, strict=True))

@@ -5,7 +5,6 @@ T  tokens      K  inputs      N  outputs      D  hidden_size      G  groups of i
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
@@ -71,22 +70,15 @@ class CpuStep(ABC):
     """
 
     def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
-        self._lock, self._memory = threading.Lock(), StepMemory()
+        self._memory = StepMemory()
         self._states = tuple(model.state_shapes())
         self._int8 = weight_dtype(layer) == torch.int8
         self._dtype = wide if self._int8 else weight_dtype(layer)
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out memory and lock, so that a deep copy of the model has its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_memory")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _memory=StepMemory())
-
     def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         """See `FastPath.step`."""
         rows = [index_array(tensor) for tensor in (cu_seqlens, read_rows, write_rows)]
-        with self._lock:
+        with self._memory.lock:
             tensors = [pool[name].to(torch.float32).contiguous() for name in self._states]
             hidden = self._run(hidden.float().contiguous(), [tensor.numpy() for tensor in tensors], *rows)
             for name, tensor in zip(self._states, tensors, strict=True):

@@ -24,26 +24,17 @@ _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh mo
 _SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another call
 
 
-class RMSNorm(nn.Module):
-    """x / rms(x) * weight over the last dimension, in x's dtype (the fp32 residual stream)."""
+class RMSNorm(nn.RMSNorm):
+    """Torch's in the dtype of x (the fp32 residual stream), whatever that of the weight."""
 
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.eps = eps
+    eps: float
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
 
 
-class LayerNorm(nn.Module):
-    """(x - mean) / deviation * weight + bias over the last dimension, in x's dtype (the fp32 residual stream)."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
-        self.bias = nn.Parameter(torch.zeros(width))
-        self.eps = eps
+class LayerNorm(nn.LayerNorm):
+    """Torch's in the dtype of x, whatever those of weight and bias."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)

@@ -296,11 +296,18 @@ def aligned_zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
 
 
 class StepMemory:
-    """Memory by name that is kept between steps and grows to the largest one asked for."""
+    """Memory by name that is kept between steps and grows to the largest one asked for. A copy begins empty.
+
+    `lock` is for the one step that may use it at a time.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self._flat: dict[str, NDArray[Any]] = {}
         self._last: dict[str, tuple[tuple[int, ...], NDArray[Any]]] = {}  # returned last: many steps have the same size
+
+    def __reduce__(self) -> tuple[type[StepMemory], tuple[()]]:
+        return StepMemory, ()
 
     def array(self, name: str, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
         """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN.

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.checkpoint_writing import assert_holds, write_checkpoint
+from helpers.checkpoint_writing import write_checkpoint
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import NoRandomNumbers, _scaled, build_backbone, load_backbone, load_checkpoint
+from runnel.backbones.checkpoint.load import NoRandomNumbers, build_backbone, load_backbone, load_checkpoint
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import BackendUnavailable, InputError
@@ -38,7 +38,11 @@ def tensors_of(config: Mamba1Config | Mamba2Config, prefix: str = "") -> dict[st
 
 
 def assert_same(backbone: Any, config: Mamba1Config | Mamba2Config) -> None:
-    assert_holds(backbone, config, new_model(config).state_dict())
+    """Assert that a loaded backbone has this config and, bit by bit, the tensors of `new_model`."""
+    assert backbone.config == config and not backbone.training
+    found, expected = backbone.state_dict(), tensors_of(config)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
@@ -83,12 +87,6 @@ def test_shards(tmp_path: Path, stem: str, suffix: str) -> None:
     assert_same(load_backbone(tmp_path, "float32"), SMALL_2)
 
 
-@pytest.mark.parametrize("rows", [0, 1, 513, 1025])
-def test_scaling_by_blocks_of_rows(rows: int) -> None:
-    matrix, scale = torch.randint(-127, 128, (rows, 3), dtype=torch.int8), torch.rand(rows)
-    assert torch.equal(_scaled(matrix, scale), matrix.float() * scale[:, None])
-
-
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -119,8 +117,6 @@ def test_transformers_agrees(tmp_path: Path, kind: str, options: dict[str, Any])
     expected = model(IDS[None], use_cache=False).last_hidden_state[0]
     backbone = load_backbone(tmp_path, dtype="float32", device="cpu")
     torch.testing.assert_close(backbone(IDS)[0], expected, atol=tolerance, rtol=1e-4)
-    halves = backbone(IDS[:18])
-    torch.testing.assert_close(backbone(IDS[18:], state=halves[1])[0], expected[18:], atol=tolerance, rtol=1e-4)
 
 
 @pytest.mark.parametrize("config", [SMALL_1, SMALL_2])

@@ -18,9 +18,6 @@ pytestmark = pytest.mark.slow
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
 BIG = Mamba2Config(vocab_size=8192, hidden_size=1024, num_layers=37)  # 250 million parameters, the largest tensor a 30th of them
-LINUX = Path("/proc/self/status")
-needs_linux = pytest.mark.skipif(not LINUX.exists(), reason="only Linux reports a process's memory by kind")
-
 
 # Loads what is named on the command line after a small model, which imports everything that is needed; prints the growth of
 # memory: the highest of anonymous pages (looked at every millisecond) and of all pages (which the system keeps), in bytes.
@@ -60,43 +57,37 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def measure(small: Path, big: Path, dtype: str) -> tuple[int, int, int]:
-    command = [sys.executable, "-c", PROGRAM, str(small), str(big), dtype]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    size, anonymous, everything = map(int, done.stdout.split())
-    return size, anonymous, everything
+SPARSE, PICKLE = "model.safetensors", "pytorch_model.bin"
 
 
-def check(measured: tuple[int, int, int], own: float) -> None:
-    """`own`: the part of the model that is memory of the process's own; the rest are pages of the file, which can be had back."""
-    size, anonymous, everything = measured
-    assert own * size * 0.98 <= anonymous <= (own + 0.1) * size, measured
-    assert size * 0.98 <= everything <= 1.15 * size, measured
-
-
-@needs_linux
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux reports a process's memory by kind")
 @pytest.mark.parametrize(
-    ("stored", "dtype", "own"),
+    ("file", "stored", "dtype", "own"),
     [
-        (torch.float32, "bfloat16", 1.0),
-        pytest.param(torch.float16, "float32", 1.0, marks=pytest.mark.release),
-        pytest.param(torch.float16, "bfloat16", 1.0, marks=pytest.mark.release),
-        pytest.param(torch.bfloat16, "bfloat16", 0.0, marks=pytest.mark.release),
-        pytest.param(torch.float32, "float32", 0.0, marks=pytest.mark.release),
+        (SPARSE, torch.float32, "bfloat16", 1.0),
+        (PICKLE, torch.float32, "bfloat16", 1.0),
+        pytest.param(PICKLE, torch.float32, "float32", 0.0, marks=pytest.mark.release),
+        pytest.param(SPARSE, torch.float16, "float32", 1.0, marks=pytest.mark.release),
+        pytest.param(SPARSE, torch.float16, "bfloat16", 1.0, marks=pytest.mark.release),
+        pytest.param(SPARSE, torch.bfloat16, "bfloat16", 0.0, marks=pytest.mark.release),
+        pytest.param(SPARSE, torch.float32, "float32", 0.0, marks=pytest.mark.release),
     ],
 )
-def test_a_gigabyte_is_in_memory_once(small: Path, tmp_path: Path, stored: torch.dtype, dtype: str, own: float) -> None:
-    shapes = shapes_of(BIG) | {"lm_head.weight": (BIG.vocab_size, BIG.hidden_size)}
-    assert write_sparse(tmp_path / "model.safetensors", shapes, stored) > 0.5e9
-    check(measure(small, tmp_path, dtype), own)
-
-
-@needs_linux
-@pytest.mark.parametrize(("dtype", "own"), [("bfloat16", 1.0), pytest.param("float32", 0.0, marks=pytest.mark.release)])
-def test_a_pickle_is_in_memory_once(small: Path, tmp_path: Path, dtype: str, own: float) -> None:
-    config = Mamba2Config(vocab_size=4096, hidden_size=768, num_layers=20)
-    torch.save({name: torch.zeros(shape) for name, shape in shapes_of(config).items()}, tmp_path / "pytorch_model.bin")
-    check(measure(small, tmp_path, dtype), own)
+def test_a_checkpoint_is_in_memory_once(
+    small: Path, tmp_path: Path, file: str, stored: torch.dtype, dtype: str, own: float
+) -> None:
+    """`own`: the part of the model that is memory of the process's own; the rest are pages of the file, which can be had back."""
+    if file == SPARSE:
+        shapes = shapes_of(BIG) | {"lm_head.weight": (BIG.vocab_size, BIG.hidden_size)}
+        assert write_sparse(tmp_path / file, shapes, stored) > 0.5e9
+    else:
+        config = Mamba2Config(vocab_size=4096, hidden_size=768, num_layers=20)
+        torch.save({name: torch.zeros(shape) for name, shape in shapes_of(config).items()}, tmp_path / file)
+    command = [sys.executable, "-c", PROGRAM, str(small), str(tmp_path), dtype]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    size, anonymous, everything = map(int, done.stdout.split())
+    assert own * size * 0.98 <= anonymous <= (own + 0.1) * size, done.stdout
+    assert size * 0.98 <= everything <= 1.15 * size, done.stdout
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])

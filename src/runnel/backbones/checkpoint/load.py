@@ -220,7 +220,6 @@ _OTHER_TYPES = "bamba falcon_h1 falcon_mamba granitemoehybrid jamba lfm2 nemotro
 KNOWN_TYPES = {*f"{_OTHER_TYPES} rwkv5 rwkv6 zamba zamba2".split(), *(kind for cls in FAMILIES for kind in cls.model_types)}
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$")
-_SCALED_ROWS = 512  # a block of that many rows fits in the cache
 
 
 def load_backbone(
@@ -352,15 +351,11 @@ def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
         return matrix
     fits = len(matrix.shape) == 2 and scale.shape == matrix.shape[:1]
     expect_fit(fits, f"tensor '{name}.scale' is {scale.shape}, expected {matrix.shape[:1]}, one per row", where)
-    return Stored(matrix.shape, matrix.file, lambda: _scaled(matrix.read(), scale.read()), rows=(matrix, scale))
 
+    def whole() -> Tensor:  # of its own, so that the product needs no further memory
+        return matrix.read().to(torch.float32, copy=True).mul_(scale.read()[:, None])
 
-def _scaled(matrix: Tensor, scale: Tensor) -> Tensor:
-    """Return the numbers of a matrix (N, K) int8 with a scale per row (N,), in fp32. Blocks of rows stay in the cache."""
-    out = torch.empty(matrix.shape)
-    for part, numbers, factors in zip(*(tensor.split(_SCALED_ROWS) for tensor in (out, matrix, scale)), strict=True):
-        torch.mul(numbers.float(), factors[:, None], out=part)
-    return out
+    return Stored(matrix.shape, matrix.file, whole, rows=(matrix, scale))
 
 
 def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> BackboneConfig:

@@ -11,14 +11,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from runnel.backbones import cpu_step
 from runnel.backbones.base import weight_dtype
+from runnel.backbones.cpu_step import Activations
 from runnel.backbones.encoder.layout import Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.encoder.step import EncoderStep, Floats, Product, ProductInputs
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
-from runnel.ops.int8_matmul import multiply
-from runnel.ops.numba_math import count_workers, float_array, index_array, parallel
+from runnel.ops.numba_math import float_array, index_array
 
 
 class EncoderCpu:
@@ -40,11 +41,8 @@ class EncoderCpu:
     def product(self, name: str, groups: int) -> Product:
         """See `step.EncoderWeights`; the weight stays the model's own."""
         layer = self._model.get_submodule(name)
-        if isinstance(layer, Int8Linear):
-            layer.packed(groups)
-            return partial(_multiply_bytes, layer, groups)
-        assert isinstance(layer, nn.Linear)
-        return partial(_multiply, layer)
+        assert isinstance(layer, nn.Linear | Int8Linear)
+        return partial(_multiply, cpu_step.Product(layer, groups, bias=False))
 
     def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         """See `FastPath.step`; there is no state."""
@@ -55,13 +53,8 @@ class EncoderCpu:
         return torch.from_numpy(self._step.step_forms(hidden.float().contiguous().numpy(), index_array(cu_seqlens), forms))
 
 
-def _multiply(layer: nn.Linear, x: ProductInputs, out: NDArray[Any]) -> None:
-    torch.mm(_tensor(x.array), layer.weight.t(), out=_tensor(out))
-
-
-def _multiply_bytes(layer: Int8Linear, groups: int, x: ProductInputs, out: NDArray[Any]) -> None:
-    with parallel():
-        multiply(*x, layer.packed(groups), out, count_workers())
+def _multiply(product: cpu_step.Product, x: ProductInputs, out: NDArray[Any]) -> None:
+    product(Activations(_tensor(x.array), *x), Activations(_tensor(out), out, x.scale))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -75,13 +75,8 @@ class EncoderLayer(nn.Module):
         self.up = WideBiasLinear(width, config.intermediate_size)
         self.down = WideBiasLinear(config.intermediate_size, width)
         self.norm = LayerNorm(width, eps)
-        for linear in self.linears:
+        for linear in (self.qkv, self.out, self.up, self.down):
             nn.init.normal_(linear.weight, std=0.02)
-
-    @property
-    def linears(self) -> list[nn.Linear]:
-        """The linear layers in order."""
-        return [self.qkv, self.out, self.up, self.down]
 
     def forward(self, hidden: Tensor, packing: Packing) -> Tensor:
         """hidden (T, D) -> (T, D) in its dtype."""

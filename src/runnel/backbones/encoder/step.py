@@ -7,7 +7,6 @@ T  tokens    S  sequences    D  hidden_size    F  intermediate_size    H  heads 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -82,9 +81,6 @@ class EncoderStep:
     reused. Steps may be called from several threads; one runs at a time, on `count_workers` cores.
     """
 
-    _lock: threading.Lock
-    _memory: StepMemory
-
     def __init__(self, weights: EncoderWeights) -> None:
         c = self._config = weights.config
         self._numbers, self._in_8_bits = weights.numbers, weights.in_8_bits
@@ -93,14 +89,7 @@ class EncoderStep:
         self._norm = self._read_norm(weights, "norm")
         layers = {name: self._layer(weights, name) for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))}
         self._forms = {form: [layers[name] for name in c.layer_names(form)] for form in FORMS}
-        self.__setstate__(vars(self))
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Leave out memory and lock, so that a deep copy of the model has its own."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_memory")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _lock=threading.Lock(), _memory=StepMemory())
+        self._memory = StepMemory()
 
     def step_forms(self, hidden: Floats, cu_seqlens: NDArray[np.int64], forms: Sequence[Form]) -> Floats:
         """Run all layers of each form, the common ones once.
@@ -112,7 +101,7 @@ class EncoderStep:
         Returns:
             (T, forms D).
         """
-        with self._lock:
+        with self._memory.lock:
             work = self._begin(hidden, cu_seqlens)
             shared = self._config.shared_layers(forms) if len(forms) > 1 else 0
             self._read(work, self._forms["texts"][:shared], hidden)
