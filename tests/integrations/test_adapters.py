@@ -19,7 +19,7 @@ from runnel.errors import CheckpointError, InputError, StoreError
 from runnel.integrations import haystack as for_haystack
 from runnel.integrations import langchain as for_langchain
 from runnel.integrations import llama_index as for_llama_index
-from runnel.integrations.calls import best_sentences, loaded, name_of
+from runnel.integrations.calls import loaded, name_of
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 META = {"page": 3}
@@ -164,15 +164,22 @@ def test_texts_are_ranked_as_by_the_reranker(adapter, model, tmp_path):
     assert score == whole.score("a dog", list(long.values()), max_tokens=20)[0] != whole.score("a dog", list(long.values()))[0]
 
 
-def test_sentences_have_their_places(adapter, model):
-    retriever = SentenceRetriever(model)
-    found = adapter.answers(retriever, "dog", TEXTS, 3)
-    assert len(found) == 3 and {name for name, *_ in found} == {"a", "b"}
-    assert all(TEXTS[name][start:end] == text and meta == META for name, text, _, (start, end), meta in found)
-    scores = [score for _, _, score, *_ in found]
-    assert scores == sorted(scores, reverse=True)
-    assert adapter.answers(retriever, "dog", TEXTS, 10, scores[1]) == found[:2]
-    assert adapter.answers(retriever, "dog", {"empty": ""}) == []
+SCATTERED = {"a": "  The cat sat.  A dog ran to\nthe sea. ", "b": " \n ", "c": "A river ran. A dog ran to the  sea.\n\nA mat."}
+
+
+@pytest.mark.parametrize("make", [tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
+def test_sentences_are_the_best_of_all_texts_once_each_with_their_places(adapter, make, tmp_path):
+    retriever = SentenceRetriever(make(tmp_path))
+    scored = [one for sentences in retriever.score_many("a river", SCATTERED.values()) for one in sentences if one.text.strip()]
+    best = list(dict.fromkeys(" ".join(one.text.split()) for one in sorted(scored, key=lambda one: -one.score)))
+    assert len(best) == len(scored) - 1  # one is in two texts
+    for count in (1, 3, 50):
+        found = adapter.answers(retriever, "a river", SCATTERED, count)
+        assert [" ".join(text.split()) for _, text, *_ in found] == best[:count]
+        assert all(SCATTERED[name][start:end] == text == text.strip() != "" for name, text, _, (start, end), _ in found)
+        assert all(meta == META for *_, meta in found)
+    assert adapter.answers(retriever, "a river", SCATTERED, 10, found[1][2]) == found[:2]
+    assert adapter.answers(retriever, "a river", {"empty": "", "tab": "\t"}) == []
 
 
 def test_an_index_is_searched(adapter, place_of_index):
@@ -193,26 +200,6 @@ def test_an_index_is_searched(adapter, place_of_index):
         assert meta["sentence_score"] == hit.sentences[0].score
     with pytest.raises(InputError, match="color"):
         adapter.search(place_of_index, "dog", where={"color": "red"})
-
-
-SCATTERED = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
-
-
-@pytest.fixture(scope="module", params=[tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
-def retriever(request, tmp_path_factory):
-    return SentenceRetriever(request.param(tmp_path_factory.mktemp("tiny")))
-
-
-@pytest.mark.parametrize("top_k", [1, 3, 50])
-def test_they_are_the_best_of_all_texts_once_each(retriever, top_k):
-    everything = [one for sentences in retriever.score_many("a river", SCATTERED) for one in sentences if one.text.strip()]
-    assert len({" ".join(one.text.split()) for one in everything}) == len(everything) - 1  # one is in two texts
-    best = best_sentences(retriever, "a river", SCATTERED, top_k)
-    words = [" ".join(one.text.split()) for _, one in best]
-    expected = [" ".join(one.text.split()) for one in sorted(everything, key=lambda one: -one.score)]
-    assert words == list(dict.fromkeys(expected))[:top_k]
-    assert all(SCATTERED[position][one.start : one.end] == one.text == one.text.strip() != "" for position, one in best)
-    assert best_sentences(retriever, "a river", ["", "\t"], top_k) == []
 
 
 def test_an_object_is_used_and_a_name_is_loaded(model, tmp_path):
@@ -255,23 +242,19 @@ def test_mistakes(model, call, error, message):
         call(model)
 
 
-@pytest.mark.parametrize(
-    "component",
-    [
+def test_haystack_stores_components_by_name_and_loads_them_when_needed():
+    for component in (
         for_haystack.RunnelTextEmbedder("some/model", 64),
         for_haystack.RunnelDocumentEmbedder("some/model", ["title"], " ", 64),
         for_haystack.RunnelRanker("some/model", top_k=3, max_tokens=64),
         for_haystack.RunnelSentences("some/model", top_k=3, min_score=-1.0),
         for_haystack.RunnelRetriever("some/index", 3, sentences=2, where={"year": 2020}, options={"dense_weight": 0}),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_haystack_stores_components_by_name_and_loads_them_when_needed(component):
-    data = component_to_dict(component, "component")
-    assert next(iter(data["init_parameters"].values())).startswith("some/")
-    assert component_to_dict(component_from_dict(type(component), data, "component"), "component") == data
-    with pytest.raises((CheckpointError, StoreError), match="some/"):
-        component.warm_up()
+    ):
+        data = component_to_dict(component, "component")
+        assert next(iter(data["init_parameters"].values())).startswith("some/")
+        assert component_to_dict(component_from_dict(type(component), data, "component"), "component") == data
+        with pytest.raises((CheckpointError, StoreError), match="some/"):
+            component.warm_up()
 
 
 def test_haystack_puts_metadata_before_the_text(tmp_path):

@@ -9,7 +9,7 @@ from dataclasses import replace
 import lancedb
 import numpy as np
 import pytest
-from helpers.stored_documents import SETTINGS, add, document, unit
+from helpers.stored_documents import SETTINGS, add, document, seen, unit
 
 from runnel import Document
 from runnel.errors import StoreError
@@ -95,12 +95,6 @@ CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1,
 LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
 
 
-def seen(store):
-    near = {(row.document, row.number) for row in store.nearest(unit(1, 0, 0, 0), 9999, [])}
-    words = {(row.document, row.number) for row in store.lexical("cat and", 9999, [])}
-    return store.documents(list(store.content_hashes())), near, words, store.last_commit().documents
-
-
 @pytest.fixture
 def folder(tmp_path):
     """A folder with an index of one document."""
@@ -114,17 +108,17 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
     store = LanceStore.open(str(folder))
     add(store, LARGE)
     store.commit([], [], ["large"])
-    before = seen(store)
+    before = seen(store, "cat and")
     full_disk()
     with suppress(StoreError):  # there may be room for what little it writes
         store.optimize()
-    assert seen(store) == before
+    assert seen(store, "cat and") == before
     with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
         add(store, LARGE, delete=["cat"])
-    assert seen(store) == before  # in the store that failed, too
+    assert seen(store, "cat and") == before  # in the store that failed, too
     store.close()
     again = LanceStore.open(str(folder))
-    assert seen(again) == before
+    assert seen(again, "cat and") == before
     again.close()
     full_disk(10)
     with pytest.raises(StoreError, match=r"cannot read or write the index at .*other: .*is the disk full\?"):
@@ -134,7 +128,7 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
 def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
     """Or what is read is right; without its last version the table of commits shows the commit before."""
     store = LanceStore.open(str(folder))
-    right, told = seen(store), 0
+    right, told = seen(store, "cat and"), 0
     store.close()
     for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
         for damage in ("lost", "cut"):
@@ -146,7 +140,7 @@ def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
                 (copy / path).write_bytes(content[: len(content) // 2])
             try:
                 opened = LanceStore.open(str(copy))
-                assert seen(opened) == right or opened.last_commit().number == 0, (path, damage)
+                assert seen(opened, "cat and") == right or opened.last_commit().number == 0, (path, damage)
                 opened.close()
             except StoreError as error:
                 told += 1

@@ -154,10 +154,10 @@ def test_bodies_have_a_limit(tiny):
         wait_for(lambda: not layer._held)  # forgotten just after the response is sent
 
 
-def stall(client, size):
+def stall(client, size, key="first"):
     connection = socket.create_connection((client.base_url.host, client.base_url.port), GIVE_UP_S)
     head = f"POST /v1/embeddings HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n"
-    connection.sendall(f"{head}Authorization: Bearer first\r\n\r\n".encode() + b"a" * (size - 10))
+    connection.sendall(f"{head}Authorization: Bearer {key}\r\n\r\n".encode() + b"a" * (size - 10))
     return connection
 
 
@@ -173,6 +173,10 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
         while post("first", 600_000).status_code != 429:
             pass
         assert [post("first", 9_000).status_code, post("second", 600_000).status_code] == [200, 200]
+        stalled += [stall(client, 640_000, "second") for _ in range(5)]
+        while post("second", 600_000).status_code != 429:
+            pass
+        assert [post(key, 9_000).status_code for key in ("first", "second")] == [200, 200]
         monkeypatch.setattr(guard, "_BODY_S", 0.2)
         stalled = [*stalled, stall(client, 9_000), stall(client, 640_000)]
         for connection in stalled[-2:]:
