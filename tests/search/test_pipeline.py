@@ -19,7 +19,6 @@ from runnel.search.check import check
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import _with_first_stage, fuse
-from runnel.search.stores import create_store
 from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
@@ -135,6 +134,7 @@ def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
         assert (shown.text, shown.start) == (best.text, best.start)
     assert [hit.sentences for hit in hits[2:]] == [(), ()]
     assert all(hit.sentences == () for hit in plain.search(QUERY, read=0))
+    assert [bool(hit.sentences) for hit in plain.search(QUERY, top_k=12)] == [True] * 5 + [False] * 7  # each must be read
 
 
 def test_a_model_that_cannot_rerank_is_told(tmp_path):
@@ -246,17 +246,6 @@ def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score
     relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
     assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
     assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
-
-
-def test_an_index_without_memories_is_read(local, encoder, tmp_path):
-    with Index(create_store(tmp_path / "plain", replace(new_settings(encoder), remember=False)), encoder) as made:
-        made.add(documents())
-        assert made.store.memories(list(LONGER)) == {} and made.check() == []
-        hits = made.search(QUERY, top_k=20)
-        assert [bool(hit.sentences) for hit in hits] == [True] * 5 + [False] * 3
-        assert len(made.search(QUERY, top_k=20, rerank=4)) == 8
-        by_name = dict(shown(local.search(QUERY, top_k=20, rerank=0)))
-        assert all([s[0] for s in sentences] == [s[0] for s in by_name[name]] for name, sentences in shown(hits)[:5])
 
 
 def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
