@@ -19,12 +19,11 @@ from runnel.text.reading import decode
 
 pytestmark = pytest.mark.slow
 
-HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(2)>"
 FILLER = [f"Ship {n} 🚢 carries number {n * n} of its goods to the harbor." for n in range(200)]
 GARDEN = ["Roses need water every day.", "The gardener 🌹 waters the roses in the morning.", "Bees visit them at noon."]
 DOCUMENTS = {
     "garden": "\n\n".join(FILLER[:100] + GARDEN + FILLER[100:]),
-    "hostile": f"A gardener said {HOSTILE} to the bees.\n\nNobody answered.",
+    "honey": "A gardener spoke to the bees.\n\nNobody answered.",
     "music": "The orchestra plays a symphony. The hall was full.",
 }
 
