@@ -45,9 +45,8 @@ def of_langchain():
         rows = [(one.metadata.pop("source"), one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
         return [(*row[:3], *place(row[3])) for row in rows]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        with Index.open(path) as index:
-            found = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where).invoke(query)
+    def search(index, query, k=10, sentences=0, where=None):
+        found = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where).invoke(query)
         return [(one.id, one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
 
     return SimpleNamespace(
@@ -74,11 +73,10 @@ def of_llama_index():
         rows = [(one.node, one.score) for one in found]
         return [(n.ref_doc_id, n.text, score, (n.start_char_idx, n.end_char_idx), n.metadata) for n, score in rows]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        with Index.open(path) as index:
-            retriever = ours.RunnelRetriever(index, k, sentences, where)
-            found = retriever.retrieve(query)
-            assert [one.node.text for one in asyncio.run(retriever.aretrieve(query))] == [one.node.text for one in found]
+    def search(index, query, k=10, sentences=0, where=None):
+        retriever = ours.RunnelRetriever(index, k, sentences, where)
+        found = retriever.retrieve(query)
+        assert [one.node.text for one in asyncio.run(retriever.aretrieve(query))] == [one.node.text for one in found]
         for node in (one.node for one in found if sentences):
             assert (node.start_char_idx, node.ref_doc_id) == (node.metadata["start"], node.metadata["source"])
         return [(None if sentences else one.node.node_id, one.node.text, one.score, one.node.metadata) for one in found]
@@ -109,8 +107,8 @@ def of_haystack():
         found = ours.RunnelSentences(retriever, top, least).run(query=query, documents=documents(texts))["documents"]
         return [(one.meta.pop("source_id"), one.content, one.score, *place(one.meta)) for one in found]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        found = ours.RunnelRetriever(path, k, sentences, where).run(query)["documents"]
+    def search(index, query, k=10, sentences=0, where=None):
+        found = ours.RunnelRetriever(index.store.uri, k, sentences, where).run(query)["documents"]
         return [(None if sentences else one.id, one.content, one.score, one.meta) for one in found]
 
     def texts(model, some, cut=None):
@@ -134,11 +132,10 @@ def adapter(request):
 
 
 @pytest.fixture(scope="module")
-def place_of_index(tmp_path_factory):
-    path = tmp_path_factory.mktemp("index") / "x"
-    with Index.create(path, fields={"year": "int"}) as index:
-        index.add([Document("a", TEXTS["a"], {"year": 2020}), Document("b", TEXTS["b"], {"year": 2024}, title="B")])
-    return path
+def index(tmp_path_factory):
+    with Index.create(tmp_path_factory.mktemp("index") / "x", fields={"year": "int"}) as made:
+        made.add([Document("a", TEXTS["a"], {"year": 2020}), Document("b", TEXTS["b"], {"year": 2024}, title="B")])
+        yield made
 
 
 def test_vectors_are_those_of_the_embedder_with_its_prompts(adapter, tmp_path):
@@ -171,35 +168,37 @@ SCATTERED = {"a": "  The cat sat.  A dog ran to\nthe sea. ", "b": " \n ", "c": "
 def test_sentences_are_the_best_of_all_texts_once_each_with_their_places(adapter, make, tmp_path):
     retriever = SentenceRetriever(make(tmp_path))
     scored = [one for sentences in retriever.score_many("a river", SCATTERED.values()) for one in sentences if one.text.strip()]
-    best = list(dict.fromkeys(" ".join(one.text.split()) for one in sorted(scored, key=lambda one: -one.score)))
+    best: dict[str, float] = {}
+    for one in sorted(scored, key=lambda one: -one.score):
+        best.setdefault(" ".join(one.text.split()), one.score)
     assert len(best) == len(scored) - 1  # one is in two texts
     for count in (1, 3, 50):
         found = adapter.answers(retriever, "a river", SCATTERED, count)
-        assert [" ".join(text.split()) for _, text, *_ in found] == best[:count]
+        assert [" ".join(text.split()) for _, text, *_ in found] == list(best)[:count]
+        assert [score for _, _, score, *_ in found] == pytest.approx(list(best.values())[:count], abs=1e-5)
         assert all(SCATTERED[name][start:end] == text == text.strip() != "" for name, text, _, (start, end), _ in found)
         assert all(meta == META for *_, meta in found)
     assert adapter.answers(retriever, "a river", SCATTERED, 10, found[1][2]) == found[:2]
     assert adapter.answers(retriever, "a river", {"empty": "", "tab": "\t"}) == []
 
 
-def test_an_index_is_searched(adapter, place_of_index):
+def test_an_index_is_searched(adapter, index):
     question = "What does the river do?"
-    with Index.open(place_of_index) as index:
-        hits, parts = index.search(question, sentences=0), index.search(question, sentences=1)
-    found = adapter.search(place_of_index, question)
+    hits, parts = index.search(question, sentences=0), index.search(question, sentences=1)
+    found = adapter.search(index, question)
     assert [row[:3] for row in found] == [(hit.id, hit.text, hit.score) for hit in hits]
     assert {row[0]: row[3] for row in found} == {
         "a": {"year": 2020, "source": "a"}, "b": {"year": 2024, "source": "b", "title": "B"}
     }  # fmt: skip
-    assert len(adapter.search(place_of_index, "river", 1)) == 1
-    assert [row[0] for row in adapter.search(place_of_index, "river", where={"year": 2024})] == ["b"]
-    sentences = adapter.search(place_of_index, question, sentences=1)
+    assert len(adapter.search(index, "river", 1)) == 1
+    assert [row[0] for row in adapter.search(index, "river", where={"year": 2024})] == ["b"]
+    sentences = adapter.search(index, question, sentences=1)
     assert [(text, score) for _, text, score, _ in sentences] == [(h.sentences[0].text.strip(), h.score) for h in parts]
     for (name, text, _, meta), hit in zip(sentences, parts, strict=True):
         assert name is None and meta["source"] == hit.id and TEXTS[hit.id][meta["start"] : meta["end"]] == text
         assert meta["sentence_score"] == hit.sentences[0].score
     with pytest.raises(InputError, match="color"):
-        adapter.search(place_of_index, "dog", where={"color": "red"})
+        adapter.search(index, "dog", where={"color": "red"})
 
 
 def test_an_object_is_used_and_a_name_is_loaded(model, tmp_path):

@@ -217,19 +217,12 @@ def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, 
     assert [bool(hit.sentences) for hit in remembering.search(QUERY, top_k=3, read=1)] == [True, False, False]
 
 
-def first_stage(remembering, dense_weight=1.0):
-    """The cosine of each document's best passage, and its BM25 score."""
-    dense, lexical = {}, {}
-    for one in remembering.store.nearest(remembering.embedder.encode_query([QUERY])[0], 200, []) if dense_weight else []:
-        dense[one.document] = max(one.score, dense.get(one.document, -1.0))
-    for one in remembering.store.lexical(QUERY, 200, []):
-        lexical[one.document] = max(one.score, lexical.get(one.document, 0.0))
-    return dense, lexical
-
-
 @pytest.mark.parametrize("dense_weight", [1.0, 0.0])
 def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(remembering, encoder, dense_weight):
-    (dense, lexical), reranker = first_stage(remembering, dense_weight), Reranker(encoder.model)
+    store, reranker, vector = remembering.store, Reranker(encoder.model), encoder.encode_query([QUERY])[0]
+    # Passages come best first, so the last one that is taken for a document is its best.
+    dense = {one.document: one.score for one in reversed(store.nearest(vector, 200, []))} if dense_weight else {}
+    lexical = {one.document: one.score for one in reversed(store.lexical(QUERY, 200, []))}
     scores = dict(zip(LONGER, reranker.score(QUERY, reranker.remember(LONGER)).tolist(), strict=True))
     expected = {
         name: score + 16 * dense.get(name, 0.0) + 4 * lexical.get(name, 0.0) / max(lexical.values())

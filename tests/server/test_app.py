@@ -110,7 +110,7 @@ def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
     assert done.status_code == 400 and re.search(message, done.json()["error"]["message"])
 
 
-def test_pages_about_the_server(server, tiny):
+def test_pages_and_metrics_about_the_server(server, tiny):
     """/docs works offline; every answer, also a refusal, has the headers of the policy."""
     page, schema = server.get("/docs").text, server.get("/openapi.json").json()
     assert "<script" not in page and "://" not in page and "/openapi.json" in page
@@ -125,9 +125,6 @@ def test_pages_about_the_server(server, tiny):
     for one in (server.get("/docs"), done, server.post("/v1/embeddings", content=b"{")):
         assert one.headers["x-content-type-options"] == "nosniff" and one.headers["referrer-policy"] == "no-referrer"
         assert "default-src 'self'" in one.headers["content-security-policy"] and "server" not in one.headers
-
-
-def test_metrics(server):
     server.post("/v1/embeddings", json={"input": "a b c"})
     server.get("/some/path/that/a/client/chose")
     lines = server.get("/metrics").text.splitlines()
