@@ -26,13 +26,13 @@ def uri(place_of):
 
 
 def commit(store, name, word, delete=()):
-    return add(store, document(name, [f"about {word}. ", "more."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
+    return add(store, document(name, [f"fruit {word}. ", "fruit."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
 
 
 def content(uri):
     """Everything that a new reader sees, after it was checked to be whole: id -> its word."""
     store = LanceStore.open(uri)
-    documents, texts, found, count = seen(store, "about more")
+    documents, texts, found, count = seen(store, "fruit")
     assert set(passages_of(store)) == set(texts) == {(name, number) for name in documents for number in (0, 1, WHOLE)}
     assert all(texts[name, 0] + texts[name, 1] == row.text for name, row in documents.items())
     assert found == {key for key in texts if key[1] != WHOLE} and count == len(documents)
