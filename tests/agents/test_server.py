@@ -10,12 +10,12 @@ import sys
 import threading
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from pathlib import Path
 
 import anyio
 import httpx
 import pytest
 import uvicorn
+from helpers.children import PATHS
 from helpers.command_line import FakeRetriever
 from helpers.waiting import GIVE_UP_S
 from mcp import Client, StdioServerParameters
@@ -24,7 +24,6 @@ from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.server import create_server
 from runnel.agents.tools import Tools
 
-SOURCE = str(Path(__file__).parents[2] / "src")
 LONG = "The train leaves at noon. " * 80_000  # 2 MB
 
 
@@ -134,7 +133,7 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
     assert seen == sorted(set(seen)) and all(total == 100_000 for _, total in seen)
 
 
-ENVIRONMENT = {"PYTHONPATH": SOURCE, "OMP_NUM_THREADS": "1"}
+ENVIRONMENT = PATHS | {"OMP_NUM_THREADS": "1"}
 COMMAND = ["-m", "runnel", "mcp"]
 
 

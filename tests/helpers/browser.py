@@ -72,16 +72,18 @@ def marked(tab: Page, name: str) -> list[str]:
     )
 
 
-def is_in_sight(tab: Page, name: str = "current") -> bool:
-    """Return whether the first range of a highlight is inside the pane of the text."""
-    return tab.evaluate(
-        """name => {
-            const [range] = CSS.highlights.get(name);
+def current(tab: Page) -> list[str]:
+    """Wait for the current sentence, which must be inside the pane of the text; return what is marked as current."""
+    tab.wait_for_function("() => CSS.highlights.has('current')")
+    settle(tab)
+    assert tab.evaluate(
+        """() => {
+            const [range] = CSS.highlights.get("current");
             const [box, pane] = [range.getBoundingClientRect(), document.querySelector("#text").getBoundingClientRect()];
             return box.height > 0 && box.top >= pane.top && box.bottom <= pane.bottom;
-        }""",
-        name,
+        }"""
     )
+    return marked(tab, "current")
 
 
 def settle(tab: Page) -> None:

@@ -44,6 +44,14 @@ def add(store: Any, *documents: tuple[DocumentRow, list[PassageRow]], delete: Se
     return store.commit([row for row, _ in documents], [one for _, some in documents for one in some], delete)
 
 
+def seen(store: Any, words: str) -> tuple[Any, ...]:
+    """Return what a reader gets: the documents, texts of the passages near a vector, what `words` find, and the last count."""
+    passages, near, lexical = passages_of(store), store.nearest(unit(1, 1, 1, 1), 9999, []), store.lexical(words, 9999, [])
+    texts = {(one.document, one.number): passages[one.document, one.number].text for one in near}
+    found = {(one.document, one.number) for one in lexical}
+    return store.documents(list(store.content_hashes())), texts, found, store.last_commit().documents
+
+
 def unit(*values: float) -> np.ndarray:
     vector = np.array(values, dtype=np.float32)
     return vector / np.linalg.norm(vector)

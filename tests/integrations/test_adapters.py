@@ -19,7 +19,7 @@ from runnel.errors import CheckpointError, InputError, StoreError
 from runnel.integrations import haystack as for_haystack
 from runnel.integrations import langchain as for_langchain
 from runnel.integrations import llama_index as for_llama_index
-from runnel.integrations.calls import best_sentences, loaded, name_of
+from runnel.integrations.calls import loaded, name_of
 
 TEXTS = {"a": "The cat sat on the mat.\nThe river runs to the sea.", "b": "A dog ran. A cat ran."}
 META = {"page": 3}
@@ -45,9 +45,8 @@ def of_langchain():
         rows = [(one.metadata.pop("source"), one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
         return [(*row[:3], *place(row[3])) for row in rows]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        with Index.open(path) as index:
-            found = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where).invoke(query)
+    def search(index, query, k=10, sentences=0, where=None):
+        found = ours.RunnelRetriever(index=index, k=k, sentences=sentences, where=where).invoke(query)
         return [(one.id, one.page_content, one.metadata.pop("score"), one.metadata) for one in found]
 
     return SimpleNamespace(
@@ -74,11 +73,10 @@ def of_llama_index():
         rows = [(one.node, one.score) for one in found]
         return [(n.ref_doc_id, n.text, score, (n.start_char_idx, n.end_char_idx), n.metadata) for n, score in rows]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        with Index.open(path) as index:
-            retriever = ours.RunnelRetriever(index, k, sentences, where)
-            found = retriever.retrieve(query)
-            assert [one.node.text for one in asyncio.run(retriever.aretrieve(query))] == [one.node.text for one in found]
+    def search(index, query, k=10, sentences=0, where=None):
+        retriever = ours.RunnelRetriever(index, k, sentences, where)
+        found = retriever.retrieve(query)
+        assert [one.node.text for one in asyncio.run(retriever.aretrieve(query))] == [one.node.text for one in found]
         for node in (one.node for one in found if sentences):
             assert (node.start_char_idx, node.ref_doc_id) == (node.metadata["start"], node.metadata["source"])
         return [(None if sentences else one.node.node_id, one.node.text, one.score, one.node.metadata) for one in found]
@@ -109,8 +107,8 @@ def of_haystack():
         found = ours.RunnelSentences(retriever, top, least).run(query=query, documents=documents(texts))["documents"]
         return [(one.meta.pop("source_id"), one.content, one.score, *place(one.meta)) for one in found]
 
-    def search(path, query, k=10, sentences=0, where=None):
-        found = ours.RunnelRetriever(path, k, sentences, where).run(query)["documents"]
+    def search(index, query, k=10, sentences=0, where=None):
+        found = ours.RunnelRetriever(index.store.uri, k, sentences, where).run(query)["documents"]
         return [(None if sentences else one.id, one.content, one.score, one.meta) for one in found]
 
     def texts(model, some, cut=None):
@@ -134,11 +132,10 @@ def adapter(request):
 
 
 @pytest.fixture(scope="module")
-def place_of_index(tmp_path_factory):
-    path = tmp_path_factory.mktemp("index") / "x"
-    with Index.create(path, fields={"year": "int"}) as index:
-        index.add([Document("a", TEXTS["a"], {"year": 2020}), Document("b", TEXTS["b"], {"year": 2024}, title="B")])
-    return path
+def index(tmp_path_factory):
+    with Index.create(tmp_path_factory.mktemp("index") / "x", fields={"year": "int"}) as made:
+        made.add([Document("a", TEXTS["a"], {"year": 2020}), Document("b", TEXTS["b"], {"year": 2024}, title="B")])
+        yield made
 
 
 def test_vectors_are_those_of_the_embedder_with_its_prompts(adapter, tmp_path):
@@ -164,55 +161,44 @@ def test_texts_are_ranked_as_by_the_reranker(adapter, model, tmp_path):
     assert score == whole.score("a dog", list(long.values()), max_tokens=20)[0] != whole.score("a dog", list(long.values()))[0]
 
 
-def test_sentences_have_their_places(adapter, model):
-    retriever = SentenceRetriever(model)
-    found = adapter.answers(retriever, "dog", TEXTS, 3)
-    assert len(found) == 3 and {name for name, *_ in found} == {"a", "b"}
-    assert all(TEXTS[name][start:end] == text and meta == META for name, text, _, (start, end), meta in found)
-    scores = [score for _, _, score, *_ in found]
-    assert scores == sorted(scores, reverse=True)
-    assert adapter.answers(retriever, "dog", TEXTS, 10, scores[1]) == found[:2]
-    assert adapter.answers(retriever, "dog", {"empty": ""}) == []
+SCATTERED = {"a": "  The cat sat.  A dog ran to\nthe sea. ", "b": " \n ", "c": "A river ran. A dog ran to the  sea.\n\nA mat."}
 
 
-def test_an_index_is_searched(adapter, place_of_index):
+@pytest.mark.parametrize("make", [tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
+def test_sentences_are_the_best_of_all_texts_once_each_with_their_places(adapter, make, tmp_path):
+    retriever = SentenceRetriever(make(tmp_path))
+    scored = [one for sentences in retriever.score_many("a river", SCATTERED.values()) for one in sentences if one.text.strip()]
+    best: dict[str, float] = {}
+    for one in sorted(scored, key=lambda one: -one.score):
+        best.setdefault(" ".join(one.text.split()), one.score)
+    assert len(best) == len(scored) - 1  # one is in two texts
+    for count in (1, 3, 50):
+        found = adapter.answers(retriever, "a river", SCATTERED, count)
+        assert [" ".join(text.split()) for _, text, *_ in found] == list(best)[:count]
+        assert [score for _, _, score, *_ in found] == pytest.approx(list(best.values())[:count], abs=1e-5)
+        assert all(SCATTERED[name][start:end] == text == text.strip() != "" for name, text, _, (start, end), _ in found)
+        assert all(meta == META for *_, meta in found)
+    assert adapter.answers(retriever, "a river", SCATTERED, 10, found[1][2]) == found[:2]
+    assert adapter.answers(retriever, "a river", {"empty": "", "tab": "\t"}) == []
+
+
+def test_an_index_is_searched(adapter, index):
     question = "What does the river do?"
-    with Index.open(place_of_index) as index:
-        hits, parts = index.search(question, sentences=0), index.search(question, sentences=1)
-    found = adapter.search(place_of_index, question)
+    hits, parts = index.search(question, sentences=0), index.search(question, sentences=1)
+    found = adapter.search(index, question)
     assert [row[:3] for row in found] == [(hit.id, hit.text, hit.score) for hit in hits]
     assert {row[0]: row[3] for row in found} == {
         "a": {"year": 2020, "source": "a"}, "b": {"year": 2024, "source": "b", "title": "B"}
     }  # fmt: skip
-    assert len(adapter.search(place_of_index, "river", 1)) == 1
-    assert [row[0] for row in adapter.search(place_of_index, "river", where={"year": 2024})] == ["b"]
-    sentences = adapter.search(place_of_index, question, sentences=1)
+    assert len(adapter.search(index, "river", 1)) == 1
+    assert [row[0] for row in adapter.search(index, "river", where={"year": 2024})] == ["b"]
+    sentences = adapter.search(index, question, sentences=1)
     assert [(text, score) for _, text, score, _ in sentences] == [(h.sentences[0].text.strip(), h.score) for h in parts]
     for (name, text, _, meta), hit in zip(sentences, parts, strict=True):
         assert name is None and meta["source"] == hit.id and TEXTS[hit.id][meta["start"] : meta["end"]] == text
         assert meta["sentence_score"] == hit.sentences[0].score
     with pytest.raises(InputError, match="color"):
-        adapter.search(place_of_index, "dog", where={"color": "red"})
-
-
-SCATTERED = ["  The cat sat.  A dog ran to\nthe sea. ", "", " \n ", "The river runs. A dog ran to the  sea.\n\nA mat."]
-
-
-@pytest.fixture(scope="module", params=[tiny_encoder, tiny_model], ids=["vectors", "recurrent"])
-def retriever(request, tmp_path_factory):
-    return SentenceRetriever(request.param(tmp_path_factory.mktemp("tiny")))
-
-
-@pytest.mark.parametrize("top_k", [1, 3, 50])
-def test_they_are_the_best_of_all_texts_once_each(retriever, top_k):
-    everything = [one for sentences in retriever.score_many("a river", SCATTERED) for one in sentences if one.text.strip()]
-    assert len({" ".join(one.text.split()) for one in everything}) == len(everything) - 1  # one is in two texts
-    best = best_sentences(retriever, "a river", SCATTERED, top_k)
-    words = [" ".join(one.text.split()) for _, one in best]
-    expected = [" ".join(one.text.split()) for one in sorted(everything, key=lambda one: -one.score)]
-    assert words == list(dict.fromkeys(expected))[:top_k]
-    assert all(SCATTERED[position][one.start : one.end] == one.text == one.text.strip() != "" for position, one in best)
-    assert best_sentences(retriever, "a river", ["", "\t"], top_k) == []
+        adapter.search(index, "dog", where={"color": "red"})
 
 
 def test_an_object_is_used_and_a_name_is_loaded(model, tmp_path):
@@ -255,23 +241,19 @@ def test_mistakes(model, call, error, message):
         call(model)
 
 
-@pytest.mark.parametrize(
-    "component",
-    [
+def test_haystack_stores_components_by_name_and_loads_them_when_needed():
+    for component in (
         for_haystack.RunnelTextEmbedder("some/model", 64),
         for_haystack.RunnelDocumentEmbedder("some/model", ["title"], " ", 64),
         for_haystack.RunnelRanker("some/model", top_k=3, max_tokens=64),
         for_haystack.RunnelSentences("some/model", top_k=3, min_score=-1.0),
         for_haystack.RunnelRetriever("some/index", 3, sentences=2, where={"year": 2020}, options={"dense_weight": 0}),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_haystack_stores_components_by_name_and_loads_them_when_needed(component):
-    data = component_to_dict(component, "component")
-    assert next(iter(data["init_parameters"].values())).startswith("some/")
-    assert component_to_dict(component_from_dict(type(component), data, "component"), "component") == data
-    with pytest.raises((CheckpointError, StoreError), match="some/"):
-        component.warm_up()
+    ):
+        data = component_to_dict(component, "component")
+        assert next(iter(data["init_parameters"].values())).startswith("some/")
+        assert component_to_dict(component_from_dict(type(component), data, "component"), "component") == data
+        with pytest.raises((CheckpointError, StoreError), match="some/"):
+            component.warm_up()
 
 
 def test_haystack_puts_metadata_before_the_text(tmp_path):

@@ -180,57 +180,50 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
     assert len(index) == 5
 
 
-def test_files_that_change_or_go_while_the_folder_is_read(embedder, tmp_path, monkeypatch):
-    first, second, third = (tmp_path / "files" / f"{name}.txt" for name in "123")
-    first.parent.mkdir()
-    for file in (first, second, third):
-        file.write_text(f"The {file.stem} cat.")
-    digest = FileHashes.sha256
+def test_files_that_change_or_go_while_the_folder_is_read(index, folder, monkeypatch):
+    changed, gone, digest = folder / "plain.txt", folder / "deep" / "page.html", FileHashes.sha256
 
     def late(hashes: FileHashes, file: Path) -> str:
         value = digest(hashes, file)
-        if file == first:
-            first.write_text("The changed cat.")  # after it was hashed and before it is read
-        if file == second:
-            second.unlink()
+        if file == changed:
+            file.write_text("The changed cat.")  # after it was hashed and before it is read
+        if file == gone:
+            file.unlink()
         return value
 
     monkeypatch.setattr(FileHashes, "sha256", late)
-    with Index.create(tmp_path / "index", embedder) as index:
-        changes = index.add_files([tmp_path / "files"])
-        assert set(changes.added) == {str(first), str(third)} and set(changes.failed) == {str(second)}
-        assert [row.document for row in index.store.lexical("changed", 50, [])] == [str(first)]
-        monkeypatch.setattr(FileHashes, "sha256", digest)
-        again = index.add_files([tmp_path / "files"])  # the first has a new hash, and no new content
-        assert set(again.unchanged) == {str(first), str(third)} and not again.failed and not again.deleted
+    changes = index.add_files([folder])
+    assert len(changes.added) == 4 and set(changes.failed) == {str(gone)}
+    assert [row.document for row in index.store.lexical("changed", 50, [])] == [str(changed)]
+    monkeypatch.setattr(FileHashes, "sha256", digest)
+    again = index.add_files([folder])  # the first has a new hash, and no new content
+    assert len(again.unchanged) == 4 and not again.failed and not again.deleted
 
 
-def test_rows_that_were_not_read_yet_are_read_after_a_break(embedder, tmp_path, monkeypatch):
+def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, monkeypatch):
     """A file of rows is known when its last row is in, not when some are."""
     monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 10)
-    rows = tmp_path / "files" / "rows.jsonl"
-    rows.parent.mkdir()
+    rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"id": i, "text": f"the cat sat on row {i}."}) + "\n" for i in range(35)))
 
     def stop(commit):
         raise InterruptedError
 
-    with Index.create(tmp_path / "index", embedder) as index:
-        for have in (10, 20):
-            with pytest.raises(InterruptedError):
-                index.add_files([rows.parent], on_commit=stop)
-            assert len(index) == have
-        assert len(index.add_files([rows.parent]).added) == 15 and len(index) == 35
-        assert len(index.add_files([rows.parent]).unchanged) == 35
+    for have in (10, 20):
+        with pytest.raises(InterruptedError):
+            index.add_files([rows], on_commit=stop)
+        assert len(index) == have
+    assert len(index.add_files([rows]).added) == 15 and len(index) == 35
+    assert len(index.add_files([rows]).unchanged) == 35
 
-        rows.write_text("".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5)))
-        with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
-            index.add_files([rows.parent], on_commit=stop)
-        assert len(index.add_files([rows.parent]).deleted) == 30 and len(index) == 5
-        rows.write_text(rows.read_text() + '{"text": \n')  # breaks off: told at every call
-        for _ in range(2):
-            changes = index.add_files([rows.parent])
-            assert "line 6: not valid JSON" in changes.failed[str(rows)] and len(index) == 5
+    rows.write_text("".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5)))
+    with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
+        index.add_files([rows], on_commit=stop)
+    assert len(index.add_files([rows]).deleted) == 30 and len(index) == 5
+    rows.write_text(rows.read_text() + '{"text": \n')  # breaks off: told at every call
+    for _ in range(2):
+        changes = index.add_files([rows])
+        assert "line 6: not valid JSON" in changes.failed[str(rows)] and len(index) == 5
 
 
 # ---- hashes that are computed again only when size or times have changed -----------------------------------------------

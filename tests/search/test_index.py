@@ -173,8 +173,6 @@ def test_bad_places_and_settings_are_refused_and_a_new_folder_is_private(embedde
     ):
         with pytest.raises(InputError, match=part):
             Index.create(tmp_path / "no", embedder, **options)
-    with pytest.raises(StoreError, match="no index at"):
-        Index.open(tmp_path / "missing", embedder)
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o750)
     for name, mode in (("new", 0o700), ("there", 0o750)):

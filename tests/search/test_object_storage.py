@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import lancedb
 import pytest
-from helpers.stored_documents import SETTINGS, add, document, passages_of, unit
+from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
 from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import StoreError
@@ -26,24 +26,18 @@ def uri(place_of):
 
 
 def commit(store, name, word, delete=()):
-    return add(store, document(name, [f"about {word}. ", "more."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
+    return add(store, document(name, [f"fruit {word}. ", "fruit."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
 
 
 def content(uri):
-    """Everything that a new reader sees, after it was checked to be whole: id -> its text."""
+    """Everything that a new reader sees, after it was checked to be whole: id -> its word."""
     store = LanceStore.open(uri)
-    rows = store.documents(list(store.content_hashes()))
-    found = {(one.document, one.number) for one in store.nearest(unit(1, 1, 1, 1), 1000, [])}
-    passages = passages_of(store)
-    assert set(passages) == found
-    for name, row in rows.items():
-        texts = [passages[key].text for key in sorted(found) if key[0] == name and key[1] != WHOLE]
-        assert "".join(texts) == row.text and (name, WHOLE) in found
-        assert (name, 0) in {(one.document, one.number) for one in store.lexical(row.text.split()[1], 1000, [])}
-    assert {name for name, _ in found} == set(rows)
-    last = store.last_commit()
-    assert (last.documents, last.passages) == (len(rows), len(found) - len(rows))
-    return {name: row.text.split()[1].rstrip(".") for name, row in rows.items()}
+    documents, texts, found, count = seen(store, "fruit")
+    assert set(passages_of(store)) == set(texts) == {(name, number) for name in documents for number in (0, 1, WHOLE)}
+    assert all(texts[name, 0] + texts[name, 1] == row.text for name, row in documents.items())
+    assert found == {key for key in texts if key[1] != WHOLE} and count == len(documents)
+    assert store.last_commit().passages == len(found)
+    return {name: row.text.split()[1].rstrip(".") for name, row in documents.items()}
 
 
 # ---- one place, many writers -----------------------------------------------------------------------------------------

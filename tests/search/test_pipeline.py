@@ -19,7 +19,6 @@ from runnel.search.check import check
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import _with_first_stage, fuse
-from runnel.search.stores import create_store
 from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
@@ -46,10 +45,22 @@ def plain(embedder, tmp_path_factory):
         yield made
 
 
-def reranked(index, texts, first):
-    """Names of `first` in the order of the reranker's scores of whole pairs."""
-    scores = Reranker(index.embedder.model).score(QUERY, [texts[name] for name in first])
-    return [first[i] for i in np.argsort(-scores, kind="stable")]
+def read_tokens(monkeypatch, *engines):
+    """The tokens of each request to the engines from now on."""
+    read: list[int] = []
+
+    def counted(requests):
+        for request in requests:
+            read.append(len(request.ids))
+            yield request
+
+    for engine in set(engines):
+        monkeypatch.setattr(engine, "map", lambda requests, *more, run=engine.map: run(counted(requests), *more))
+    return read
+
+
+def sentence_engines(model):
+    return model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)
 
 
 def test_the_rerankers_order_is_a_third_list(plain):
@@ -60,7 +71,8 @@ def test_the_rerankers_order_is_a_third_list(plain):
     assert first == [name for name, _ in fuse(lists, (0.2, 1))]  # without memory nothing is reranked unless asked for
 
     hits = plain.search(QUERY, top_k=12, rerank=5)
-    expected = fuse([*lists, reranked(plain, TEXTS, first[:5])], (0.2, 1, 1))
+    scores = Reranker(plain.embedder.model).score(QUERY, [TEXTS[name] for name in first[:5]])
+    expected = fuse([*lists, [first[i] for i in np.argsort(-scores, kind="stable")]], (0.2, 1, 1))
     assert [(hit.id, hit.score) for hit in hits] == expected
     assert {hit.id for hit in hits[:5]} == set(first[:5]) and [hit.id for hit in hits[5:]] == first[5:]
     assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)] == lists[1]  # and no others
@@ -82,11 +94,9 @@ def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
 
 
 def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
-    read, timings = [], {}
-    engine = index.embedder.model.engine
+    timings = {}
     with monkeypatch.context() as patch:  # no text is read but the query
-        run = engine.map
-        patch.setattr(engine, "map", lambda requests, *more: run([read.append(len(r.ids)) or r for r in requests], *more))
+        read = read_tokens(patch, index.embedder.model.engine)
         index.search(QUERY, sentences=0)
         assert 0 < max(read) < 20  # a document has more
     remembered = index.search(QUERY, top_k=12, timings=timings)
@@ -109,13 +119,10 @@ def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_other
     model = tiny_model(tmp_path / "tiny")
     model.templates["document"] = Template.parse("{document}{end}")
     with filled(tmp_path / "other", Embedder(model), remember=True) as index:
+        pieces = index.store.memories(list(TEXTS)).items()
+        memory = Memory(model.backbone, {name: DocumentState.from_bytes(piece, TEXTS[name]) for name, piece in pieces})
         expected = Reranker(model).score(QUERY, list(TEXTS.values()))
-        np.testing.assert_allclose(Reranker(model).score(QUERY, of_index(index)), expected, atol=2e-2)
-
-
-def of_index(index):
-    pieces = index.store.memories(list(TEXTS)).items()
-    return Memory(index.embedder.model.backbone, {name: DocumentState.from_bytes(piece, TEXTS[name]) for name, piece in pieces})
+        np.testing.assert_allclose(Reranker(model).score(QUERY, memory), expected, atol=2e-2)
 
 
 def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
@@ -127,6 +134,7 @@ def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
         assert (shown.text, shown.start) == (best.text, best.start)
     assert [hit.sentences for hit in hits[2:]] == [(), ()]
     assert all(hit.sentences == () for hit in plain.search(QUERY, read=0))
+    assert [bool(hit.sentences) for hit in plain.search(QUERY, top_k=12)] == [True] * 5 + [False] * 7  # each must be read
 
 
 def test_a_model_that_cannot_rerank_is_told(tmp_path):
@@ -181,23 +189,6 @@ def shown(hits):
     return [(hit.id, [(s.text, s.start, s.end, s.index, round(s.score, 4)) for s in hit.sentences]) for hit in hits]
 
 
-def read_tokens(model, monkeypatch):
-    """The tokens of each request to the engine from now on."""
-    read: list[int] = []
-
-    def counting(run):
-        def counted(requests):
-            for request in requests:
-                read.append(len(request.ids))
-                yield request
-
-        return lambda requests, *more: run(counted(requests), *more)
-
-    for engine in {model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)}:
-        monkeypatch.setattr(engine, "map", counting(engine.map))
-    return read
-
-
 def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_path):
     recurrent = new_settings(Embedder(tiny_model(tmp_path / "tiny")))
     assert (recurrent.passage_tokens, recurrent.remember) == (256, False)
@@ -212,7 +203,7 @@ def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_pa
 
 def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, monkeypatch):
     with monkeypatch.context() as patch:  # no document is read to search
-        read = read_tokens(encoder.model, patch)
+        read = read_tokens(patch, *sentence_engines(encoder.model))
         assert remembering.search(QUERY, top_k=20, rerank=8)[0].sentences
         assert set(read) == {len(encoder.model.tokenizer.encode(QUERY).ids) + 2}
     hits = remembering.search(QUERY, top_k=20, rerank=0)
@@ -226,19 +217,12 @@ def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, 
     assert [bool(hit.sentences) for hit in remembering.search(QUERY, top_k=3, read=1)] == [True, False, False]
 
 
-def first_stage(remembering, dense_weight=1.0):
-    """The cosine of each document's best passage, and its BM25 score."""
-    dense, lexical = {}, {}
-    for one in remembering.store.nearest(remembering.embedder.encode_query([QUERY])[0], 200, []) if dense_weight else []:
-        dense[one.document] = max(one.score, dense.get(one.document, -1.0))
-    for one in remembering.store.lexical(QUERY, 200, []):
-        lexical[one.document] = max(one.score, lexical.get(one.document, 0.0))
-    return dense, lexical
-
-
 @pytest.mark.parametrize("dense_weight", [1.0, 0.0])
 def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(remembering, encoder, dense_weight):
-    (dense, lexical), reranker = first_stage(remembering, dense_weight), Reranker(encoder.model)
+    store, reranker, vector = remembering.store, Reranker(encoder.model), encoder.encode_query([QUERY])[0]
+    # Passages come best first, so the last one that is taken for a document is its best.
+    dense = {one.document: one.score for one in reversed(store.nearest(vector, 200, []))} if dense_weight else {}
+    lexical = {one.document: one.score for one in reversed(store.lexical(QUERY, 200, []))}
     scores = dict(zip(LONGER, reranker.score(QUERY, reranker.remember(LONGER)).tolist(), strict=True))
     expected = {
         name: score + 16 * dense.get(name, 0.0) + 4 * lexical.get(name, 0.0) / max(lexical.values())
@@ -255,17 +239,6 @@ def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score
     relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
     assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
     assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
-
-
-def test_an_index_without_memories_is_read(local, encoder, tmp_path):
-    with Index(create_store(tmp_path / "plain", replace(new_settings(encoder), remember=False)), encoder) as made:
-        made.add(documents())
-        assert made.store.memories(list(LONGER)) == {} and made.check() == []
-        hits = made.search(QUERY, top_k=20)
-        assert [bool(hit.sentences) for hit in hits] == [True] * 5 + [False] * 3
-        assert len(made.search(QUERY, top_k=20, rerank=4)) == 8
-        by_name = dict(shown(local.search(QUERY, top_k=20, rerank=0)))
-        assert all([s[0] for s in sentences] == [s[0] for s in by_name[name]] for name, sentences in shown(hits)[:5])
 
 
 def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
@@ -288,7 +261,7 @@ def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, enco
     whole = shown(local.search(QUERY, top_k=20))
     memories = local.store.memories
     monkeypatch.setattr(local.store, "memories", lambda ids: memories([name for name in ids if name not in ("d1", "d4")]))
-    read = read_tokens(encoder.model, monkeypatch)
+    read = read_tokens(monkeypatch, *sentence_engines(encoder.model))
     mixed = shown(local.search(QUERY, top_k=20))
     assert [(name, [s[0] for s in found]) for name, found in mixed] == [(name, [s[0] for s in found]) for name, found in whole]
     assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences

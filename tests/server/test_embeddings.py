@@ -71,9 +71,6 @@ def test_inputs_that_are_refused(server):
         error = done.json()["error"]
         assert done.status_code == 400 and error["type"] == "invalid_request_error" and error["param"] == "input", given
         assert error["message"].startswith("input") and len(error["message"]) < 300
-
-
-def test_text_without_a_token_and_half_characters_are_refused(server):
     for empty in (" ", "\u200b", "\u0301", "\ud800"):
         message = "unable to parse raw data as a unicode string" if empty == "\ud800" else "cannot embed an empty text"
         for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):

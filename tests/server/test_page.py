@@ -5,7 +5,7 @@ import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from helpers.browser import is_in_sight, marked, settle
+from helpers.browser import current, marked
 from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
@@ -19,12 +19,11 @@ from runnel.text.reading import decode
 
 pytestmark = pytest.mark.slow
 
-HOSTILE = "</p><script>alert(1)</script><img src=x onerror=alert(2)>"
 FILLER = [f"Ship {n} 🚢 carries number {n * n} of its goods to the harbor." for n in range(200)]
 GARDEN = ["Roses need water every day.", "The gardener 🌹 waters the roses in the morning.", "Bees visit them at noon."]
 DOCUMENTS = {
     "garden": "\n\n".join(FILLER[:100] + GARDEN + FILLER[100:]),
-    "hostile": f"A gardener said {HOSTILE} to the bees.\n\nNobody answered.",
+    "honey": "A gardener spoke to the bees.\n\nNobody answered.",
     "music": "The orchestra plays a symphony. The hall was full.",
 }
 
@@ -75,17 +74,13 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     strongest, weakest = (tab.locator(f"a.sentence.level-{level} mark").all_inner_texts() for level in (4, 1))
     assert found[0]["text"].strip() in strongest and found[-1]["text"].strip() in weakest
     tab.locator("a.sentence", has_text="The gardener").click()
-    tab.wait_for_function("() => CSS.highlights.has('current')")
-    settle(tab)
-    assert marked(tab, "current") == [GARDEN[1]] and is_in_sight(tab)
+    assert current(tab) == [GARDEN[1]]
     best = SentenceRetriever.load("pocket").retrieve("When are the roses watered?", DOCUMENTS["garden"], top_k=1)
     assert best[0].text.strip() in marked(tab, "level-4")
     link = tab.url
     assert f"at={DOCUMENTS['garden'].index(GARDEN[1])}-" in link
     again = open_tab(link)  # the address alone shows the same
-    again.wait_for_function("() => CSS.highlights.has('current')")
-    settle(again)
-    assert marked(again, "current") == [GARDEN[1]] and is_in_sight(again)
+    assert current(again) == [GARDEN[1]]
     assert again.locator("#query").input_value() == "When are the roses watered?"
     assert again.locator("a.sentence").count() == tab.locator("a.sentence").count()
     tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")  # another question marks the open document again
@@ -117,13 +112,8 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     assert tab.locator("#title").inner_text() == tab.locator("#scope").inner_text().removeprefix("in ") == "coast <b>.txt"
     assert tab.locator("#drop").is_hidden()
     ask(tab, "What color is the lighthouse?")
-    tab.wait_for_function("() => CSS.highlights.has('current')")
-    settle(tab)
-    assert marked(tab, "current") == ["The lighthouse 🗼 is painted red."] and is_in_sight(tab)
+    assert current(tab) == current(open_tab(tab.url)) == ["The lighthouse 🗼 is painted red."]
     assert tab.locator("#status").inner_text() == "20 sentences of 210"
-    again = open_tab(tab.url)
-    again.wait_for_function("() => CSS.highlights.has('current')")
-    assert marked(again, "current") == ["The lighthouse 🗼 is painted red."]
     tab.keyboard.press("Escape")  # back to the collection
     tab.locator("a.hit").first.wait_for()
     assert tab.locator("#scope").inner_text() == "in library, 3 documents"
@@ -217,7 +207,7 @@ def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
         tab.set_input_files("#file", book)
         tab.locator("#text p").first.wait_for()
         ask(tab, "What color are roses?")
-        tab.wait_for_function("() => CSS.highlights.has('current')")
+        current(tab)
         tab.locator("#look").click()
         tab.locator("#picture canvas[data-boxes='1']").wait_for()
         own = parse_qs(urlsplit(tab.url).fragment)["doc"][0]

@@ -1,7 +1,7 @@
 """The report of `runnel find --html`, opened in a browser from a file."""
 
 import pytest
-from helpers.browser import is_in_sight, marked, scrolls_sideways, settle
+from helpers.browser import current, marked, scrolls_sideways, settle
 from helpers.document_files import pdf
 
 pytestmark = pytest.mark.slow
@@ -41,16 +41,14 @@ def test_a_report_opens_a_document_at_the_sentence_with_all_answers_marked(repor
     rows = tab.locator("a.sentence")
     assert [text.split("\n") for text in rows.all_inner_texts()][:2] == [["line 17", SENTENCES[8]], ["line 9", SENTENCES[4]]]
     rows.nth(1).click()
-    settle(tab)
-    assert marked(tab, "current") == [SENTENCES[4]] and is_in_sight(tab)
+    assert current(tab) == [SENTENCES[4]]
     assert marked(tab, "level-4") == [SENTENCES[8]] and tab.locator("#position").inner_text() == "2 of 3"
     assert tab.locator("#text").inner_text().split() == " ".join(SENTENCES).split()
     tab.go_back()
     assert tab.locator("#document").is_hidden()
     start = files["a b.txt"].index("Nobody")  # characters, some of them beyond the basic plane
     tab = open_tab(f"{address}#doc=a+b.txt&at={start}-{start + len(SENTENCES[8])}")
-    settle(tab)
-    assert marked(tab, "current") == [SENTENCES[8]] and is_in_sight(tab)
+    assert current(tab) == [SENTENCES[8]]
     assert SENTENCES[8] in tab.locator("a[aria-current]").inner_text()
     missing = {
         "a+b.txt&at=5000-6000": "The document has no characters 5000-6000.",
@@ -98,12 +96,10 @@ def test_the_keyboard_reaches_everything(report, open_tab):
     tab.keyboard.press("k")
     assert tab.locator("a.sentence:focus").inner_text().endswith(SENTENCES[8])
     tab.keyboard.press("Enter")
-    settle(tab)
-    assert marked(tab, "current") == [SENTENCES[8]]
+    assert current(tab) == [SENTENCES[8]]
     for key, sentence in (("p", SENTENCES[4]), ("n", SENTENCES[8]), ("n", SENTENCES[0])):
         tab.keyboard.press(key)
-        settle(tab)
-        assert marked(tab, "current") == [sentence] and is_in_sight(tab)
+        assert current(tab) == [sentence]
     tab.keyboard.press("/")
     assert tab.locator("#query:focus").count() == 1
     tab.keyboard.press("Escape")
@@ -120,8 +116,7 @@ def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(report, o
     tab = open_tab(address, width=width, dark=dark)
     assert not scrolls_sideways(tab)
     tab.locator("a.sentence").first.click()
-    settle(tab)
-    assert not scrolls_sideways(tab) and is_in_sight(tab)
+    assert current(tab) and not scrolls_sideways(tab)
     assert tab.evaluate("() => { const one = document.querySelector('#text'); return one.scrollWidth <= one.clientWidth }")
     assert tab.locator("#list").is_visible() == (width > 375)
     light = tab.evaluate("() => getComputedStyle(document.querySelector('#document')).backgroundColor.match(/\\d+/g).map(Number)")

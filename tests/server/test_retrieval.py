@@ -9,15 +9,15 @@ from runnel import Document, Embedder, Index, SentenceRetriever
 
 TEXTS = [
     "The finally clause is always executed. A tuple cannot be changed. 🌧 Rain fell.",
-    "Del removes a name. <script>alert(1)</script> is text. Names are bound by assignment.",
+    "Names\n\nDel removes a name. <script>alert(1)</script> is text. Names are bound by assignment.",
     "",
 ]
 QUERY = "what removes a name?"
 
 
 @pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load("pocket")
+def embedder(tmp_path_factory):
+    return Embedder(judging_encoder(tmp_path_factory.mktemp("tiny")))
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def place(embedder, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(embedder, place):
-    with serving(embedder.model, index=str(place)) as client:
+    with serving(embedder.model, index=place) as client:
         yield client
 
 
@@ -49,12 +49,13 @@ def test_find(server, embedder):
     for one in found:
         assert TEXTS[one["document"]][one["start"] : one["end"]] == one["text"]
         assert one["id"] == ("first" if one["document"] == 0 else None)
+    assert done.json()["answers"] == pytest.approx(max(one.answers for one in scored), rel=1e-4)
     assert done.json()["tokens"] == sum(len(embedder.model.tokenizer.encode(text)) for text in (QUERY, *TEXTS))
 
 
 def test_find_in_other_units_text_without_a_token_and_long_queries(server):
     found = server.post("/v1/find", json={"query": QUERY, "documents": TEXTS, "unit": "paragraph"}).json()["sentences"]
-    assert [one["text"] for one in found] == [TEXTS[1], TEXTS[0]]
+    assert {one["text"] for one in found} == {"Names\n\n", TEXTS[1].removeprefix("Names\n\n"), TEXTS[0]}
     body = {"query": QUERY, "documents": ["\u200b", "\ufeff\n\nRain fell.\n\n\0"], "top_k": 9}
     assert [one["text"].strip() for one in server.post("/v1/find", json=body).json()["sentences"]] == ["Rain fell."]
     done = server.post("/v1/find", json={"query": "a" * 20_001, "documents": ["b"]})
@@ -64,40 +65,28 @@ def test_find_in_other_units_text_without_a_token_and_long_queries(server):
 
 
 def test_search(server, embedder, place):
-    found = server.post("/v1/search", json={"query": QUERY, "top_k": 2}).json()["documents"]
-    expected = Index.open(place, embedder).search(QUERY, 2)
+    searched = server.post("/v1/search", json={"query": QUERY, "top_k": 2, "sentences": 9}).json()
+    found, expected = searched["documents"], Index.open(place, embedder).search(QUERY, 2, sentences=9)
     assert [(one["id"], one["rank"], one["title"], one["metadata"]) for one in found] == [
         (hit.id, hit.rank, hit.title, hit.metadata) for hit in expected
     ]
     np.testing.assert_allclose([one["score"] for one in found], [hit.score for hit in expected], rtol=1e-6)
     assert [s["text"] for s in found[0]["sentences"]] == [s.text for s in expected[0].sentences]
+    assert [one["answers"] for one in found] == pytest.approx([hit.answers for hit in expected], rel=1e-4)
+    assert searched["answers"] == max(one["answers"] for one in found) and 0 < searched["answers"] < 1
+    below = {one["text"]: one["after"] for hit in found for one in hit["sentences"]}
+    assert below["Names\n\n"] == "Del removes a name. " and below["Del removes a name. "] == ""
     only = server.post("/v1/search", json={"query": QUERY, "where": {"year": {"<": 2021}}, "sentences": 0}).json()["documents"]
     assert [(one["id"], one["sentences"]) for one in only] == [("a", [])]
     for body in ({"query": " "}, {"query": "a", "where": {"color": "red"}}, {"query": "a", "dense_weight": -1}):
         assert server.post("/v1/search", json=body).status_code == 400
     with Index.open(place, embedder) as index:
         index.add([Document("c", "The walrus operator assigns inside an expression.", {"year": 2025})])
-    found = server.post("/v1/search", json={"query": "walrus operator", "top_k": 1}).json()["documents"]
+    found = server.post("/v1/search", json={"query": "walrus operator", "where": {"year": 2025}}).json()["documents"]
     assert [one["id"] for one in found] == ["c"], "it was added later"
     with serving(embedder.model) as without:
         done = without.post("/v1/search", json={"query": "a"})
     assert done.status_code == 404 and done.json()["error"]["message"] == "this server has no index; start it with --in INDEX"
-
-
-def test_the_probability_that_something_answers(tmp_path):
-    model = judging_encoder(tmp_path / "model")
-    with Index.create(tmp_path / "index", Embedder(model)) as index:
-        index.add([Document("a", TEXTS[0]), Document("b", "Names\n\nDel removes a name.")])
-        hits = index.search(QUERY, sentences=9)
-    ranked = SentenceRetriever(model).rank(QUERY, TEXTS)
-    with serving(model, index=str(tmp_path / "index")) as client:
-        found = client.post("/v1/find", json={"query": QUERY, "documents": TEXTS}).json()
-        searched = client.post("/v1/search", json={"query": QUERY, "sentences": 9}).json()
-    assert found["answers"] == pytest.approx(max(one.answers for one in ranked), rel=1e-4)
-    assert [one["answers"] for one in searched["documents"]] == pytest.approx([hit.answers for hit in hits], rel=1e-4)
-    assert searched["answers"] == max(one["answers"] for one in searched["documents"]) and 0 < searched["answers"] < 1
-    below = {one["text"]: one["after"] for hit in searched["documents"] for one in hit["sentences"]}
-    assert below["Names\n\n"] == "Del removes a name." and below["Del removes a name."] == ""
 
 
 def test_verify(server):

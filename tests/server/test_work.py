@@ -235,19 +235,13 @@ async def test_drain_cancels_what_takes_too_long(work):
 
 
 def test_the_measured_speed_forgets(work, monkeypatch):
-    one = work()
-    job = SimpleNamespace(tokens=0, read=0)
-    now = [0.0]
+    one, job, now = work(), SimpleNamespace(tokens=0, read=0), [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     one._lanes[False].running = 1
-    one._start()
-    for speed in (1000, 10):
-        for _ in range(300):
+    for idle_s, speed, steps in ((0, 1000, 300), (0, 10, 300), (1000, 10, 1)):  # with nothing to do it is no slow server
+        now[0] += idle_s
+        one._start()
+        for _ in range(steps):
             now[0] += 1
             one._record(job, speed)
         assert one.tokens_per_s == pytest.approx(speed, rel=0.1)
-    now[0] += 1000  # nothing to do: not a slow server
-    one._start()
-    now[0] += 1
-    one._record(job, 10)
-    assert one.tokens_per_s == pytest.approx(10, rel=0.1)

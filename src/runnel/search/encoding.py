@@ -49,7 +49,7 @@ class DocumentEncoder:
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
         self.settings = settings
-        sentences = settings.remember and remembers_sentences(embedder)
+        sentences = remembers_sentences(embedder)
         self._embedder = _for_sentences(embedder) if sentences else embedder
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
         self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
@@ -166,7 +166,7 @@ def new_settings(
         reranker = reranker_of(embedder)
         if reranker is None or not reranker.remembers:
             raise cannot_remember_error(embedder.model)
-    probe = _probe(embedder, sentences=sentences).astype(float).round(6).tolist()
+    probe = _probe(embedder).astype(float).round(6).tolist()
     return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
 
 
@@ -185,10 +185,10 @@ def reranker_of(embedder: Embedder) -> Reranker | None:
     return Reranker(embedder.model) if "rerank" in embedder.model.heads else None
 
 
-def _probe(embedder: Embedder, *, sentences: bool) -> np.ndarray:
-    """Return unit vectors (n, d) of fixed texts and, if an index stores `sentences`, of their sentences."""
+def _probe(embedder: Embedder) -> np.ndarray:
+    """Return unit vectors (n, d) of fixed texts and, if an index stores sentences, of theirs."""
     vectors = embedder.encode(_PROBES)
-    if not sentences:
+    if not remembers_sentences(embedder):
         return vectors
     sums = np.stack([one.sums().sum(0) for one in SentenceRetriever(embedder.model).remember(_PROBES)])
     return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
@@ -196,8 +196,7 @@ def _probe(embedder: Embedder, *, sentences: bool) -> np.ndarray:
 
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
-    sentences = remembers_sentences(embedder) and len(settings.probe) > len(_PROBES)  # older indexes of encoders store none
-    probe, stored = _probe(embedder, sentences=sentences), np.array(settings.probe)
+    probe, stored = _probe(embedder), np.array(settings.probe)
     same = probe.shape == stored.shape and bool((probe * stored).sum(1).min() >= _SAME_MODEL)
     if same and embedder.dimension == settings.dimension:
         return

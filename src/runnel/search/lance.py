@@ -15,7 +15,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import timedelta
@@ -179,41 +179,10 @@ def passage_rows(table: Any) -> list[PassageRow]:
     return [PassageRow(**row, vector=vector) for row, vector in zip(rows, vectors, strict=True)]
 
 
-# ---- exact nearest vectors in memory: one matrix product over all passages -------------------------------------------
+# ---- checks ----------------------------------------------------------------------------------------------------------
 
 TOLERANCE = 1e-3  # of the length of a unit vector
 _CHECKED = 10_000  # vectors whose lengths are computed together
-
-
-class PassageMatrix:
-    """Passages of an index as one matrix: (n,) ids of their documents and (n,) numbers, (n, d) float32 vectors of unit length.
-
-    `ids` are those of all documents; `place` is that of the index, for messages.
-    """
-
-    def __init__(
-        self, documents: Sequence[str], numbers: np.ndarray, vectors: np.ndarray, ids: Sequence[str], place: str
-    ) -> None:
-        order = {name: i for i, name in enumerate(ids)}
-        odd = "a vector of document {!r} has the length {:.3g} instead of 1"
-        damage = [odd.format(documents[i], length) for i, length in odd_lengths(vectors)]
-        damage += [f"document {owner!r} has passages, but no text" for owner in documents if owner not in order]
-        if damage:
-            raise damaged(place, damage[0])
-        self._owner = np.array([order[name] for name in documents], dtype=np.int64)
-        self._ids, self._numbers, self._vectors = ids, numbers, vectors
-
-    def nearest(self, vector: np.ndarray, count: int, among: Container[str] | None = None) -> list[ScoredPassage]:
-        """Return the `count` passages with the highest inner product, best first, ties in stored order; None: of all."""
-        rows, vectors = np.arange(len(self._owner)), self._vectors
-        if among is not None:
-            fits = np.array([name in among for name in self._ids], dtype=bool)
-            rows = np.flatnonzero(fits[self._owner])
-            vectors = vectors[rows]
-        scores = vectors @ vector
-        order = top(scores, count)
-        found = zip(self._owner[rows[order]], self._numbers[rows[order]], scores[order], strict=True)
-        return [ScoredPassage(self._ids[owner], int(number), float(score)) for owner, number, score in found]
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
@@ -250,7 +219,7 @@ class LanceStore:
         self.settings = settings
         self.uri = uri
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
-        self._matrix: PassageMatrix | None = None
+        self._passages: tuple[list[str], np.ndarray, np.ndarray, np.ndarray] | None = None
         self._unspaced: bool | None = None  # whether a passage has words of scripts without spaces; None: not known yet
         self._use(database)
         self._head = self._read_commits()[-1]
@@ -346,9 +315,7 @@ class LanceStore:
         """Return the passages (including whole documents) with the highest cosine, best first."""
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
-            filtered = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX)) if where else None
-            among = None if filtered is None else {row["id"] for row in filtered}
-            return self._in_memory().nearest(vector, count, among)
+            return self._nearest_in_memory(vector, count, where)
         search = table.search(vector).distance_type("cosine").nprobes(64).refine_factor(10)
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
@@ -376,13 +343,33 @@ class LanceStore:
         found = [ScoredPassage(row["document"], row["number"], row["_score"]) for row in best]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
-    def _in_memory(self) -> PassageMatrix:
-        if self._matrix is None:
-            table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
-            vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
-            ids = [row["id"] for row in self._select("documents", ["id"])]
-            self._matrix = PassageMatrix(table["document"].to_pylist(), table["number"].to_numpy(), vectors, ids, self.uri)
-        return self._matrix
+    def _nearest_in_memory(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
+        """Return the passages with the highest inner product, best first, ties in stored order: one product with all of them."""
+        ids, owners, numbers, vectors = self._passages or self._read_passages()
+        rows = np.arange(len(owners))
+        if where:
+            among = {row["id"] for row in self._select("documents", ["id"], to_sql(where, FIELD_PREFIX))}
+            rows = np.flatnonzero(np.array([name in among for name in ids], dtype=bool)[owners])
+            vectors = vectors[rows]
+        scores = vectors @ vector
+        best = top(scores, count)
+        found = zip(owners[rows[best]], numbers[rows[best]], scores[best], strict=True)
+        return [ScoredPassage(ids[owner], int(number), float(score)) for owner, number, score in found]
+
+    def _read_passages(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
+        """Read and keep the ids of documents and, of all passages, the (n,) places of theirs, numbers, and (n, d) vectors."""
+        table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
+        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
+        names, ids = table["document"].to_pylist(), [row["id"] for row in self._select("documents", ["id"])]
+        order = {name: i for i, name in enumerate(ids)}
+        odd = "a vector of document {!r} has the length {:.3g} instead of 1"
+        damage = [odd.format(names[i], length) for i, length in odd_lengths(vectors)]
+        damage += [f"document {name!r} has passages, but no text" for name in names if name not in order]
+        if damage:
+            raise damaged(self.uri, damage[0])
+        owners = np.array([order[name] for name in names], dtype=np.int64)
+        self._passages = ids, owners, table["number"].to_numpy(), vectors
+        return self._passages
 
     def _select(self, name: str, columns: list[str], where: str = "") -> list[dict[str, Any]]:
         search = self._tables[name].search().select(columns)
@@ -486,7 +473,7 @@ class LanceStore:
             self._use(connect(self.uri, create=False))
         versions = {name: self._head[name + "_version"] for name in _CONTENT}
         self._tables = {name: self._database.open_table(name, version=version) for name, version in versions.items()}
-        self._matrix = self._unspaced = None
+        self._passages = self._unspaced = None
         self._shown += 1
 
 

@@ -61,7 +61,7 @@ class Pipeline:
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
         self._retriever = SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
-        self._remembers = store.settings.remember and self._retriever is not None and self._retriever.remembers  # sentences
+        self._remembers = self._retriever is not None and self._retriever.remembers  # sentences
         self._remembering = self._retriever if self._remembers else self._reranker
         self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS

@@ -22,8 +22,8 @@ from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
 
 log = logging.getLogger("runnel.server")
-_BODIES = 4  # all large bodies in memory have at most this many times the limit of one, those of one client half of that
-_SMALL = 64  # a body that is this many times smaller than the limit is counted apart, with the same limits
+_BODIES = 4  # all bodies in memory have at most this many times the limit of one, those of one client half of that
+_SMALL = 64  # a body that is this many times smaller than the limit may also use room that large ones leave free
 _BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
 _BODY_BYTES_PER_S = 1 << 20
 _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)  # an address in brackets or a name, and a port
@@ -51,7 +51,7 @@ class Guard:
         self._app, self._settings, self._metrics = app, settings, metrics
         self._keys = [key.encode() for key in settings.api_keys]
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
-        self._held: Counter[tuple[bool, str]] = Counter()  # bytes of bodies in memory: of large ones or not, by client
+        self._held: Counter[str] = Counter()  # bytes of bodies in memory, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,25 +122,21 @@ class _Body:
 
     def count(self, more: int) -> Refusal | None:
         """Count more bytes, or fewer; return why they are too many."""
-        self._held[self._pool] -= self.bytes
-        if not self._held[self._pool]:
-            del self._held[self._pool]
         self.bytes += more
-        if not self.bytes:
+        self._held[self._client] += more
+        if not self._held[self._client]:
+            del self._held[self._client]
+        if more <= 0:
             return None
-        self._held[self._pool] += self.bytes
         if self.bytes > self._limit:
             return Refusal("too_large", f"the body has more than {self._limit:,} bytes; send several requests")
-        whole, most = self._pool[0], _BODIES * self._limit
-        if sum(held for (large, _), held in self._held.items() if large == whole) > most:
+        spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0  # for questions beside large uploads
+        most = _BODIES // 2 * self._limit + spare
+        if self._held.total() > 2 * most:
             return Refusal("busy", "too many large requests arrive at once; retry later", retry_after_s=1)
-        if self._held[self._pool] > most // 2:
+        if self._held[self._client] > most:
             return Refusal("busy", "this client sends too many large requests at once; retry later", retry_after_s=1)
         return None
-
-    @property
-    def _pool(self) -> tuple[bool, str]:
-        return self.bytes > self._limit // _SMALL, self._client
 
     async def receive(self) -> Message:
         """Receive as the server does; refuse a body that is too slow, or too large alone or with others.
