@@ -185,7 +185,8 @@ def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model
 @pytest.mark.parametrize("fast", [True, False])
 def test_a_pool_of_another_dtype_is_rounded_but_used(architecture: Architecture, model: Backbone, fast: bool) -> None:
     runner = model if fast else architecture.build()
-    state = model(token_ids(30))[1].detach()
+    with torch.no_grad():
+        _, state = model(token_ids(30))
     half = State({k: v.to(torch.bfloat16) for k, v in state.tensors.items()}, state.tokens.clone())
     row = torch.tensor([0])
     hidden = runner.step(token_ids(5), cumulative((5,)), half, row, row)
@@ -326,7 +327,9 @@ def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> N
 
 def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(model: Backbone) -> None:
     trained, found = copy.deepcopy(model).train(), []
-    added, start = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5)), model(token_ids(4))[1].detach()
+    added = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        _, start = model(token_ids(4))
     leaves = [*trained.parameters(), *(tensor.requires_grad_() for tensor in (added, *start.tensors.values()))]
     for recompute in (False, True):
         hidden, _ = trained(token_ids(9), None, start if model.recurrent else None, added, recompute=recompute)

@@ -185,8 +185,7 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
             assert answer.startswith(b"HTTP/1.1 408 ") and b"bytes of the body arrived in" in answer
         for connection in stalled:
             connection.close()
-        while post("first", 600_000) != 200:
-            pass
+        wait_for(lambda: post("first", 600_000) == 200)
 
 
 OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}

@@ -81,9 +81,6 @@ class State:
     def clone(self) -> State:
         return State({k: v.clone() for k, v in self.tensors.items()}, self.tokens.clone())
 
-    def detach(self) -> State:
-        return State({k: v.detach() for k, v in self.tensors.items()}, self.tokens)
-
     def to(self, target: torch.dtype | torch.device | str) -> State:
         """Return the state in another floating dtype or on another device; the counts stay on the CPU."""
         return State({k: v.to(target) for k, v in self.tensors.items()}, self.tokens)
