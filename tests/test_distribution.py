@@ -78,7 +78,7 @@ def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
 
     def runnel(*arguments: str) -> str:
         command = [str(folder / "bin" / "runnel"), *arguments]
-        environment = os.environ | {"PYTHONPATH": str(folder), "XDG_RUNTIME_DIR": str(tmp_path)}  # without a background process
+        environment = os.environ | {"PYTHONPATH": str(folder)}
         return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
 
     assert "Deletion of a name removes its binding." in runnel("find", "what does deleting a name do", "texts.txt")
