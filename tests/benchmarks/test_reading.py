@@ -1,7 +1,6 @@
 """Reading documents: batches, the work counted, the best batch, and what is kept of an interrupted command."""
 
 import json
-import re
 
 import pytest
 
@@ -83,9 +82,10 @@ def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, m
     assert "| tiny | runnel | bf16 | 64 | 8 | 1.26 (1.26–1.26) | 1,256.0 | 0.80 | 204 | 1 |" in text
     assert (tmp_path / "reading.png").stat().st_size > 1000 and text.count("2 x parameters, attention") == 2
     assert main([*command, "--rounds", "1"]) == 1
-    assert "reading.json was measured with rounds 3, now 1; give another folder" in capsys.readouterr().err
-    other = [*command[:3], "4x99", *command[4:]]
-    assert main(other) == 1 and re.search(r"with documents \w{16}, now \w{16}; give", capsys.readouterr().err)
+    assert "reading.json was measured with rounds 3, now 1" in capsys.readouterr().err
+    assert (
+        main([*command[:3], "4x99", *command[4:]]) == 1 and "reading.json was measured with documents" in capsys.readouterr().err
+    )
 
 
 def test_tiny_models_for_real(real_jobs, tmp_path, capsys):

@@ -8,7 +8,6 @@ from helpers.bench_workers import HIDDEN, wrong_hidden
 
 from benchmarks.extras import remembered, searched, training
 from benchmarks.measure import answer, compare
-from benchmarks.segments import Grid, sweep, sweep_chunks
 from benchmarks.speed import OTHERS, Settings, measure
 from runnel.errors import BackendUnavailable, InputError
 
@@ -192,23 +191,3 @@ def test_an_index(fake_workers):
     # Searches have a process of their own, whose memory is looked at.
     assert [spec.model for spec in fake_workers.started] == ["m", "n", "m"]
     assert row["keeps_sentences"] and (row["model"], row["indexing_model"]) == ("m", "n")
-
-
-def test_every_segment_that_is_shorter_than_the_texts(fake_workers):
-    grid = Grid("m", ((1, 256), (4, 64)), (64, 128, 256, None))
-    points, checked = sweep(grid, 3, quiet)
-    expected = [(batch, tokens, segment) for batch, tokens in grid.cells for segment in (64, 128, None)]
-    assert checked.passed and [(p.batch, p.tokens, p.segment) for p in points] == expected
-    assert {(len(p.seconds), p.peak_bytes) for p in points} == {(3, 1 << 20)}
-    assert len(fake_workers.started) == 1 + len(points)
-    assert {request["segment"] for _, op, request in fake_workers.asked if op == "peak"} == {64, 128, None}
-
-
-def test_chunks_of_every_operator_agree():
-    cells = ((1, 50), (2, 30))
-    found = sweep_chunks((8, 32), cells, rounds=2, progress=quiet)
-    assert [(c.batch, c.tokens, c.operator, c.chunk) for c in found] == [
-        (*cell, name, q) for cell in cells for name in ("ssd", "wkv7", "mlstm") for q in (8, 32)
-    ]
-    assert [c.outcome for c in found] == ["ok"] * 12, found
-    assert {c.to_dict()["tokens_per_s"]["runs"] for c in found} == {2}

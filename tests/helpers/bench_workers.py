@@ -1,4 +1,4 @@
-"""Stand-ins for the processes of a benchmark, which answer at once as a test chooses, and tiny shapes of every architecture."""
+"""Stand-ins for the processes of a benchmark, which answer at once as a test chooses."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from benchmarks import shapes
 from benchmarks.measure import answer, compare
-from runnel.backbones.mamba1.model import Mamba1Config
-from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.backbones.xlstm.model import XlstmConfig
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
@@ -110,17 +105,6 @@ def real_jobs(monkeypatch: pytest.MonkeyPatch) -> type[RealJob]:
     for module in ("speed", "extras"):
         monkeypatch.setattr(f"benchmarks.{module}.Worker", RealJob)
     return RealJob
-
-
-@pytest.fixture
-def tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
-        "tiny-mamba1": ("mamba1", Mamba1Config(64, 32, 2)),
-        "tiny-mamba2": ("mamba2", Mamba2Config(64, 32, 2, state_size=16, head_size=16, groups=2)),
-        "tiny-rwkv7": ("rwkv7", Rwkv7Config(64, 64, 2, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
-        "tiny-xlstm": ("xlstm", XlstmConfig(64, 128, 2, num_heads=2, qk_size=64, v_size=128, ffn_size=192)),
-    }
-    monkeypatch.setattr(shapes, "SHAPES", found)
 
 
 def same(found: Tensor, expected: Tensor, dtype: str = "fp32") -> None:
