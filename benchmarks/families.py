@@ -5,7 +5,6 @@ Active parameters are those that every token passes through: all but the embeddi
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,12 +130,8 @@ def load_vocabulary(name: str) -> Tokenizer:
 def _check(family: str, settings: object, place: str) -> None:
     """Raise InputError for an unknown family, or for settings that are no table or that the experiment chooses."""
     known = (*_RECURRENT, *_TRANSFORMERS)
-    if not isinstance(settings, dict):
-        raise InputError(f"{place}: families.{family} must be a table, got {settings!r}")
-    if family not in known:
-        near = difflib.get_close_matches(family, known, 1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"{place}: unknown family {family!r}; {advice}The families are {', '.join(known)}")
+    if family not in known or not isinstance(settings, dict):
+        raise InputError(f"{place}: expected tables of {', '.join(known)}, got families.{family} = {settings!r}")
     if taken := [name for name in _CHOSEN if name in settings]:
         raise InputError(f"{place}: families.{family} has {taken[0]!r}, which the experiment chooses for all families; remove it")
 

@@ -1,7 +1,6 @@
 """The bars: which are lost, and that an unmeasured bar does not count as held."""
 
 import pytest
-from helpers.bench_workers import READY
 
 from benchmarks import bars
 from benchmarks.__main__ import main
@@ -92,9 +91,6 @@ def test_the_whole_check(fake_workers, monkeypatch, capsys):
     monkeypatch.setattr(bars, "has_native_bf16", lambda: True)
     skipped = [{"system": "llama.cpp", "kind": "missing", "reason": "-"}]
     monkeypatch.setattr(bars, "absent", lambda settings: (("transformers",), skipped))
-    ways = {"whole pairs": [10.0], "fp32 states": [0.5]}
-    rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
-    fake_workers.answers = {"runnel": {"rerank": rerank, "first": READY}}
     found = dict(zip(BARS, check_bars(lambda message: None), strict=True))
     lost = {key for key, row in found.items() if row.lost}
     assert lost == {*(f"roofline {model}" for model in ROOFLINES), "transformers", "int8"}

@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from helpers.bench_workers import READY, wrong_hidden
+from helpers.bench_workers import wrong_hidden
 
 from benchmarks import bars, page
 from benchmarks.page_text import page_text
@@ -15,13 +15,7 @@ from benchmarks.speed import Settings
 
 @pytest.fixture
 def small(fake_workers, monkeypatch):
-    ways = {"whole pairs": [10.0, 10.0], "fp32 states": [0.5, 0.5]}
-    rerank = {"seconds": ways, "agreement": dict.fromkeys(ways, 1.0)}
-    parts = {"parts": {"matrix products": 0.75e-3, "scan_heads": 0.2e-3, "all else": 0.05e-3}}
-    fake_workers.answers = {
-        "runnel": {"rerank": rerank, "parts": parts, "first": READY | {"title": "runnel"}},
-        "llama.cpp": {"first": {"missing": "llama-cpp-python is not installed"}},
-    }
+    fake_workers.answers = {"runnel": {}, "llama.cpp": {"first": {"missing": "llama-cpp-python is not installed"}}}
     cells = ((1, 2048), (1, 8192), (128, 64))
     changed = {
         "SPEED": (Settings(("mamba2-130m",), cells, others=("transformers", "llama.cpp"), memory=True),),

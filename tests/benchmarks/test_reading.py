@@ -86,28 +86,3 @@ def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, m
     assert (
         main([*command[:3], "4x99", *command[4:]]) == 1 and "reading.json was measured with documents" in capsys.readouterr().err
     )
-
-
-def test_tiny_models_for_real(real_jobs, tmp_path, capsys):
-    command = "read tiny tiny-bert --documents 5x20 --cut 16 --texts 1 4 --rounds 1 --dtypes fp32 --to".split()
-    assert main([*command, str(tmp_path)]) == 0
-    rows = [row for part in json.loads((tmp_path / "reading.json").read_text())["parts"].values() for row in part["reading"]]
-    assert [(row["model"], row["batch"], row["outcome"], row["tokens"]) for row in rows] == [
-        ("tiny", 1, "ok", 80), ("tiny", 4, "ok", 80), ("tiny-bert", 1, "ok", 80), ("tiny-bert", 4, "ok", 80),
-    ]  # fmt: skip
-    assert all(row["seconds"]["min"] > 0 for row in rows)
-
-
-def test_training_with_adapters_and_without(real_jobs, tmp_path, capsys):
-    command = ["train", "tiny", "--texts", "1", "2", "--tokens", "16", "--lora", "0", "4", "--rounds", "1", "--to", str(tmp_path)]
-    assert main(command) == 0
-    parts = json.loads((tmp_path / "training.json").read_text())["parts"]
-    assert {key: [(row["batch"], row["outcome"], row["lora"]) for row in part["training"]] for key, part in parts.items()} == {
-        "tiny, runnel, all weights": [(1, "ok", None), (2, "ok", None)],
-        "tiny, runnel, 4": [(1, "ok", 4), (2, "ok", 4)],
-    }
-    assert "| tiny | runnel, LoRA of rank 4 |" in (tmp_path / "training.md").read_text()
-    trained = [job.trainer._optimizer.param_groups[0]["params"] for job in real_jobs.jobs if job.trainer is not None]
-    assert len(trained[-1]) < len(trained[0]) * 2 and {4} <= {min(p.shape) for p in trained[-1]}
-    real_jobs.jobs.clear()
-    assert main(command) == 0 and not real_jobs.jobs

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from helpers.bench_workers import same
 from helpers.tiny_training import BACKBONES
 
 from benchmarks import shapes
@@ -16,6 +15,11 @@ from runnel.errors import InputError
 INT8_PROBLEM = int8_problem(torch.device("cpu"))
 NEEDS_INT8 = pytest.mark.skipif(INT8_PROBLEM is not None, reason=f"8-bit products cannot run: {INT8_PROBLEM}")
 TEXTS = [torch.randint(0, 64, (length,), generator=torch.Generator().manual_seed(length)) for length in (40, 9)]
+
+
+def same(found, expected, dtype="fp32"):
+    checked = compare("s", "m", dtype, found.numpy(), expected.numpy())
+    assert checked.passed, checked
 
 
 @pytest.mark.parametrize("dtype", ["fp32", "bf16", pytest.param("int8", marks=NEEDS_INT8)])
