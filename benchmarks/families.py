@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,17 +71,10 @@ def match(
     shapes = []
     for family, settings in families.items():
         _check(family, settings, place)
-        counts: dict[int, Shape] = {}
-
-        def at(layers: int, family: str = family, settings: Any = settings, counts: dict[int, Shape] = counts) -> Shape:
-            if layers not in counts:
-                counts[layers] = _shape(family, settings, vocab_size, hidden_size, layers, tokens, place)
-            return counts[layers]
-
-        per_layer = at(3).active - at(2).active  # a first layer may lack a part
-        guess = max(1, round((parameters - at(2).active) / per_layer) + 2)
-        nearest = min((at(n) for n in (guess - 1, guess, guess + 1) if n > 0), key=lambda s: abs(s.active - parameters))
-        shapes.append(nearest)
+        at = partial(_shape, family, settings, vocab_size, hidden_size, tokens, place)
+        two, three = at(2).active, at(3).active  # a first layer may lack a part
+        guess = max(1, round((parameters - two) / (three - two)) + 2)
+        shapes.append(min((at(n) for n in (guess - 1, guess, guess + 1) if n > 0), key=lambda s: abs(s.active - parameters)))
     low, high = min(shapes, key=lambda s: s.active), max(shapes, key=lambda s: s.active)
     if high.active > (1 + TOLERANCE) * low.active:
         counts_text = ", ".join(f"{s.family} {s.active:,} ({s.layers} layers)" for s in shapes)
@@ -137,7 +131,7 @@ def _check(family: str, settings: object, place: str) -> None:
 
 
 def _shape(
-    family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, layers: int, tokens: int, place: str
+    family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, tokens: int, place: str, layers: int
 ) -> Shape:
     backbone: Backbone
     where, sizes = f"{place}: families.{family}", {"vocab_size": vocab_size, "hidden_size": hidden_size}

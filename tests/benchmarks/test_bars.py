@@ -82,7 +82,7 @@ def test_what_is_missing_is_named_and_what_failed_loses_its_bar():
     wrong = {"outcome": "wrong", "note": "differs", "tokens_per_s": None, "of_roofline": None}
     for system, key in (("transformers",) * 2, ("llama.cpp",) * 2, ("runnel", "roofline mamba2-130m")):
         row = by_key(values(points=[p | wrong if p["system"] == system else p for p in POINTS]))[key]
-        assert (row.lost, row.value) == (True, None) and "differs" in row.shown
+        assert (row.lost, row.value, row.verdict) == (True, None, "fails") and "differs" in row.shown
 
 
 def test_the_whole_check(fake_workers, monkeypatch, capsys):

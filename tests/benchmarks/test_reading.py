@@ -9,6 +9,8 @@ from benchmarks.padding import ssd_flops
 from benchmarks.reading import measure, read_documents, work
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Settings
+from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.mamba2.model import Mamba2Config
 
 COUNTS = ["linear layers, recurrence, attention", "2 x parameters, attention", "2 x parameters, SSD in chunks of 256"]
 
@@ -25,9 +27,6 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
 
 def test_the_work_of_chunks_of_ssd_and_of_padding():
     """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
-    from runnel.backbones.checkpoint.load import meta_backbone
-    from runnel.backbones.mamba2.model import Mamba2Config
-
     backbone = meta_backbone("mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2))
     q, heads, states = 10, 4, 4 * 16 * 16
     products = q * q * 2 * 16 + q * q * heads * 16 + 2 * q * states
@@ -42,47 +41,38 @@ def test_the_work_of_chunks_of_ssd_and_of_padding():
     assert found["tokens"] == 75 and COUNTS[2] not in found["flops"]
 
 
-def timed(fake_workers, per_batch=1.0):
-    """Reading takes a millisecond a token and `per_batch` seconds a batch."""
-
-    def seconds(request):
-        tokens = sum(map(sum, request["batches"]))
-        return {"seconds": tokens / 1000 + per_batch * len(request["batches"]), "peak_bytes": 1 << 20}
-
-    fake_workers.answers = {"runnel": {"read": seconds}}
+def seconds(request):
+    """Reading takes a millisecond a token and a second a batch."""
+    tokens = sum(map(sum, request["batches"]))
+    return {"seconds": tokens / 1000 + len(request["batches"]), "peak_bytes": 1 << 20}
 
 
 def test_the_fastest_batch_is_best(fake_workers):
-    timed(fake_workers)
+    fake_workers.answers = {"runnel": {"read": seconds}}
     rows = measure(Settings(("tiny",), ()), "tiny", ((100,), (50,), (200,)), 80, [1, 2, 4], lambda said: None)["reading"]
     assert [(row["batch"], row["best"]) for row in rows] == [(1, False), (2, False), (4, True)]
     assert [row["seconds"]["median"] for row in rows] == pytest.approx([3.21, 2.21, 1.21])
     assert {(row["documents"], row["texts"], row["tokens"], row["longest"], row["cut"]) for row in rows} == {(3, 3, 210, 80, 80)}
 
 
-def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, monkeypatch, capsys):
-    timed(fake_workers)
+def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, capsys):
     command = ["read", "tiny", "--documents", "4x100", "--cut", "64", "32", "--to", str(tmp_path)]
-    answer = fake_workers.answers["runnel"]["read"]
 
     def interrupted(request):
         if request["batches"][0][0] == 32:
             raise KeyboardInterrupt
-        return answer(request)
+        return seconds(request)
 
-    fake_workers.answers["runnel"]["read"] = interrupted
+    fake_workers.answers = {"runnel": {"read": interrupted}}
     with pytest.raises(KeyboardInterrupt):
         main(command)
     assert list(json.loads((tmp_path / "reading.json").read_text())["parts"]) == ["tiny, 64"]
-    fake_workers.answers["runnel"]["read"] = answer
+    fake_workers.answers = {"runnel": {"read": seconds}}
     fake_workers.asked.clear()
     assert main(command) == 0
     assert {request["batches"][0][0] for _, op, request in fake_workers.asked if op == "read"} == {32}
     text = (tmp_path / "reading.md").read_text()
     assert "| tiny | runnel | bf16 | 64 | 8 | 1.26 (1.26–1.26) | 1,256.0 | 0.80 | 204 | 1 |" in text
     assert (tmp_path / "reading.png").stat().st_size > 1000 and text.count("2 x parameters, attention") == 2
-    assert main([*command, "--rounds", "1"]) == 1
-    assert "reading.json was measured with rounds 3, now 1" in capsys.readouterr().err
-    assert (
-        main([*command[:3], "4x99", *command[4:]]) == 1 and "reading.json was measured with documents" in capsys.readouterr().err
-    )
+    for other, named in (([*command, "--rounds", "1"], "rounds 3, now 1"), ([*command[:3], "4x99", *command[4:]], "documents ")):
+        assert main(other) == 1 and f"reading.json was measured with {named}" in capsys.readouterr().err

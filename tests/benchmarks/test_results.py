@@ -94,7 +94,7 @@ def test_what_depends_on_a_failed_system_is_not_measured(data, tmp_path, monkeyp
             raise InputError("out of order")
 
     monkeypatch.setattr(results, "evaluate", failing)
-    monkeypatch.setattr(results, "minilm", lambda: "minilm")
+    monkeypatch.setattr(results, "minilm", lambda: Path("minilm"))
     for name in ("_fused", "_cosines"):
         monkeypatch.setattr(results, name, lambda *arguments: iter(()))
     (tmp_path / "work").mkdir()

@@ -13,9 +13,7 @@ from runnel.errors import BackendUnavailable, InputError
     ("name", "parameters"),
     [  # as published, without an LM head
         ("mamba-130m", 129_135_360),
-        ("mamba2-130m", 128_989_632),
         ("llama-3.1-70b", 70_553_706_496 - 128256 * 8192),
-        ("qwen2-1.5b", 1_543_714_304),
         ("pythia-160m", 162_322_944 - 50304 * 768),
         ("opt-350m", 331_196_416),
         ("bert-base", 109_482_240 - 768 * 769),  # and without the pooler

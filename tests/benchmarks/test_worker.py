@@ -56,10 +56,9 @@ def test_a_step_trains_all_weights_or_adapters_alone(lora):
 def test_a_process_that_ends_says_why():
     with Worker(Spec("no such system", "tiny", "fp32")) as process:
         assert "error" in process.first
-    process = Worker(Spec("runnel", "tiny", "fp32"))
-    process._process.kill()
-    assert process.ask("time", batch=1, tokens=8, segment=None) == {"out_of_memory": "the process was killed for its memory"}
-    process.close()
+    with Worker(Spec("runnel", "tiny", "fp32")) as process:
+        process._process.kill()
+        assert process.ask("time", batch=1, tokens=8, segment=None) == {"out_of_memory": "the process was killed for its memory"}
 
 
 @pytest.mark.slow
