@@ -30,6 +30,7 @@ EXPECTED = vectors(1.0)
         ("fp32", EXPECTED + np.float32(1e-6), True),
         ("fp32", EXPECTED + np.float32(2e-3), False),
         ("bf16", EXPECTED[:-1], False),
+        ("bf16", np.concatenate([EXPECTED[1:], -EXPECTED[:1]]), False),
         ("bf16", EXPECTED * np.float32(np.nan), False),
     ],
 )
