@@ -13,6 +13,7 @@ def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
     assert main([*what.split(), "--to", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert "| tiny | runnel | bf16 | 2 x 64 | 1,000 (1,000–1,000) |" in out
+    assert "| tiny | linear layers | bf16 | 2 x 64 | 4,000 (4,000–4,000) | 0.25 |" in out  # ours over this
     assert "- transformers, tiny: it has none" in out
     assert "| tiny | fp32 states | 5.00 (5.00–5.00) | 20.0 |" in out
     assert list(json.loads((tmp_path / "comparison.json").read_text())["parts"]) == ["tiny"]
@@ -22,7 +23,12 @@ def test_compare(fake_workers, monkeypatch, tmp_path, capsys):
 
 
 def test_train(fake_workers, tmp_path, capsys):
-    assert main([*"train tiny --texts 1 2 --tokens 16 --lora 0 4 --to".split(), str(tmp_path)]) == 0
+    command = [*"train tiny --texts 1 2 --tokens 16 --lora 0 4 --to".split(), str(tmp_path)]
+    fake_workers.answers = {"runnel": {"train": {"error": "lost", "kind": "KeyError"}}}
+    assert main(command) == 1 and not (tmp_path / "training.json").exists()  # it is measured again
+    fake_workers.answers = {}
+    fake_workers.started.clear()
+    assert main(command) == 0
     parts = json.loads((tmp_path / "training.json").read_text())["parts"]
     assert {key: [(row["batch"], row["outcome"], row["lora"]) for row in part["training"]] for key, part in parts.items()} == {
         "tiny, runnel, all weights": [(1, "ok", None), (2, "ok", None)],
