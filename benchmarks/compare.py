@@ -13,8 +13,9 @@ from benchmarks.extras import remembered, training
 from benchmarks.kept import Kept, Sections, joined
 from benchmarks.measure import Progress
 from benchmarks.reading import Documents
+from benchmarks.shapes import check_name
 from benchmarks.speed import Settings, measure
-from benchmarks.subject import check_device, check_subject
+from benchmarks.subject import check_device
 from runnel.errors import install_command
 from runnel.hardware import available_memory
 
@@ -42,9 +43,10 @@ def compare(settings: Settings, kept: Kept, progress: Progress, *, remember: boo
         remember: also reranking with remembered documents.
 
     Raises:
-        InputError, BackendUnavailable: see `check_subject` and `check_device`.
+        InputError: a model is unknown.
+        BackendUnavailable: there is no GPU.
     """
-    _check(settings.models, settings)
+    _check(settings)
     others, skipped = absent(settings)
 
     def measured(model: str) -> Sections:
@@ -64,9 +66,10 @@ def train(settings: Settings, tokens: int, ranks: Sequence[int | None], kept: Ke
         ranks: of adapters, each measured; None: all weights are trained.
 
     Raises:
-        InputError, BackendUnavailable: see `check_subject` and `check_device`.
+        InputError: a model is unknown.
+        BackendUnavailable: there is no GPU.
     """
-    _check(settings.models, settings)
+    _check(settings)
     sizes = tuple(dict.fromkeys(batch for batch, _ in settings.cells))
 
     def measured(model: str, system: str, rank: int | None) -> Sections:
@@ -86,9 +89,10 @@ def read(settings: Settings, documents: Documents, cuts: Sequence[int | None], k
     """Measure reading documents, cut to each of `cuts` tokens, with the batch sizes of the cells; see `reading.measure`.
 
     Raises:
-        InputError, BackendUnavailable: see `check_subject` and `check_device`.
+        InputError: a model is unknown.
+        BackendUnavailable: there is no GPU.
     """
-    _check(settings.models, settings)
+    _check(settings)
     others, skipped = absent(settings)
     chosen = replace(settings, others=others)
     sizes = sorted({batch for batch, _ in settings.cells})
@@ -101,7 +105,7 @@ def read(settings: Settings, documents: Documents, cuts: Sequence[int | None], k
     return {"machine": kept.machine} | found | {"skipped": skipped + found["skipped"]}
 
 
-def _check(models: Sequence[str], settings: Settings) -> None:
+def _check(settings: Settings) -> None:
     check_device(settings.device)
-    for model in models:
-        check_subject(model, settings.dtypes, settings.device, settings.segment)
+    for model in settings.models:
+        check_name(model)

@@ -5,10 +5,10 @@ Active parameters are those that every token passes through: all but the embeddi
 
 from __future__ import annotations
 
-import difflib
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,10 @@ def match(
     shapes = []
     for family, settings in families.items():
         _check(family, settings, place)
-        counts: dict[int, Shape] = {}
-
-        def at(layers: int, family: str = family, settings: Any = settings, counts: dict[int, Shape] = counts) -> Shape:
-            if layers not in counts:
-                counts[layers] = _shape(family, settings, vocab_size, hidden_size, layers, tokens, place)
-            return counts[layers]
-
-        per_layer = at(3).active - at(2).active  # a first layer may lack a part
-        guess = max(1, round((parameters - at(2).active) / per_layer) + 2)
-        nearest = min((at(n) for n in (guess - 1, guess, guess + 1) if n > 0), key=lambda s: abs(s.active - parameters))
-        shapes.append(nearest)
+        at = partial(_shape, family, settings, vocab_size, hidden_size, tokens, place)
+        two, three = at(2).active, at(3).active  # a first layer may lack a part
+        guess = max(1, round((parameters - two) / (three - two)) + 2)
+        shapes.append(min((at(n) for n in (guess - 1, guess, guess + 1) if n > 0), key=lambda s: abs(s.active - parameters)))
     low, high = min(shapes, key=lambda s: s.active), max(shapes, key=lambda s: s.active)
     if high.active > (1 + TOLERANCE) * low.active:
         counts_text = ", ".join(f"{s.family} {s.active:,} ({s.layers} layers)" for s in shapes)
@@ -131,18 +124,14 @@ def load_vocabulary(name: str) -> Tokenizer:
 def _check(family: str, settings: object, place: str) -> None:
     """Raise InputError for an unknown family, or for settings that are no table or that the experiment chooses."""
     known = (*_RECURRENT, *_TRANSFORMERS)
-    if not isinstance(settings, dict):
-        raise InputError(f"{place}: families.{family} must be a table, got {settings!r}")
-    if family not in known:
-        near = difflib.get_close_matches(family, known, 1)
-        advice = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"{place}: unknown family {family!r}; {advice}The families are {', '.join(known)}")
+    if family not in known or not isinstance(settings, dict):
+        raise InputError(f"{place}: expected tables of {', '.join(known)}, got families.{family} = {settings!r}")
     if taken := [name for name in _CHOSEN if name in settings]:
         raise InputError(f"{place}: families.{family} has {taken[0]!r}, which the experiment chooses for all families; remove it")
 
 
 def _shape(
-    family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, layers: int, tokens: int, place: str
+    family: str, settings: Mapping[str, Any], vocab_size: int, hidden_size: int, tokens: int, place: str, layers: int
 ) -> Shape:
     backbone: Backbone
     where, sizes = f"{place}: families.{family}", {"vocab_size": vocab_size, "hidden_size": hidden_size}

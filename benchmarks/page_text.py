@@ -17,7 +17,7 @@ Values = dict[str, Any]
 def page_text(result: Values) -> str:
     """Return docs/performance.md from what `page.py` measured."""
     parts = [_head(result), _bars(result), _speed(result), _long(result), _parts(result), _segments(result), _CHUNKS]
-    parts += [_training(result), _remembered(result), _search(result), _padding(result), _checks(result)]
+    parts += [_training(result), _remembered(result), _search(result), _padding(result), checks(result)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -112,26 +112,18 @@ def _speed(result: Values) -> str:
 def speed_table(result: Values) -> str:
     """Return the table of all points, and the systems that were not compared."""
     points = result["points"]
-    ours = {_place(p): p for p in points if p["system"] == "runnel"}
+    ours = {(p["model"], p["dtype"], p["batch"], p["tokens"]): p for p in points if p["system"] == "runnel"}
     rows = []
     for point in points:
-        own = _own(ours, point)
+        model, dtype, *cell = (point[key] for key in ("model", "dtype", "batch", "tokens"))
+        own = ours.get((model, dtype, *cell)) or ours.get((model, "bf16", *cell))  # in the same dtype, else in bf16
         times = "–"
         if own is not None and own is not point and own["tokens_per_s"] and point["tokens_per_s"]:
             times = f"{own['tokens_per_s']['median'] / point['tokens_per_s']['median']:.2f}"
-        rows.append(
-            [
-                point["model"],
-                point["title"],
-                point["dtype"],
-                f"{point['batch']} x {point['tokens']:,}",
-                figure(point, "tokens_per_s", extremes=True),
-                times,
-                figure(point, "of_roofline", 2) if point["system"] == "runnel" else "–",
-                "–" if point["ms_per_document"] is None else f"{point['ms_per_document']:,.1f}",
-                mebibytes(point),
-            ]
-        )
+        name = [point["model"], point["title"], point["dtype"], texts(point)]
+        roofline = figure(point, "of_roofline", 2) if point["system"] == "runnel" else "–"
+        each = "–" if point["ms_per_document"] is None else f"{point['ms_per_document']:,.1f}"
+        rows.append([*name, figure(point, "tokens_per_s", extremes=True), times, roofline, each, mebibytes(point)])
     head = [
         "model",
         "system",
@@ -150,15 +142,6 @@ def skipped(result: Values) -> str:
     """Return the list of systems that could not be compared."""
     skipped = "".join(f"\n- {s['system']}, {s['model']}: {s['reason']}" for s in result["skipped"])
     return f"Not compared:\n{skipped}" if skipped else ""
-
-
-def _place(point: Values) -> tuple[Any, ...]:
-    return point["model"], point["dtype"], point["batch"], point["tokens"]
-
-
-def _own(ours: dict[tuple[Any, ...], Values], point: Values) -> Values | None:
-    """Return our cell to compare with another system's: in the same dtype, else in bf16."""
-    return ours.get(_place(point)) or ours.get((point["model"], "bf16", point["batch"], point["tokens"]))
 
 
 def _long(result: Values) -> str:
@@ -332,17 +315,6 @@ def _padding_table(rows: Sequence[Values]) -> str:
 
 def checks(result: Values) -> str:
     """Return the table of comparisons with fp64."""
-    rows = []
-    for check in result["checks"]:
-        cosine = "–" if check["cosine"] is None else f"{check['cosine']:.6f}"
-        difference = "–" if check["difference"] is None else f"{check['difference']:.1e}"
-        verdict = "agrees" if check["passed"] else check["note"]
-        rows.append([check["model"], check["system"], check["dtype"], cosine, difference, verdict])
-    head = ["model", "system", "dtype", "least cosine", "largest difference over RMS", ""]
-    return "## Checks\n\nHidden vectors against a plain run in fp64, two texts of 130 and 70 tokens.\n\n" + table(head, rows)
-
-
-def _checks(result: Values) -> str:
     cosine: Callable[[Values], str] = lambda check: "–" if check["cosine"] is None else f"{check['cosine']:.6f}"  # noqa: E731
     cells = pivot(
         ["model", "system"],

@@ -2,107 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from runnel.errors import MissingDependency
 
 _SIZE, _DPI = (14, 5), 110
+Rows = Sequence[dict[str, Any]]
+Label = Callable[[dict[str, Any]], str]
 
 
-def plot_speed(points: Sequence[dict[str, Any]], file: Path) -> None:
+def plot_speed(points: Rows, file: Path) -> None:
     """Plot tokens/s and peak memory, where measured, over the length of a text; a line for each system, dtype and batch."""
-    figure, (left, right) = _open(2)
-    lines = _lines(points, "model", "title", "dtype", "batch")
-    longer = {key: cells for key, cells in lines.items() if len(cells) > 1}
-    for key, cells in (longer or lines).items():
-        label = f"{key[0]}: {key[1]} {key[2]}" + (f", {key[3]} texts" if key[3] > 1 else "")
-        _band(left, cells, "tokens", "tokens_per_s", label, "median")
-        _peaks(right, cells, "tokens", label)
-    _close(figure, file, (left, "tokens per second", "tokens of a text"), (right, "peak memory, MiB", "tokens of a text"))
+
+    def label(one: dict[str, Any]) -> str:
+        several = f", {one['batch']} texts" if one["batch"] > 1 else ""
+        return f"{one['model']}: {one['title']} {one['dtype']}{several}"
+
+    lines = _lines(points, "tokens", "tokens_per_s", label)
+    longer = {name: cells for name, cells in lines.items() if len(cells) > 1}
+    _plot(longer or lines, "tokens", "tokens_per_s", "median", file, "tokens per second", "peak memory, MiB", "tokens of a text")
 
 
-def plot_reading(rows: Sequence[dict[str, Any]], file: Path) -> None:
+def plot_reading(rows: Rows, file: Path) -> None:
     """Plot the time for all documents and peak memory over what texts are cut to; a line for each system, its best batches."""
-    figure, (left, right) = _open(2)
-    for label, cells in _series([row for row in rows if row["best"]], "longest", "seconds"):
-        _band(left, cells, "longest", "seconds", label, "median")
-        _peaks(right, cells, "longest", label)
+    lines = _lines([row for row in rows if row["best"]], "longest", "seconds", _system)
     note = "tokens that texts are cut to"
-    _close(figure, file, (left, "seconds for all texts", note), (right, "peak memory, MiB", note))
+    _plot(lines, "longest", "seconds", "median", file, "seconds for all texts", "peak memory, MiB", note)
 
 
-def plot_training(rows: Sequence[dict[str, Any]], file: Path) -> None:
+def plot_training(rows: Rows, file: Path) -> None:
     """Plot training tokens/s and peak memory over the batch; a line for each system, with adapters or all weights."""
-    figure, (left, right) = _open(2)
-    for label, cells in _series(rows, "batch", "tokens_per_s"):
-        _band(left, cells, "batch", "tokens_per_s", label, "median")
-        _peaks(right, cells, "batch", label)
-    _close(figure, file, (left, "tokens per second", "texts of a batch"), (right, "peak memory, MiB", "texts of a batch"))
+    lines = _lines(rows, "batch", "tokens_per_s", _system)
+    _plot(lines, "batch", "tokens_per_s", "median", file, "tokens per second", "peak memory, MiB", "texts of a batch")
 
 
-def _series(rows: Sequence[dict[str, Any]], x: str, y: str) -> Iterable[tuple[str, list[dict[str, Any]]]]:
-    """Return the rows with a figure, by system and in order of `x`, with a label."""
+def _system(row: dict[str, Any]) -> str:
+    adapters = f", LoRA {row['lora']}" if row.get("lora") else ""
+    return f"{row['model']}: {row['system']}{adapters} {row.get('dtype', '')}".strip()
+
+
+def plot_segments(points: Rows, file: Path) -> None:
+    """Plot tokens/s and peak memory over V, horizontal inference last; a line for each model, batch and length."""
+    placed = [one | {"V": one["segment"] or one["batch"] * one["tokens"]} for one in points]
+    lines = _lines(placed, "V", "tokens_per_s", lambda one: f"{one['model']}: {one['batch']} x {one['tokens']:,} tokens")
+    note = "V, tokens of a step (last: all, horizontal)"
+    _plot(lines, "V", "tokens_per_s", "mean", file, "tokens per second", "peak memory, MiB", note)
+
+
+def plot_chunks(points: Rows, file: Path) -> None:
+    """Plot tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
+    lines = _lines(points, "chunk", "tokens_per_s", lambda one: f"{one['operator']}: {one['batch']} x {one['tokens']:,} tokens")
+    rate, memory = "tokens per second of one layer", "memory of a run, MiB"
+    _plot(lines, "chunk", "tokens_per_s", "mean", file, rate, memory, "Q, tokens of a chunk")
+
+
+def _lines(rows: Rows, x: str, y: str, label: Label) -> dict[str, list[dict[str, Any]]]:
+    """Group the rows that have a figure by their label, in order of `x`."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda row: row[x]):
         if row[y]:
-            adapters = f", LoRA {row['lora']}" if row.get("lora") else ""
-            found.setdefault(f"{row['model']}: {row['system']}{adapters} {row.get('dtype', '')}".strip(), []).append(row)
-    return found.items()
-
-
-def plot_segments(points: Sequence[dict[str, Any]], file: Path) -> None:
-    """Plot tokens/s and peak memory over V, horizontal inference last; a line for each model, batch and length."""
-    figure, (left, right) = _open(2)
-    for (model, batch, tokens), cells in _lines(points, "model", "batch", "tokens").items():
-        label = f"{model}: {batch} x {tokens:,} tokens"
-        placed = [c | {"V": c["segment"] or c["batch"] * c["tokens"]} for c in cells]
-        rates = [c for c in placed if c["tokens_per_s"]]
-        _band(left, rates, "V", "tokens_per_s", label)
-        _peaks(right, placed, "V", label)
-    note = "V, tokens of a step (last: all, horizontal)"
-    _close(figure, file, (left, "tokens per second", note), (right, "peak memory, MiB", note))
-
-
-def plot_chunks(points: Sequence[dict[str, Any]], file: Path) -> None:
-    """Plot tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
-    figure, (left, right) = _open(2)
-    lines: dict[str, list[dict[str, Any]]] = {}
-    for point in sorted(points, key=lambda p: p["chunk"]):
-        if point["tokens_per_s"]:
-            lines.setdefault(f"{point['operator']}: {point['batch']} x {point['tokens']:,} tokens", []).append(point)
-    for label, cells in lines.items():
-        _band(left, cells, "chunk", "tokens_per_s", label)
-        _peaks(right, cells, "chunk", label)
-    note = "Q, tokens of a chunk"
-    _close(figure, file, (left, "tokens per second of one layer", note), (right, "memory of a run, MiB", note))
-
-
-def _peaks(axis: Any, cells: Iterable[dict[str, Any]], key: str, label: str) -> None:
-    """Plot peak memory over `key`, where measured."""
-    peaks = [(c[key], c["peak_bytes"] / 2**20) for c in cells if c["peak_bytes"]]
-    if peaks:
-        axis.plot(*zip(*peaks, strict=True), marker="o", label=label)
-
-
-def _lines(points: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
-    """Group points with a figure by the values of `keys`, in order of length."""
-    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
-    for point in sorted(points, key=lambda p: (p["tokens"], p["segment"] or 1 << 40)):
-        if point["tokens_per_s"]:
-            found.setdefault(tuple(point[key] for key in keys), []).append(point)
+            found.setdefault(label(row), []).append(row)
     return found
 
 
-def _band(axis: Any, cells: Sequence[dict[str, Any]], x: str, y: str, label: str, middle: str = "mean") -> None:
-    """Plot medians (or means) as a line, smallest to largest as a band."""
-    places = [c[x] for c in cells]
-    (line,) = axis.plot(places, [c[y][middle] for c in cells], marker="o", label=label)
-    axis.fill_between(places, [c[y]["min"] for c in cells], [c[y]["max"] for c in cells], alpha=0.2, color=line.get_color())
-
-
-def _open(columns: int) -> Any:
+def _plot(
+    lines: dict[str, list[dict[str, Any]]], x: str, y: str, middle: str, file: Path, left: str, right: str, note: str
+) -> None:
+    """Plot `y` of each line (medians or means, and a band from the smallest to the largest) and peak memory over `x`."""
     try:
         import matplotlib
     except ImportError as error:
@@ -110,21 +78,23 @@ def _open(columns: int) -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    return pyplot.subplots(1, columns, figsize=_SIZE)
-
-
-def _close(figure: Any, file: Path, *axes: tuple[Any, str, str]) -> None:
-    from matplotlib import pyplot
-
-    for axis, title, label in axes:
-        axis.set(xscale="log", yscale="log", title=title, xlabel=label)
+    figure, axes = pyplot.subplots(1, 2, figsize=_SIZE)
+    for label, cells in lines.items():
+        places = [c[x] for c in cells]
+        (line,) = axes[0].plot(places, [c[y][middle] for c in cells], marker="o", label=label)
+        low, high = ([c[y][end] for c in cells] for end in ("min", "max"))
+        axes[0].fill_between(places, low, high, alpha=0.2, color=line.get_color())
+        peaks = [(c[x], c["peak_bytes"] / 2**20) for c in cells if c["peak_bytes"]]
+        if peaks:
+            axes[1].plot(*zip(*peaks, strict=True), marker="o", label=label)
+    for axis, title in zip(axes, (left, right), strict=True):
+        axis.set(xscale="log", yscale="log", title=title, xlabel=note)
         if axis.lines:
             axis.legend(fontsize=6, loc="upper left", bbox_to_anchor=(1.01, 1))
-        ticks = sorted({int(x) for line in axis.lines for x in line.get_xdata()})
-        axis.set_xticks(ticks, [f"{x:,}" for x in ticks], fontsize=6, rotation=45)
+        ticks = sorted({int(place) for line in axis.lines for place in line.get_xdata()})
+        axis.set_xticks(ticks, [f"{place:,}" for place in ticks], fontsize=6, rotation=45)
         axis.set_xticks([], minor=True)
-        if "memory" in title:
-            axis.set(yscale="linear", ylim=(0, None))
+    axes[1].set(yscale="linear", ylim=(0, None))
     figure.tight_layout()
     file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=_DPI, metadata={"Software": None})

@@ -8,9 +8,9 @@ import re
 import subprocess
 import sys
 import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 _ROOT = Path(__file__).parent.parent  # holds this package
@@ -39,7 +39,7 @@ class Spec:
     lora: int | None = None
 
 
-class Worker:
+class Worker(AbstractContextManager["Worker"]):
     """A process with one system, for use as a context. `first` is its first answer: facts about the system.
 
     Answers hold what was asked for, or one of the keys "missing" (a package, or a feature of the processor), "refused" (an input
@@ -67,13 +67,7 @@ class Worker:
             pass
         return self._read()
 
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         self._process.kill()
         self._process.communicate()
         self._stderr.close()

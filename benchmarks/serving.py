@@ -130,7 +130,7 @@ async def run_phase(url: str, short: Sequence[Case], long: Sequence[Case], load:
 
         async def watch() -> None:
             while True:
-                phase.memory.append(await memory(client))
+                phase.memory.append(int(await metric(client, "process_resident_memory_bytes")))
                 await asyncio.sleep(0.5)
 
         watching = asyncio.create_task(watch())
@@ -156,7 +156,7 @@ async def vanish(url: str, long: Sequence[Case], load: Load) -> float:
     await asyncio.gather(*(leave(long[number % len(long)]) for number in range(load.vanishing)))
     start = time.perf_counter()
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
-        while any([await metric(client, name) for name in ("requests_running", "requests_waiting", "queue_tokens")]):
+        while any([await metric(client, f"runnel_{one}") for one in ("requests_running", "requests_waiting", "queue_tokens")]):
             assert time.perf_counter() - start < 60, "the work of clients that left is still running"
             await asyncio.sleep(0.02)
     return time.perf_counter() - start
@@ -165,13 +165,7 @@ async def vanish(url: str, long: Sequence[Case], load: Load) -> float:
 async def metric(client: httpx.AsyncClient, name: str) -> float:
     """Return one of the server's metrics without labels."""
     text = (await client.get("/metrics")).text
-    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"runnel_{name} ")))
-
-
-async def memory(client: httpx.AsyncClient) -> int:
-    """Return the bytes of the server's process in memory."""
-    text = (await client.get("/metrics")).text
-    return int(float(next(line.split()[1] for line in text.splitlines() if line.startswith("process_resident_memory_bytes "))))
+    return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
 
 @contextmanager

@@ -59,11 +59,6 @@ class Report:
     checks: list[Check] = field(default_factory=list)
     skipped: list[dict[str, str]] = field(default_factory=list)
 
-    @property
-    def wrong(self) -> bool:
-        """Whether a check failed."""
-        return any(not check.passed for check in self.checks)
-
     def to_dict(self) -> dict[str, Any]:
         return {
             "points": [point.to_dict() for point in self.points],

@@ -107,19 +107,17 @@ def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
     A model with a rerank head is used through `Reranker`; of other models the hidden vector at the end of each pair is taken.
 
     Returns:
-        "seconds": way -> one number for each round; "agreement": way -> correlation with whole pairs; "remember_s".
+        "seconds": way -> one number for each round; "agreement": way -> correlation with whole pairs.
     """
     assert isinstance(system, Subject)
     if not system.backbone.recurrent:
         raise InputError(f"a {system.backbone.title} has no state, so nothing is remembered")
     documents, tokens, rounds = request["documents"], request["tokens"], request["rounds"]
-    reranker = None
-    if system.name not in SHAPES:
-        try:
-            reranker = Reranker.load(system.name, system.dtype, system.device)
-        except CheckpointError:  # it has no such head
-            reranker = None
-    ways, remember_s = _with_head(reranker, documents, tokens) if reranker else _with_states(system, documents, tokens)
+    try:
+        reranker = None if system.name in SHAPES else Reranker.load(system.name, system.dtype, system.device)
+    except CheckpointError:  # it has no such head
+        reranker = None
+    ways = _with_head(reranker, documents, tokens) if reranker else _with_states(system, documents, tokens)
     whole = ways["whole pairs"]().ravel()
     agreement = {name: float(np.corrcoef(whole, way().ravel())[0, 1]) for name, way in ways.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -128,29 +126,24 @@ def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
             start = time.perf_counter()
             way()
             seconds[name].append(time.perf_counter() - start)
-    return {"seconds": seconds, "agreement": agreement, "remember_s": remember_s, "head": reranker is not None}
+    return {"seconds": seconds, "agreement": agreement}
 
 
-def _with_head(reranker: Reranker, documents: int, tokens: int) -> tuple[dict[str, Callable[[], np.ndarray]], float]:
+def _with_head(reranker: Reranker, documents: int, tokens: int) -> dict[str, Callable[[], np.ndarray]]:
     texts = real_documents(reranker, documents, tokens)
-    start = time.perf_counter()
-    memories = {"fp32 states": reranker.remember(texts, dtype="fp32")}
-    remember_s = time.perf_counter() - start
-    memories |= {f"{precision} states": reranker.remember(texts, dtype=precision) for precision in ("bf16", "int8")}
+    memories = {f"{precision} states": reranker.remember(texts, dtype=precision) for precision in ("fp32", "bf16", "int8")}
     ways: dict[str, Callable[[], np.ndarray]] = {"whole pairs": lambda: reranker.score(_QUERY, texts)}
     for name, memory in memories.items():
         ways[name] = lambda memory=memory: reranker.score(_QUERY, memory)  # type: ignore[misc]
-    return ways, remember_s
+    return ways
 
 
-def _with_states(system: Subject, documents: int, tokens: int) -> tuple[dict[str, Callable[[], np.ndarray]], float]:
+def _with_states(system: Subject, documents: int, tokens: int) -> dict[str, Callable[[], np.ndarray]]:
     generator = np.random.default_rng(4)
     texts = generator.integers(0, IDS, (documents, tokens))
     query = generator.integers(0, IDS, _QUERY_TOKENS)
     engine = Engine(system.backbone)
-    start = time.perf_counter()
     states = [result.state for result in engine.map(Request(text, keep_state=True) for text in texts)]
-    remember_s = time.perf_counter() - start
 
     def read(requests: Sequence[Request]) -> np.ndarray:
         return torch.cat([result.hidden for result in engine.run(requests)]).float().numpy()
@@ -158,7 +151,7 @@ def _with_states(system: Subject, documents: int, tokens: int) -> tuple[dict[str
     return {
         "whole pairs": lambda: read([Request(np.concatenate([text, query])) for text in texts]),
         "fp32 states": lambda: read([Request(query, state=state) for state in states]),
-    }, remember_s
+    }
 
 
 def real_documents(reranker: Reranker, documents: int, tokens: int) -> list[str]:

@@ -16,11 +16,10 @@ from torch import Tensor
 
 from benchmarks.shapes import DTYPES, describe_subject, load_subject
 from runnel.backbones.base import Backbone
-from runnel.backbones.int8 import Int8Linear, check_int8
+from runnel.backbones.int8 import Int8Linear
 from runnel.engine import Engine, Request
-from runnel.errors import BackendUnavailable, InputError, NumericalError
+from runnel.errors import BackendUnavailable, NumericalError
 from runnel.hardware import available_memory
-from runnel.planning import fit
 
 IDS = 100  # random token ids are below 100; every vocabulary has that many
 LINEAR_TILE = 1024  # tokens of one product if texts are not cut
@@ -181,38 +180,9 @@ def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
 
 
 def check_device(device: str) -> None:
-    """Raise BackendUnavailable for a missing GPU, InputError for names other than cpu and cuda."""
-    if device not in ("cpu", "cuda"):
-        raise InputError(f'device must be "cpu" or "cuda", got {device!r}')
+    """Raise BackendUnavailable for a missing GPU."""
     if device == "cuda" and not torch.cuda.is_available():
         raise BackendUnavailable("a GPU was requested but torch sees none; use --device cpu, or install a CUDA build of torch")
-
-
-def check_subject(model: str, dtypes: Sequence[str], device: str, segment: int | None) -> None:
-    """Check a measurement's settings without loading the model.
-
-    Raises:
-        InputError: the model is unknown or has no 8-bit kernels, or memory is too small for the weights and one segment.
-        BackendUnavailable: the processor has no 8-bit products.
-    """
-    backbone = describe_subject(model)
-    if "int8" in dtypes:
-        check_int8(backbone.title, backbone.int8_layers, torch.device(device), model)
-    free = available_memory() if device == "cpu" else torch.cuda.mem_get_info()[0]
-    size = max(DTYPES[roofline_dtype(name)].itemsize for name in dtypes)  # with 8 bits the embedding has 16
-    weights = size * sum(parameter.numel() for parameter in backbone.parameters())
-    if weights >= free:
-        raise InputError(
-            f"{model} needs {weights / 2**30:.1f} GiB for its weights, {free / 2**30:.1f} GiB are free; use a smaller model"
-        )
-    if segment is not None:
-        room, needed = free - weights, 4 * backbone.state_bytes + segment * backbone.step_bytes_per_token
-        if needed > room:
-            fits = fit(backbone, room).segment
-            raise InputError(
-                f"one segment of {segment:,} tokens of {model} needs {needed / 2**20:,.0f} MiB, {room / 2**20:,.0f} MiB "
-                f"are free besides its weights; use segments of {fits:,} tokens or fewer"
-            )
 
 
 def roofline_dtype(dtype: str) -> str:

@@ -57,9 +57,13 @@ class TransformersLibrary:
             self.model(ids.to(self.device), use_cache=False)
 
     def hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        with torch.inference_mode():
-            parts = [self.model(text[None].to(self.device), use_cache=False).last_hidden_state[0] for text in texts]
-        return torch.cat(parts).float().cpu()
+        return _hidden(self.model, texts, self.device, use_cache=False)
+
+
+def _hidden(model: Any, texts: Sequence[Tensor], device: str, **options: Any) -> Tensor:
+    with torch.inference_mode():
+        parts = [model(text[None].to(device), **options).last_hidden_state[0] for text in texts]
+    return torch.cat(parts).float().cpu()
 
 
 def counterpart(hf: Any, ours: Backbone) -> nn.Module:
@@ -106,16 +110,11 @@ class EqualBert:
             self.model((ids % self.vocab_size).to(self.device))
 
     def hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        with torch.inference_mode():
-            parts = [self.model((text % self.vocab_size)[None].to(self.device)).last_hidden_state[0] for text in texts]
-        return torch.cat(parts).float().cpu()
+        return _hidden(self.model, [text % self.vocab_size for text in texts], self.device)
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
         """Return the same by `plain`."""
-        model = self.plain()
-        with torch.inference_mode():
-            parts = [model((text % self.vocab_size)[None].to(self.device)).last_hidden_state[0] for text in texts]
-        return torch.cat(parts).float().cpu()
+        return _hidden(self.plain(), [text % self.vocab_size for text in texts], self.device)
 
     def plain(self) -> Any:
         """Return the same weights in fp64, with attention written out."""

@@ -51,7 +51,6 @@ class Job:
         if isinstance(self.system, Subject) and self.linear is not None:
             backbone = self.system.backbone
             facts |= {"flops_per_token": backbone.flops_per_token, "linear_flops_per_token": self.linear.flops_per_token}
-            facts |= {"state_bytes": backbone.state_bytes, "kernels": type(backbone.fast).__name__ if backbone.fast else None}
         return facts
 
     def hidden(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The tables of docs/scale.md, from rates in docs/performance.json and bytes in docs/scale.json.
 
-python tools/scale_arithmetic.py            # prints them
-python tools/scale_arithmetic.py --write    # puts them into the page, between its marks
+python -m tools.scale_arithmetic            # prints them
+python -m tools.scale_arithmetic --write    # puts them into the page, between its marks
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from benchmarks.page_text import table
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGE = DOCS / "scale.md"
@@ -68,11 +70,6 @@ def size(count: float) -> str:
 def number(value: float) -> str:
     """Two digits, or all of them from ten on."""
     return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """Markdown."""
-    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])
 
 
 def plan() -> str:

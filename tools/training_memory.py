@@ -1,6 +1,6 @@
 """Measure the memory of one training step with and without `recompute`, for docs/training.md.
 
-    python tools/training_memory.py
+    python -m tools.training_memory
 
 Each cell is measured in a process of its own on the CPU: forward and backward of one embedder step over random token ids in
 fp32; peak memory less what the process held before (weights and their gradients).
@@ -58,7 +58,9 @@ def main() -> None:
     for name in MODELS:
         cells = []
         for kind in LONGS if name != "bert-base" else ("", "recompute"):
-            done = subprocess.run([sys.executable, __file__, name, kind], capture_output=True, text=True, check=True, env=exact)
+            done = subprocess.run(
+                [sys.executable, "-m", "tools.training_memory", name, kind], capture_output=True, text=True, check=True, env=exact
+            )
             cells.append(done.stdout.strip())
         print(f"| {name} | {' | '.join(cells)} |", flush=True)
 

@@ -1,5 +1,3 @@
-"""Fixtures shared with other folders."""
+from helpers.bench_workers import fake_workers
 
-from helpers.bench_workers import fake_workers, real_jobs, tiny_shapes
-
-__all__ = ["fake_workers", "real_jobs", "tiny_shapes"]
+__all__ = ["fake_workers"]

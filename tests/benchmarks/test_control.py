@@ -2,8 +2,6 @@
 
 import json
 import os
-import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +17,6 @@ from benchmarks.control_page import page_text, plot
 from runnel.errors import InputError
 
 pytestmark = pytest.mark.slow
-
 
 SHIPPED = Path(control.__file__).with_name("control.toml")
 FILE = """
@@ -116,6 +113,10 @@ def test_what_is_finished_is_not_run_again(finished):
     (place / "experiment.toml").write_text(FILE.replace("seeds = [0, 1]", "seeds = [1]"))
     fewer, said = run(place)
     assert said == [] and figures(fewer) == figures(first)[2:]
+    (place / "experiment.toml").write_text(FILE.replace("1e-2", "1e-3"))
+    (place / "data" / "pairs.csv").write_text("query,positive\na,b\n")
+    with pytest.raises(InputError, match=r"mamba2-0 has a part with other settings or data \(recipe, data\)"):
+        run(place)
 
 
 def test_a_killed_experiment_resumes(finished, tmp_path):
@@ -137,32 +138,8 @@ def test_a_killed_experiment_resumes(finished, tmp_path):
     assert figures(resumed) == figures(finished[1])[:1] and resumed["parts"][0]["peak_bytes"] is None
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "named"),
-    [("experiment.toml", FILE.replace("1e-2", "1e-3"), r"\(recipe\)"), ("data/pairs.csv", "query,positive\na,b\n", r"\(data\)")],
-)
-def test_other_settings_are_not_mixed(finished, tmp_path, file, text, named):
-    place = shutil.copytree(finished[0], tmp_path / "place")
-    (place / "experiment.toml").write_text(FILE)
-    (place / "to" / "mamba2-0" / "part.json").unlink()
-    (place / file).write_text(text)
-    with pytest.raises(InputError, match=rf"mamba2-0 has a part with other settings or data {named}; use another folder"):
-        run(place)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("[families.llama]", "[families.lama]", "unknown family 'lama'; did you mean 'llama'"),
-        ("parameters = 22_000", "parameters = 3_000", "nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"),
-        ("intermediate_size = 72", "num_hidden_layers = 2", "families.llama has 'num_hidden_layers'"),
-        ("state_size = 8", "state = 8", r"families.mamba2 .*unknown: \['state'\]"),
-        ("seeds = [0, 1]", "seeds = [1, 1]", r"expected seeds that differ and tasks.*got \[1, 1\]"),
-        ("batch = 4", "batch = 4\nseed = 3", "recipe.train.seed is 3, but the experiment sets it"),
-    ],
-)
-def test_an_experiment_that_cannot_be_run(tmp_path, old, new, message):
+def test_families_of_unequal_size_are_refused(tmp_path):
     path = tmp_path / "experiment.toml"
-    path.write_text(FILE.replace(old, new))
-    with pytest.raises(InputError, match=rf"(?s){re.escape(str(path))}.*{message}"):
+    path.write_text(FILE.replace("parameters = 22_000", "parameters = 3_000"))
+    with pytest.raises(InputError, match=r"nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"):
         read_experiment(path)

@@ -1,7 +1,6 @@
 """Reading documents: batches, the work counted, the best batch, and what is kept of an interrupted command."""
 
 import json
-import re
 
 import pytest
 
@@ -10,6 +9,8 @@ from benchmarks.padding import ssd_flops
 from benchmarks.reading import measure, read_documents, work
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Settings
+from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.mamba2.model import Mamba2Config
 
 COUNTS = ["linear layers, recurrence, attention", "2 x parameters, attention", "2 x parameters, SSD in chunks of 256"]
 
@@ -26,9 +27,6 @@ def test_table_2_of_the_scanner_paper(model, tflop, billions):
 
 def test_the_work_of_chunks_of_ssd_and_of_padding():
     """Each term of Dao and Gu's block form, for 1 layer of 4 heads of 16, states of 16, 2 groups, one chunk of 10 tokens."""
-    from runnel.backbones.checkpoint.load import meta_backbone
-    from runnel.backbones.mamba2.model import Mamba2Config
-
     backbone = meta_backbone("mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2))
     q, heads, states = 10, 4, 4 * 16 * 16
     products = q * q * 2 * 16 + q * q * heads * 16 + 2 * q * states
@@ -43,71 +41,38 @@ def test_the_work_of_chunks_of_ssd_and_of_padding():
     assert found["tokens"] == 75 and COUNTS[2] not in found["flops"]
 
 
-def timed(fake_workers, per_batch=1.0):
-    """Reading takes a millisecond a token and `per_batch` seconds a batch."""
-
-    def seconds(request):
-        tokens = sum(map(sum, request["batches"]))
-        return {"seconds": tokens / 1000 + per_batch * len(request["batches"]), "peak_bytes": 1 << 20}
-
-    fake_workers.answers = {"runnel": {"read": seconds}}
+def seconds(request):
+    """Reading takes a millisecond a token and a second a batch."""
+    tokens = sum(map(sum, request["batches"]))
+    return {"seconds": tokens / 1000 + len(request["batches"]), "peak_bytes": 1 << 20}
 
 
 def test_the_fastest_batch_is_best(fake_workers):
-    timed(fake_workers)
+    fake_workers.answers = {"runnel": {"read": seconds}}
     rows = measure(Settings(("tiny",), ()), "tiny", ((100,), (50,), (200,)), 80, [1, 2, 4], lambda said: None)["reading"]
     assert [(row["batch"], row["best"]) for row in rows] == [(1, False), (2, False), (4, True)]
     assert [row["seconds"]["median"] for row in rows] == pytest.approx([3.21, 2.21, 1.21])
     assert {(row["documents"], row["texts"], row["tokens"], row["longest"], row["cut"]) for row in rows} == {(3, 3, 210, 80, 80)}
 
 
-def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, monkeypatch, capsys):
-    timed(fake_workers)
+def test_an_interrupted_command_measures_only_the_rest(fake_workers, tmp_path, capsys):
     command = ["read", "tiny", "--documents", "4x100", "--cut", "64", "32", "--to", str(tmp_path)]
-    answer = fake_workers.answers["runnel"]["read"]
 
     def interrupted(request):
         if request["batches"][0][0] == 32:
             raise KeyboardInterrupt
-        return answer(request)
+        return seconds(request)
 
-    fake_workers.answers["runnel"]["read"] = interrupted
+    fake_workers.answers = {"runnel": {"read": interrupted}}
     with pytest.raises(KeyboardInterrupt):
         main(command)
     assert list(json.loads((tmp_path / "reading.json").read_text())["parts"]) == ["tiny, 64"]
-    fake_workers.answers["runnel"]["read"] = answer
+    fake_workers.answers = {"runnel": {"read": seconds}}
     fake_workers.asked.clear()
     assert main(command) == 0
     assert {request["batches"][0][0] for _, op, request in fake_workers.asked if op == "read"} == {32}
     text = (tmp_path / "reading.md").read_text()
     assert "| tiny | runnel | bf16 | 64 | 8 | 1.26 (1.26–1.26) | 1,256.0 | 0.80 | 204 | 1 |" in text
     assert (tmp_path / "reading.png").stat().st_size > 1000 and text.count("2 x parameters, attention") == 2
-    assert main([*command, "--rounds", "1"]) == 1
-    assert "reading.json was measured with rounds 3, now 1; give another folder" in capsys.readouterr().err
-    other = [*command[:3], "4x99", *command[4:]]
-    assert main(other) == 1 and re.search(r"with documents \w{16}, now \w{16}; give", capsys.readouterr().err)
-
-
-def test_tiny_models_for_real(real_jobs, tmp_path, capsys):
-    command = "read tiny tiny-bert --documents 5x20 --cut 16 --texts 1 4 --rounds 1 --dtypes fp32 --to".split()
-    assert main([*command, str(tmp_path)]) == 0
-    rows = [row for part in json.loads((tmp_path / "reading.json").read_text())["parts"].values() for row in part["reading"]]
-    assert [(row["model"], row["batch"], row["outcome"], row["tokens"]) for row in rows] == [
-        ("tiny", 1, "ok", 80), ("tiny", 4, "ok", 80), ("tiny-bert", 1, "ok", 80), ("tiny-bert", 4, "ok", 80),
-    ]  # fmt: skip
-    assert all(row["seconds"]["min"] > 0 for row in rows)
-
-
-def test_training_with_adapters_and_without(real_jobs, tmp_path, capsys):
-    command = ["train", "tiny", "--texts", "1", "2", "--tokens", "16", "--lora", "0", "4", "--rounds", "1", "--to", str(tmp_path)]
-    assert main(command) == 0
-    parts = json.loads((tmp_path / "training.json").read_text())["parts"]
-    assert {key: [(row["batch"], row["outcome"], row["lora"]) for row in part["training"]] for key, part in parts.items()} == {
-        "tiny, runnel, all weights": [(1, "ok", None), (2, "ok", None)],
-        "tiny, runnel, 4": [(1, "ok", 4), (2, "ok", 4)],
-    }
-    assert "| tiny | runnel, LoRA of rank 4 |" in (tmp_path / "training.md").read_text()
-    trained = [job.trainer._optimizer.param_groups[0]["params"] for job in real_jobs.jobs if job.trainer is not None]
-    assert len(trained[-1]) < len(trained[0]) * 2 and {4} <= {min(p.shape) for p in trained[-1]}
-    real_jobs.jobs.clear()
-    assert main(command) == 0 and not real_jobs.jobs
+    for other, named in (([*command, "--rounds", "1"], "rounds 3, now 1"), ([*command[:3], "4x99", *command[4:]], "documents ")):
+        assert main(other) == 1 and f"reading.json was measured with {named}" in capsys.readouterr().err

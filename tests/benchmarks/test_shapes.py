@@ -3,9 +3,9 @@
 import pytest
 import torch
 from helpers.tiny import tiny_model
+from helpers.tiny_training import BACKBONES
 
-from benchmarks import shapes
-from benchmarks.shapes import SHAPES, TransformerConfig, check_name, describe_subject, load_subject, random_backbone
+from benchmarks.shapes import SHAPES, TransformerConfig, describe_subject, load_subject, random_backbone
 from runnel.errors import BackendUnavailable, InputError
 
 
@@ -13,9 +13,7 @@ from runnel.errors import BackendUnavailable, InputError
     ("name", "parameters"),
     [  # as published, without an LM head
         ("mamba-130m", 129_135_360),
-        ("mamba2-130m", 128_989_632),
         ("llama-3.1-70b", 70_553_706_496 - 128256 * 8192),
-        ("qwen2-1.5b", 1_543_714_304),
         ("pythia-160m", 162_322_944 - 50304 * 768),
         ("opt-350m", 331_196_416),
         ("bert-base", 109_482_240 - 768 * 769),  # and without the pooler
@@ -31,9 +29,8 @@ def test_published_sizes(name, parameters):
     assert next(found.parameters()).device.type == "meta"
 
 
-@pytest.mark.parametrize("name", SHAPES)
-def test_every_shape_can_be_built(name):
-    assert describe_subject(name).flops_per_token > 0
+def test_every_shape_can_be_built():
+    assert all(describe_subject(name).flops_per_token > 0 for name in SHAPES)
 
 
 def test_a_transformer_keeps_its_positions_in_fp32_and_agrees_with_fp64():
@@ -55,16 +52,14 @@ def test_a_model_folder_and_unknown_names(tmp_path):
     backbone = load_subject(str(tmp_path / "model"), torch.float64)
     assert (backbone.hidden_size, backbone.num_layers, backbone.fast) == (32, 2, None)
     assert describe_subject(str(tmp_path / "model")).hidden_size == 32
-    with pytest.raises(InputError, match=r"no shape, model folder or hub id 'mamba2_130m'; the nearest shapes are mamba2-130m"):
-        check_name("mamba2_130m")
-    with pytest.raises(InputError, match=r"'qqqqq'; the shapes are mamba-130m, .*, pocket"):
-        check_name("qqqqq")
+    with pytest.raises(InputError, match="'mamba2_130m'; the nearest shapes are mamba2-130m"):
+        describe_subject("mamba2_130m")
 
 
-@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", "xlstm"])
-def test_every_weight_has_an_effect(tiny_shapes, architecture):
+@pytest.mark.parametrize("architecture", BACKBONES)
+def test_every_weight_has_an_effect(architecture):
     """Else a check of the results would not see a mistake in what the weight is used for."""
-    backbone = random_backbone(*shapes.SHAPES[f"tiny-{architecture}"], torch.float64).train()
+    backbone = random_backbone(architecture, BACKBONES[architecture][1], torch.float64).train()
     ids = torch.randint(0, 64, (40,), generator=torch.Generator().manual_seed(0))
     hidden, _ = backbone(ids)
     (hidden * torch.linspace(-1, 1, hidden.shape[1])).sum().backward()

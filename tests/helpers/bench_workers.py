@@ -1,44 +1,33 @@
-"""Stand-ins for the processes of a benchmark, which answer at once as a test chooses, and tiny shapes of every architecture."""
+"""Stand-ins for the processes of a benchmark, which answer at once as a test chooses."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from torch import Tensor
-
-from benchmarks import shapes
-from benchmarks.measure import answer, compare
-from runnel.backbones.mamba1.model import Mamba1Config
-from runnel.backbones.mamba2.model import Mamba2Config
-from runnel.backbones.rwkv7.model import Rwkv7Config
-from runnel.backbones.xlstm.model import XlstmConfig
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
 READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000}
 
 _SECONDS = {"engine": [0.95, 0.95], "index": [1.0, 1.0], "remember": [1.9, 1.9]}
+_PAIRS = {"whole pairs": [10.0, 10.0], "fp32 states": [0.5, 0.5]}
 SAME: dict[str, Answers] = {
     "hidden": {"tokens": len(HIDDEN)},
     "gradient": {},
     "products": {"error": 0.0},
+    "parts": {"parts": {"matrix products": 0.75e-3, "scan_heads": 0.2e-3, "all else": 0.05e-3}},
+    "rerank": {"seconds": _PAIRS, "agreement": dict.fromkeys(_PAIRS, 1.0)},
     "fill_index": {"passages": 68_500, "disk_bytes": 1 << 30, "keeps_sentences": True},
     "time_indexing": {"tokens": 1000, "seconds": _SECONDS, "processor": _SECONDS},
     "time_searches": {"seconds": {"first stage": [0.01, 0.01], "whole search": [0.2, 0.2]}, "peak_bytes": 1 << 30},
 }
 
 
-class StandIn(AbstractContextManager[Any]):
-    def __exit__(self, *error: object) -> None:
-        return None
-
-
-class FakeWorker(StandIn):
+class FakeWorker(AbstractContextManager[Any]):
     """`answers`: system -> op -> an answer or a function of the request; "first" is its first answer.
 
     By default a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000. An index
@@ -53,6 +42,9 @@ class FakeWorker(StandIn):
         self.spec = spec
         FakeWorker.started.append(spec)
         self.first = self._chosen("first", {}) or READY | {"title": spec.system}
+
+    def __exit__(self, *error: object) -> None:
+        return None
 
     def ask(self, op: str, **request: Any) -> Answers:
         FakeWorker.asked.append((self.spec.system, op, request))
@@ -84,46 +76,3 @@ def fake_workers(monkeypatch: pytest.MonkeyPatch) -> type[FakeWorker]:
     for module in ("speed", "extras", "segments", "bars", "page"):
         monkeypatch.setattr(f"benchmarks.{module}.Worker", FakeWorker)
     return FakeWorker
-
-
-class RealJob(StandIn):
-    """A worker of this process, which answers for real: tiny shapes only."""
-
-    jobs: ClassVar[list[Any]] = []
-
-    def __init__(self, spec: Any) -> None:
-        from benchmarks.worker import Job
-
-        self.spec = spec
-        self._job = Job(asdict(spec))
-        self.first = self._job.ready()
-        RealJob.jobs.append(self._job)
-
-    def ask(self, op: str, **request: Any) -> Answers:
-        return answer(lambda: getattr(self._job, op)(request))
-
-
-@pytest.fixture
-def real_jobs(monkeypatch: pytest.MonkeyPatch) -> type[RealJob]:
-    """Workers in this process in place of every process; returns their class, whose `jobs` were started."""
-    monkeypatch.setattr(RealJob, "jobs", [])
-    for module in ("speed", "extras"):
-        monkeypatch.setattr(f"benchmarks.{module}.Worker", RealJob)
-    return RealJob
-
-
-@pytest.fixture
-def tiny_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = {
-        "tiny-mamba1": ("mamba1", Mamba1Config(64, 32, 2)),
-        "tiny-mamba2": ("mamba2", Mamba2Config(64, 32, 2, state_size=16, head_size=16, groups=2)),
-        "tiny-rwkv7": ("rwkv7", Rwkv7Config(64, 64, 2, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
-        "tiny-xlstm": ("xlstm", XlstmConfig(64, 128, 2, num_heads=2, qk_size=64, v_size=128, ffn_size=192)),
-    }
-    monkeypatch.setattr(shapes, "SHAPES", found)
-
-
-def same(found: Tensor, expected: Tensor, dtype: str = "fp32") -> None:
-    """Assert that hidden vectors agree as closely as the dtype allows."""
-    checked = compare("s", "m", dtype, found.numpy(), expected.numpy())
-    assert checked.passed, checked

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
@@ -71,14 +71,3 @@ def test_files_that_pages_link_to_are_on_the_site_and_nothing_of_other_hosts(sit
     assert len(pages) > len(PAGES)
     loaded = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
     assert [page for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
-
-
-def test_links():
-    markdown = "[a](../examples/x.py#top) [b](search.md#filters) [c](https://a.b/c)\n\n```python\nfind[0](search.md)\n```\n[d](../LICENSE)\n"
-    assert docs_site.relink(markdown, PurePosixPath("docs/training.md")) == (
-        "[a](repository/examples/x.py.md#top) [b](search.md#filters) [c](https://a.b/c)\n\n"
-        "```python\nfind[0](search.md)\n```\n[d](repository/LICENSE.md)\n"
-    )
-    assert docs_site.relink("[s](docs/search.md) [d](docs)", PurePosixPath("README.md")) == "[s](../search.md) [d](../README.md)"
-    with pytest.raises(FileNotFoundError, match=r"missing\.py"):
-        docs_site.file_page(PurePosixPath("examples/missing.py"))

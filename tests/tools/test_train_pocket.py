@@ -1,7 +1,6 @@
 """The training script's own parts, on made-up data; training on real data is not run here."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,7 +25,7 @@ pytestmark = pytest.mark.slow
 D = 16
 
 
-def examples(count: int, seed: int = 0, sentences: int = 30) -> list[Example]:
+def examples(count, seed=0, sentences=30):
     """The sentence that answers points away from the query, and shares its words: neither cosine nor length tells."""
     make = torch.Generator().manual_seed(seed)
     found = []
@@ -41,7 +40,7 @@ def examples(count: int, seed: int = 0, sentences: int = 30) -> list[Example]:
     return found
 
 
-def elsewhere(found: list[Example]) -> list[Example]:
+def elsewhere(found):
     return [Example(e.set, e.number, "0", e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ()) for e in found]
 
 
@@ -56,7 +55,7 @@ def test_what_is_held_back_and_how_documents_are_cut():
     assert overlapping(spans, 19, 31) == (1, 4)
 
 
-def document(tokens: list[int]) -> SentenceVectors:
+def document(tokens):
     """A document whose sentences have so many tokens, a character each, and vectors of their own direction."""
     bounds = np.cumsum([0, *tokens])
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
@@ -97,11 +96,11 @@ def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_th
     assert float(loss) == pytest.approx(np.mean(expected), rel=1e-5)
 
 
-def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path: Path):
+def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
     found, held, kept = examples(40), examples(30, seed=1), examples(60, seed=2)
     head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
 
-    def hits(one: VectorScore) -> float:
+    def hits(one):
         return float(np.mean([recall(e.evidence, s.numpy(), 1) for e, s in zip(held, scores(one, held), strict=True)]))
 
     assert hits(VectorScore.module(D)) < 0.2 < 0.8 <= hits(head)

@@ -32,10 +32,11 @@ def main() -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     torch.set_num_threads(1 if options.step == "fit" else options.threads)  # the head is too small for more
     from tools.train_pocket import steps
-    from tools.train_pocket.export import add_judge, default_folder, export
+    from tools.train_pocket.data import minilm
+    from tools.train_pocket.export import add_judge, export
     from tools.train_pocket.judge import train as train_judge
 
-    folder = options.teacher or default_folder()
+    folder = options.teacher or minilm()
     if options.step == "encode":
         steps.encode(options.data, options.out, folder)
     elif options.step == "tune":

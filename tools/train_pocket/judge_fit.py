@@ -23,6 +23,7 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.fit import tuned_on
 from tools.train_pocket.judge import Page, evidence_pages, for_fit, pages, sections
+from tools.train_pocket.relevance import minimize
 
 log = logging.getLogger(__name__)
 _DOCUMENTS = {"faq": 60, "howto": 20, "evidence": 7}  # of each; of each evidence set
@@ -89,19 +90,14 @@ def _logistic(inputs: np.ndarray, right: np.ndarray, weights: np.ndarray) -> tup
     """Return the factors (F,) and the summand of a logistic regression, fitted on inputs (n, F) in standard form."""
     mean, deviation = inputs.mean(0), inputs.std(0) + 1e-9
     x, y = torch.from_numpy((inputs - mean) / deviation).double(), torch.from_numpy(right).double()
-    theta = torch.zeros(x.shape[1] + 1, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([theta], max_iter=200, line_search_fn="strong_wolfe")
 
-    def closure() -> Tensor:
-        optimizer.zero_grad()
+    def loss(theta: Tensor) -> Tensor:
         logits = x @ theta[:-1] + theta[-1]
-        loss = F.binary_cross_entropy_with_logits(logits, y, torch.from_numpy(weights)) + 1e-3 * theta[:-1].square().sum()
-        loss.backward()
-        return loss
+        return F.binary_cross_entropy_with_logits(logits, y, torch.from_numpy(weights)) + 1e-3 * theta[:-1].square().sum()
 
-    optimizer.step(closure)
-    factors = theta.detach()[:-1] / torch.from_numpy(deviation)
-    return factors.float(), float(theta.detach()[-1] - factors @ torch.from_numpy(mean))
+    theta = minimize([0.0] * (x.shape[1] + 1), loss)
+    factors = theta[:-1] / torch.from_numpy(deviation)
+    return factors.float(), float(theta[-1] - factors @ torch.from_numpy(mean))
 
 
 def documents_to_fit(data: Path) -> list[list[Page]]:

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from benchmarks.page_text import table
 from runnel import SentenceRetriever
 from runnel.lab.training.vectors import mark_answers
 from runnel.models.heads import VectorScore
@@ -26,8 +27,7 @@ from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import scores
 from tools.train_pocket.lexical import Bm25
-from tools.train_pocket.recall import interval as interval
-from tools.train_pocket.recall import recall, standard
+from tools.train_pocket.recall import interval, recall, standard
 
 log = logging.getLogger(__name__)
 DEPTHS = (5, 10, 20, 50)
@@ -110,23 +110,19 @@ def sentence_rows(
 
 def sentence_tables(examples: Sequence[Example], rows: Rows) -> str:
     """Format the recall of each way: by depth, by set at 10, and against BM25, with and without the sets of fixed forms."""
-    lines = ["| way | " + " | ".join(f"@{d}" for d in DEPTHS) + " | @10 against BM25 | without the fixed forms |"]
-    lines += ["|---" * (len(DEPTHS) + 3) + "|"]
+    lines = []
     sets = [one.set for one in examples]
     free = np.array([name not in FIXED_FORMS for name in sets])
     base = recalls(examples, rows["BM25 in document"], 10)
     for name, given in rows.items():
         means = [np.mean(list(by_set(examples, recalls(examples, given, d)).values())) for d in DEPTHS]
         gain = recalls(examples, given, 10) - base
-        whole = interval(sets, gain)
-        part = interval([s for s, f in zip(sets, free, strict=True) if f], gain[free])
-        cells = [f"{m:.3f}" for m in means] + [f"{m:+.3f} ({a:+.3f}, {b:+.3f})" for m, a, b in (whole, part)]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    lines += ["", "| recall@10 | questions | " + " | ".join(rows) + " |", "|---" * (len(rows) + 2) + "|"]
+        gains = difference(sets, gain), difference([s for s, f in zip(sets, free, strict=True) if f], gain[free])
+        lines.append([name, *(f"{m:.3f}" for m in means), *gains])
+    head = ["way", *(f"@{d}" for d in DEPTHS), "@10 against BM25", "without the fixed forms"]
     columns = [by_set(examples, recalls(examples, given, 10)) for given in rows.values()]
-    for name in columns[0]:
-        lines.append(f"| {name} | {sets.count(name)} | " + " | ".join(f"{c[name]:.3f}" for c in columns) + " |")
-    return "\n".join(lines)
+    of_sets = [[name, str(sets.count(name)), *(f"{c[name]:.3f}" for c in columns)] for name in columns[0]]
+    return f"{table(head, lines)}\n\n{table(['recall@10', 'questions', *rows], of_sets)}"
 
 
 def context_table(examples: Sequence[Example], documents: Documents, rows: Rows) -> str:
@@ -143,19 +139,17 @@ def context_table(examples: Sequence[Example], documents: Documents, rows: Rows)
         for name, evidence in parts.items()
     }
     counts = [sum(map(bool, evidence)) for evidence in parts.values()]
-    lines = ["| recall@10 | " + " | ".join(parts) + " |", "|---" * (len(parts) + 1) + "|"]
-    lines.append("| questions | " + " | ".join(map(str, counts)) + " |")
-    for way in rows:
-        cells = [f"{found[way, name].mean():.3f}" if n else "-" for name, n in zip(parts, counts, strict=True)]
-        lines.append(f"| {way} | " + " | ".join(cells) + " |")
+    lines = [["questions", *map(str, counts)]]
+    lines += [[way, *(f"{found[way, name].mean():.3f}" if len(found[way, name]) else "-" for name in parts)] for way in rows]
     for way, other in _CONTEXT:
-        cells = [_difference(found[way, name] - found[other, name]) for name in parts]
-        lines.append(f"| {way} against {other} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
+        gains = [found[way, name] - found[other, name] for name in parts]
+        lines.append([f"{way} against {other}", *(difference(["all"] * len(gain), gain) if len(gain) else "-" for gain in gains)])
+    return table(["recall@10", *parts], lines)
 
 
-def _difference(gains: NDArray[np.float64]) -> str:
-    return "{:+.3f} ({:+.3f}, {:+.3f})".format(*interval(["all"] * len(gains), gains)) if len(gains) else "-"
+def difference(sets: Sequence[str], gains: NDArray[np.float64]) -> str:
+    """Format the mean over sets of paired differences, with its interval."""
+    return "{:+.3f} ({:+.3f}, {:+.3f})".format(*interval(sets, gains))
 
 
 def asked_elsewhere(data: Path, out: Path, table: WordTable, examples: Sequence[Example], *, measure: bool) -> list[Example]:
@@ -191,17 +185,17 @@ def calibration_table(head: VectorScore, examples: Sequence[Example], strangers:
     chance = torch.cat([s.sigmoid() for s in given]).numpy()
     answers = torch.cat([mark_answers(len(one.vectors), one.evidence) for one in examples]).numpy()
     edges = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0001]
-    lines = ["| probability | sentences | mean of it | share that answers |", "|---|---|---|---|"]
+    lines = []
     for low, high in pairwise(edges):
         inside = (chance >= low) & (chance < high)
         if inside.any():
-            cells = f"{int(inside.sum())} | {chance[inside].mean():.3f} | {answers[inside].mean():.3f}"
-            lines.append(f"| {low:g} to {min(high, 1):g} | {cells} |")
+            shares = f"{chance[inside].mean():.3f}", f"{answers[inside].mean():.3f}"
+            lines.append([f"{low:g} to {min(high, 1):g}", str(inside.sum()), *shares])
     keys = {(one.set, one.number) for one in strangers}
     right = [best(s) for s, one in zip(given, examples, strict=True) if (one.set, one.number) in keys]
     found = area(np.array(right), np.array([best(s) for s in other]))
-    lines += ["", f"Best sentence of the document asked about against that of another document: area {found:.3f}"]
-    return "\n".join(lines)
+    shown = table(["probability", "sentences", "mean of it", "share that answers"], lines)
+    return f"{shown}\n\nBest sentence of the document asked about against that of another document: area {found:.3f}"
 
 
 def best(score: Tensor) -> float:

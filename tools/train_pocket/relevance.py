@@ -123,7 +123,8 @@ def _encoder(out: Path) -> tuple[Tokenizer, Backbone]:
     return model.tokenizer, model.backbone
 
 
-def _minimize(start: Sequence[float], loss: Callable[[Tensor], Tensor]) -> Tensor:
+def minimize(start: Sequence[float], loss: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return where a loss of numbers in float64 is least."""
     x = torch.tensor(start, dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([x], max_iter=200, line_search_fn="strong_wolfe")
 
@@ -145,9 +146,9 @@ def fit(lists: Sequence[Candidates]) -> tuple[NDArray[np.float64], float]:
         z = [(known @ w, relevant > 0) for known, relevant in rows]
         return -torch.stack([torch.logsumexp(F.log_softmax(s, 0)[r], 0) for s, r in z]).mean() + 1e-3 * (w * w).mean()
 
-    weights = _minimize([3.0, 3.0, 5.0], ranked)
+    weights = minimize([3.0, 3.0, 5.0], ranked)
     score, label = torch.cat([known @ weights for known, _ in rows]), torch.cat([r for _, r in rows])
-    factors = _minimize([1.0, 0.0], lambda f: F.binary_cross_entropy_with_logits(score * f[0] + f[1], label))
+    factors = minimize([1.0, 0.0], lambda f: F.binary_cross_entropy_with_logits(score * f[0] + f[1], label))
     return (weights * factors[0]).numpy(), float(factors[1])
 
 

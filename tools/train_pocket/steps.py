@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.page_text import table
 from runnel.models.base import load_model
 from runnel.models.heads import VectorRelevance, VectorScore
 from runnel.models.lexical import word_table
@@ -151,15 +152,14 @@ def _read_shipped(out: Path, model: Path) -> Path:
 def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]], baseline: str) -> str:
     """Format the mean of each set and way, and the difference to the way `baseline` with its interval."""
     ways = list(next(iter(columns.values())))
-    lines = ["| way | " + " | ".join(columns) + f" | mean | against {baseline} |", "|---" * (len(columns) + 3) + "|"]
+    lines = []
     sets = [name for name, rows in columns.items() for _ in rows[baseline]]
     base = np.concatenate([rows[baseline] for rows in columns.values()])
     for way in ways:
         means = [float(rows[way].mean()) for rows in columns.values()]
-        gain = measuring.interval(sets, np.concatenate([rows[way] for rows in columns.values()]) - base)
-        cells = [f"{m:.3f}" for m in [*means, float(np.mean(means))]]
-        lines.append(f"| {way} | " + " | ".join(cells) + " | {:+.3f} ({:+.3f}, {:+.3f}) |".format(*gain))
-    return "\n".join(lines)
+        gain = measuring.difference(sets, np.concatenate([rows[way] for rows in columns.values()]) - base)
+        lines.append([way, *(f"{m:.3f}" for m in [*means, float(np.mean(means))]), gain])
+    return table(["way", *columns, "mean", f"against {baseline}"], lines)
 
 
 def _say(title: str, text: str) -> None:
