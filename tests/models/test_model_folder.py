@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.encoder.layout import EncoderConfig
+from runnel.backbones.encoder.layout import EncoderConfig, Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.engine import Engine, Request
@@ -94,8 +94,8 @@ def hidden(engine: Engine) -> Tensor:
 
 
 def engines(model: Model) -> list[Engine]:
-    sentences = [model.sentence_engine(texts=texts) for texts in (False, True)]
-    return [model.engine, *sentences, model.judge_engine("judge"), model.judge_engine("pair")]
+    read_together: list[tuple[Form, ...]] = [("sentences",), ("texts", "sentences"), ("judge",), ("pair",)]
+    return [model.engine, *(model.engine_for(*forms) for forms in read_together)]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
 
 def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
-    assert model.judge_engine("judge") is model.judge_engine("pair") is model.engine is not model.sentence_engine(texts=False)
-    assert tiny_model(tmp_path / "other").judge_engine("judge")
+    assert model.engine_for("judge") is model.engine_for("pair") is model.engine is not model.engine_for("sentences")
+    assert tiny_model(tmp_path / "other").engine_for("judge")
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model/config.json").read_text())
     config["runnel"]["backbone"]["config"]["judge_layers"] = 1

@@ -66,7 +66,7 @@ def sums_of(model: Model, ids: np.ndarray, bounds: np.ndarray, *, sentences: boo
 def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str, step: int) -> None:
     retriever = SentenceRetriever(model)
     with pytest.MonkeyPatch.context() as patch:
-        for engine in (model.engine, model.sentence_engine(texts=False)):
+        for engine in (model.engine, model.engine_for("sentences")):
             patch.setattr(engine, "step_tokens", step)
             patch.setattr(engine, "text_tokens", step)
         (found,) = retriever.remember([text])
@@ -258,7 +258,7 @@ def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
     assert read.memory is not None
     assert kinds(ranked) == kinds(named) == kinds(read.memory) == expected
     ((_, scored),) = find(retriever, "dog", [FileDocument("a", document)]).documents
-    assert scored.vectors is not None and kinds(scored.vectors) == expected
+    assert scored.first is not None and kinds(scored.first.document) == expected
     tokens = list(sentence_tokens(model, model.templates["document"], [document, document.text, "", document]))
     assert [one.kinds.tolist() == expected for one in tokens] == [True, False, False, True]
     assert tokens[0].part(2, 4).kinds.tolist() == [ASIDE, HEADING]

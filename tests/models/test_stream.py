@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError
-from runnel.models import stream as streams
+from runnel.models import readers
 from runnel.models.base import Model
 
 SENTENCES = [
@@ -39,7 +39,7 @@ def embedder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(autouse=True)
 def settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "_SETTLE_CHARS", 40)
+    monkeypatch.setattr(readers, "_SETTLE_CHARS", 40)
 
 
 @settings(max_examples=25, deadline=None)

@@ -193,7 +193,7 @@ def read_tokens(model, monkeypatch):
 
         return lambda requests, *more: run(counted(requests), *more)
 
-    for engine in {model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)}:
+    for engine in {model.engine, model.engine_for("sentences"), model.engine_for("texts", "sentences")}:
         monkeypatch.setattr(engine, "map", counting(engine.map))
     return read
 

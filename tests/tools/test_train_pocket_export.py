@@ -73,4 +73,4 @@ def test_what_is_no_judge_layer_is_refused() -> None:
     with pytest.raises(CheckpointError, match=r"judge_layers\.0\.norm\.bias.*judge\.weight"):
         with_judge(model, layers | {"judge.weight": torch.zeros(3)})
     layers = new_layers(1)
-    assert with_judge(model, layers).judge_engine("judge") is not model.judge_engine("judge")
+    assert with_judge(model, layers).engine_for("judge") is not model.engine_for("judge")
