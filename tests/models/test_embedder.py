@@ -32,18 +32,14 @@ def close(a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_allclose(a, b, atol=2e-5)
 
 
-def test_a_text_alone_and_in_a_batch(embedder: Embedder) -> None:
+def test_a_text_alone_in_a_batch_and_of_an_iterator_that_is_read_as_results_are_taken(embedder: Embedder) -> None:
     texts = [CLAUSES, "cat", "the dog sat on the mat", CLAUSES * 3, "sea"]
-    batch = embedder.encode(texts)
+    batch = embedder.encode(text for text in texts)
     assert batch.shape == (5, embedder.dimension) and batch.dtype == np.float32
+    assert embedder.encode([]).shape == (0, embedder.dimension)
     close(np.linalg.norm(batch, axis=1), np.ones(5))
     for text, vector in zip(texts, batch, strict=True):
         close(vector, embedder.encode(text))
-
-
-def test_iterators_are_read_as_results_are_taken(embedder: Embedder) -> None:
-    assert embedder.encode([]).shape == (0, embedder.dimension)
-    close(embedder.encode(t for t in ["cat", "dog"]), embedder.encode(["cat", "dog"]))
     stream = embedder.encode_stream(f"cat {i}" for i in itertools.count())
     for number in range(2):
         close(next(stream), embedder.encode(f"cat {number}"))
@@ -59,15 +55,10 @@ def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None
     assert np.abs(vectors - moved).max() > 2e-4
 
 
-def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
+def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
     vectors = embedder.encode([CLAUSES, "cat"], max_tokens=7)
     assert embedder.truncated == 1 and "1 texts were cut to 7 tokens" in caplog.text
     close(vectors[0], embedder.encode("The cat sat on the"))
-    embedder.encode([CLAUSES])
-    assert embedder.truncated == 0
-
-
-def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None:
     end = embedder.model.tokenizer.end_id
     for prompt in ("", "a river runs: "):
         whole = next(embedder.render([CLAUSES], prompt=prompt))
@@ -86,6 +77,8 @@ def test_bad_texts(embedder: Embedder) -> None:
         for prompt in (None, "query"):
             with pytest.raises(InputError, match=r"empty text, texts\[1\]"):
                 embedder.encode(["cat", empty], prompt=prompt)
+        with pytest.raises(InputError, match="empty document"):
+            read_documents(embedder, ["cat", empty])
 
 
 # ---- one pass over documents -------------------------------------------------------------------------------------------
@@ -123,12 +116,6 @@ def test_appended_text_gives_the_vectors_of_reading_the_whole(
     close(again.passages, fresh.passages)
     assert np.array_equal(again.spans, fresh.spans) and again.tokens == fresh.tokens
     assert again.tokens_read < fresh.tokens_read
-
-
-def test_appending_costs_the_last_passage_and_the_new_tokens(embedder: Embedder) -> None:
-    (first,) = read_documents(embedder, [TEXT * 20], passage_tokens=30, save_from=20)
-    (again,) = read_documents(embedder, [TEXT * 20 + "the dog sat."], [first.saved], passage_tokens=30, save_from=20)
-    assert first.tokens_read > 1000 and again.tokens_read < 50
 
 
 @pytest.mark.parametrize("change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]])
@@ -175,12 +162,6 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     del model.prompts["document"]
     model.templates["document"] = Template.parse("{document}{end}")
     assert not reranker.shares(embedder)
-
-
-def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:
-    for empty in (" \n", "\x00\x01"):
-        with pytest.raises(InputError, match="empty document"):
-            read_documents(embedder, ["cat", empty])
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any), st.integers(1, 60), st.data())
