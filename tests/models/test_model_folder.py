@@ -57,6 +57,10 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     assert float(small @ Embedder(model).encode("the cat sat")) > 0.999
     with pytest.raises(InputError, match="weights is 'int4'; expected one of as_is, int8"):
         model.save(tmp_path / "x", weights="int4")
+    del model.heads["features"]
+    model.features = None
+    with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
+        model.head("sentences")
 
 
 def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
