@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Document, Embedder, Index, Reranker
-from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
 from runnel.models.readers import read_documents
 from runnel.models.torch_readers import DocumentState
 from runnel.text.templates import Template
 
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]
 TEXT = "".join(SENTENCES * 6)
 CLAUSES = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. " * 4
@@ -164,23 +164,8 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     assert not reranker.shares(embedder)
 
 
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any), st.integers(1, 60), st.data())
-def test_passages_tile_hold_tokens_and_are_stable(lengths: list[int], most: int, data: st.DataObject) -> None:
-    bounds = np.cumsum([0, *lengths])
-    chosen = passage_bounds(bounds, most)
-    assert chosen[0] == 0 and chosen[-1] == len(lengths) and (np.diff(chosen) > 0).all()
-    tokens = bounds[chosen]
-    assert (np.diff(tokens) > 0).all()
-    for a, b in itertools.pairwise(chosen):
-        assert bounds[b] - bounds[a] <= most or np.count_nonzero(lengths[a:b]) == 1
-    more = data.draw(st.lists(st.integers(0, 40), max_size=10))
-    longer = passage_bounds(np.cumsum([0, *lengths, *more]), most)
-    assert longer[: len(chosen) - 1].tolist() == chosen[:-1].tolist()
-
-
 # ---- transformers read each passage apart ------------------------------------------------------------------------------
 
-pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers"
 APART = "The cat sat on the mat. A river runs to the sea, the dog too. Dog! The mat is executed." * 5
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from runnel import Embedder, Reranker, SentenceRetriever, State
+from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
 from runnel.models.memory import Memory, Precision, pack, unpack
 from runnel.models.readers import read_documents
@@ -135,6 +135,16 @@ def test_the_digest_covers_the_model_and_what_the_arrays_belong_to() -> None:
         unpack(data, "the file", "f" * 20, "other text")
     with pytest.raises(StateError):
         unpack(data.replace(b"f" * 20, b"g" * 20), "the file", "g" * 20, "text")
+
+
+def test_the_engine_refuses_states_of_other_shapes(model: Any) -> None:
+    state = model.backbone.new_state(1)
+    for name, tensor in state.tensors.items():
+        changed = [CHANGES[change](tensor.numpy()) for change in ("ones", "flat", "shorter", "longer", "turned")]
+        for array in (array for array in changed if array is not None):
+            other = State(state.tensors | {name: torch.from_numpy(np.ascontiguousarray(array))}, state.tokens)
+            with pytest.raises(StateError):
+                model.engine.run([Request(np.array([5, 6, 7]), state=other)])
 
 
 @pytest.mark.parametrize("damage", ["a bit flipped", "cut", "of another document", "of another model"])
