@@ -86,7 +86,8 @@ def test_bad_texts(embedder: Embedder) -> None:
 
 @pytest.mark.parametrize("prompt", [None, "the river: "])
 def test_one_pass_gives_the_vectors_of_separate_calls(embedder: Embedder, prompt: str | None) -> None:
-    texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog."]
+    long = "cat dog " * 20  # a passage of its own: what has no token around it gets none
+    texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog.", f"\x00\n\n{long}.\n\n\x00"]
     if prompt:
         embedder.model.prompts["document"] = prompt
     try:

@@ -62,15 +62,18 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
 
 
 @pytest.mark.parametrize(
-    ("begun", "rest"),
+    ("block", "begun", "rest"),
     [
-        # "ca" has a token more than "cat": the text is one passage again.
-        ("A river runs to the sea.\n\n(A dog ran.) xThe ca", "t"),
-        # The sentence moves to the passage before.
-        ("".join(SENTENCES[i] for i in (1, 2, 0, 3, 1, 0, 1, 2, 0, 1)) + "The clause is exe", "cuted!  "),
+        (
+            12,
+            "".join(SENTENCES[i] for i in (1, 2, 0, 3, 1, 0, 1, 2, 0, 1)) + "The clause is exe",
+            "cuted!  ",
+        ),  # to the one before
+        (5, "The cat sat on. " * 3 + "The finall", "y"),  # all are one again
     ],
 )
-def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(embedder: Embedder, begun: str, rest: str) -> None:
+def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(tmp_path: Path, block: int, begun: str, rest: str) -> None:
+    embedder = Embedder(tiny_encoder(tmp_path, block=block))
     vector = embedder.stream().feed(begun).feed(rest).embedding()
     np.testing.assert_allclose(vector, embedder.encode(begun + rest), atol=2e-5)
 
