@@ -97,7 +97,7 @@ def test_imports_go_down():
 
 # Imports that may close a circle: `Tokenizer.load` returns a class that derives from its own, a stream names its owner's type,
 # and what needs no torch hands over to what does.
-LATE = {"runnel.text.tokenizer": {"runnel.text.world"}, "runnel.models.stream": {"runnel.models.embedder"}}
+LATE = {"runnel.text.tokenizer": {"runnel.text.world"}}
 LATE["runnel.models.readers"] = {"runnel.models.embedder", "runnel.models.torch_readers"}
 LATE["runnel.models.base"] = {"runnel.models.torch_heads", "runnel.models.torch_models"}
 LATE["runnel.models.heads"] = {"runnel.models.torch_heads"}

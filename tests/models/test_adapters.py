@@ -137,8 +137,8 @@ def test_four_bits(tmp_path: Path, architecture: str) -> None:
 
 def test_bad_input(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
-    for call, message in ((lambda: merge(model), "no adapters"), (lambda: save_adapter(model, tmp_path), "no adapters")):
-        with pytest.raises(InputError, match=message):
+    for call in (lambda: merge(model), lambda: save_adapter(model, tmp_path)):
+        with pytest.raises(InputError, match="no adapters"):
             call()
     if int8_problem(torch.device("cpu")) is None:
         with pytest.raises(InputError, match="8-bit"):
@@ -166,8 +166,8 @@ def test_bad_input(tmp_path: Path) -> None:
         load_adapter(training_model(tmp_path, "mamba2"), tmp_path)
 
 
-@pytest.mark.parametrize(("sentences", "judge"), [(0, 0), (1, 0), (0, 1), (1, 2)])
-def test_an_encoders_layers_for_texts_alone_get_adapters(tmp_path: Path, sentences: int, judge: int) -> None:
-    model = tiny_encoder(tmp_path, sentence_layers=sentences, judge_layers=judge)
-    add_lora(model, r=2, alpha=2)
-    assert {name.partition(".")[0] for name in lora(model.backbone)} == {"layers"}
+def test_an_encoders_layers_for_texts_alone_get_adapters(tmp_path: Path) -> None:
+    for sentences, judge in ((0, 0), (1, 0), (0, 1), (1, 2)):
+        model = tiny_encoder(tmp_path, sentence_layers=sentences, judge_layers=judge)
+        add_lora(model, r=2, alpha=2)
+        assert {name.partition(".")[0] for name in lora(model.backbone)} == {"layers"}

@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Document, Embedder, Index, Reranker
-from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
 from runnel.models.readers import read_documents
 from runnel.models.torch_readers import DocumentState
 from runnel.text.templates import Template
 
+pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]
 TEXT = "".join(SENTENCES * 6)
 CLAUSES = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. " * 4
@@ -32,18 +32,14 @@ def close(a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_allclose(a, b, atol=2e-5)
 
 
-def test_a_text_alone_and_in_a_batch(embedder: Embedder) -> None:
+def test_a_text_alone_in_a_batch_and_of_an_iterator_that_is_read_as_results_are_taken(embedder: Embedder) -> None:
     texts = [CLAUSES, "cat", "the dog sat on the mat", CLAUSES * 3, "sea"]
-    batch = embedder.encode(texts)
+    batch = embedder.encode(text for text in texts)
     assert batch.shape == (5, embedder.dimension) and batch.dtype == np.float32
+    assert embedder.encode([]).shape == (0, embedder.dimension)
     close(np.linalg.norm(batch, axis=1), np.ones(5))
     for text, vector in zip(texts, batch, strict=True):
         close(vector, embedder.encode(text))
-
-
-def test_iterators_are_read_as_results_are_taken(embedder: Embedder) -> None:
-    assert embedder.encode([]).shape == (0, embedder.dimension)
-    close(embedder.encode(t for t in ["cat", "dog"]), embedder.encode(["cat", "dog"]))
     stream = embedder.encode_stream(f"cat {i}" for i in itertools.count())
     for number in range(2):
         close(next(stream), embedder.encode(f"cat {number}"))
@@ -59,15 +55,10 @@ def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None
     assert np.abs(vectors - moved).max() > 2e-4
 
 
-def test_truncation_is_counted(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
+def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
     vectors = embedder.encode([CLAUSES, "cat"], max_tokens=7)
     assert embedder.truncated == 1 and "1 texts were cut to 7 tokens" in caplog.text
     close(vectors[0], embedder.encode("The cat sat on the"))
-    embedder.encode([CLAUSES])
-    assert embedder.truncated == 0
-
-
-def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder) -> None:
     end = embedder.model.tokenizer.end_id
     for prompt in ("", "a river runs: "):
         whole = next(embedder.render([CLAUSES], prompt=prompt))
@@ -86,6 +77,8 @@ def test_bad_texts(embedder: Embedder) -> None:
         for prompt in (None, "query"):
             with pytest.raises(InputError, match=r"empty text, texts\[1\]"):
                 embedder.encode(["cat", empty], prompt=prompt)
+        with pytest.raises(InputError, match="empty document"):
+            read_documents(embedder, ["cat", empty])
 
 
 # ---- one pass over documents -------------------------------------------------------------------------------------------
@@ -93,7 +86,8 @@ def test_bad_texts(embedder: Embedder) -> None:
 
 @pytest.mark.parametrize("prompt", [None, "the river: "])
 def test_one_pass_gives_the_vectors_of_separate_calls(embedder: Embedder, prompt: str | None) -> None:
-    texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog."]
+    long = "cat dog " * 20  # a passage of its own: what has no token around it gets none
+    texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog.", f"\x00\n\n{long}.\n\n\x00"]
     if prompt:
         embedder.model.prompts["document"] = prompt
     try:
@@ -123,12 +117,6 @@ def test_appended_text_gives_the_vectors_of_reading_the_whole(
     close(again.passages, fresh.passages)
     assert np.array_equal(again.spans, fresh.spans) and again.tokens == fresh.tokens
     assert again.tokens_read < fresh.tokens_read
-
-
-def test_appending_costs_the_last_passage_and_the_new_tokens(embedder: Embedder) -> None:
-    (first,) = read_documents(embedder, [TEXT * 20], passage_tokens=30, save_from=20)
-    (again,) = read_documents(embedder, [TEXT * 20 + "the dog sat."], [first.saved], passage_tokens=30, save_from=20)
-    assert first.tokens_read > 1000 and again.tokens_read < 50
 
 
 @pytest.mark.parametrize("change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]])
@@ -177,29 +165,8 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     assert not reranker.shares(embedder)
 
 
-def test_what_cannot_be_read_is_refused(embedder: Embedder) -> None:
-    for empty in (" \n", "\x00\x01"):
-        with pytest.raises(InputError, match="empty document"):
-            read_documents(embedder, ["cat", empty])
-
-
-@given(st.lists(st.integers(0, 40), min_size=1, max_size=30).filter(any), st.integers(1, 60), st.data())
-def test_passages_tile_hold_tokens_and_are_stable(lengths: list[int], most: int, data: st.DataObject) -> None:
-    bounds = np.cumsum([0, *lengths])
-    chosen = passage_bounds(bounds, most)
-    assert chosen[0] == 0 and chosen[-1] == len(lengths) and (np.diff(chosen) > 0).all()
-    tokens = bounds[chosen]
-    assert (np.diff(tokens) > 0).all()
-    for a, b in itertools.pairwise(chosen):
-        assert bounds[b] - bounds[a] <= most or np.count_nonzero(lengths[a:b]) == 1
-    more = data.draw(st.lists(st.integers(0, 40), max_size=10))
-    longer = passage_bounds(np.cumsum([0, *lengths, *more]), most)
-    assert longer[: len(chosen) - 1].tolist() == chosen[:-1].tolist()
-
-
 # ---- transformers read each passage apart ------------------------------------------------------------------------------
 
-pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers"
 APART = "The cat sat on the mat. A river runs to the sea, the dog too. Dog! The mat is executed." * 5
 

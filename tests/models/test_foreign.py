@@ -81,18 +81,16 @@ def test_the_tokenizer_adds_the_end_marker(tmp_path: Path, caplog: pytest.LogCap
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a"), atol=1e-5)
 
 
-@pytest.mark.parametrize("code", [{}, ["a.Qwen2Tokenizer", None]])
-def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, code: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """GTE-Qwen2's tokenizer is of a class of its own, which honors the setting; so do some of the library's."""
-    kind = "Qwen2Tokenizer" if code else "LlamaTokenizerFast"
-    frame(write(tmp_path / "a"), add_eos_token=True, tokenizer_class=kind, auto_map=code)
+def test_tokenizer_config_asks_for_the_end_marker(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Some of the library's tokenizers honor the setting."""
+    frame(write(tmp_path / "a"), add_eos_token=True, tokenizer_class="LlamaTokenizerFast")
     ours = Embedder.load(tmp_path / "a", "float32", "cpu")
     assert str(ours.model.templates["document"]) == "{document}{token:[SEP]}" and not told(caplog)
     frame(tmp_path / "a")  # the same ids by the library's plain class
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(tmp_path / "a", add_end=True), atol=1e-5)
 
 
-def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path) -> None:
+def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Read both ways, with an end marker that the tokenizer's own class adds, and a prompt for queries.
 
     Its code only copies what the library does for is_causal.
@@ -102,8 +100,10 @@ def test_a_folder_as_those_of_gte_qwen2(tmp_path: Path) -> None:
     code = {"auto_map": {"AutoModel": "modeling_qwen.Qwen2Model"}}
     (folder / "config.json").write_text(json.dumps(config | code | {"is_causal": False}))
     (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {"query": "the river "}}))
-    frame(folder, add_eos_token=True, auto_map={"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", None]})
+    own = {"tokenizer_class": "Qwen2Tokenizer", "auto_map": {"AutoTokenizer": ["tokenization_qwen.Qwen2Tokenizer", None]}}
+    frame(folder, add_eos_token=True, **own)
     ours = Embedder.load(folder, "float32", "cpu")
+    assert not told(caplog)
     frame(folder)
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder, add_end=True), atol=1e-5)
     np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, add_end=True, prompt_name="query"), atol=1e-5)
@@ -132,14 +132,6 @@ def test_a_recurrent_model_of_theirs(tmp_path: Path, types: dict[str, str], capl
     np.testing.assert_allclose(ours.encode(TEXTS), theirs(folder), atol=1e-5)
 
 
-def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
-    folder = write(tmp_path / "a", "mamba2")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling_mamba.EmbedMamba2"}}))
-    with pytest.raises(CheckpointError, match=r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run.*remove"):
-        Embedder.load(folder)
-
-
 @pytest.mark.parametrize(
     ("types", "mode", "message"),
     [
@@ -157,6 +149,14 @@ def test_other_modules_around_a_recurrent_model_are_refused(tmp_path: Path, type
         Embedder.load(folder)
 
 
+def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a", "mamba2")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoModel": "modeling_mamba.EmbedMamba2"}}))
+    with pytest.raises(CheckpointError, match=r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run.*remove"):
+        Embedder.load(folder)
+
+
 def test_the_longest_text_stands_with_the_tokenizer_from_version_6_on(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", "bert", types=NEW, mode="mean")
     (folder / "sentence_bert_config.json").write_text(json.dumps({"transformer_task": "feature-extraction"}))
@@ -170,22 +170,17 @@ def test_the_longest_text_stands_with_the_tokenizer_from_version_6_on(tmp_path: 
 
 
 @pytest.mark.parametrize("name", ["document", "passage", "corpus"])
-def test_the_prompt_of_documents_has_three_names(tmp_path: Path, name: str) -> None:
+def test_prompts_of_documents_have_three_names_and_a_default_is_reported(
+    tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = write(tmp_path / "a", "bert", mode="mean")
-    (folder / "config_sentence_transformers.json").write_text(json.dumps({"prompts": {name: "the river ", "query": "a cat "}}))
-    ours = Embedder.load(folder, "float32", "cpu")
-    np.testing.assert_allclose(ours.encode_document(TEXTS), theirs(folder, prompt_name=name), atol=1e-5)
-    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder, prompt_name="query"), atol=1e-5)
-
-
-def test_a_default_prompt_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    folder = write(tmp_path / "a", "bert", mode="mean")
-    settings = {"prompts": {"sts": "a cat "}, "default_prompt_name": "sts"}
+    settings = {"prompts": {name: "the river ", "query": "a cat "}, "default_prompt_name": "query"}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     ours = Embedder.load(folder, "float32", "cpu")
-    message = "encode() adds no prompt; sentence-transformers adds 'a cat ': pass prompt='sts'"
+    message = "encode() adds no prompt; sentence-transformers adds 'a cat ': pass prompt='query'"
     assert [record.getMessage() for record in told(caplog)] == [f"{folder}: {message}"]
-    np.testing.assert_allclose(ours.encode(TEXTS, prompt="sts"), theirs(folder), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_document(TEXTS), theirs(folder, prompt_name=name), atol=1e-5)
+    np.testing.assert_allclose(ours.encode_query(TEXTS), theirs(folder), atol=1e-5)
 
 
 def test_lower_case_that_the_tokenizer_does_not_do(tmp_path: Path) -> None:

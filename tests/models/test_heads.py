@@ -1,19 +1,15 @@
 """`VectorScore`: what it starts as, what it cannot see, and odd sizes."""
 
 import itertools
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from helpers.tiny import tiny_model
 
-from runnel.errors import CheckpointError
 from runnel.models.heads import PARTS, VectorScore, apply, known
 from runnel.models.lexical import FEATURES
-from runnel.models.torch_heads import MatchScore
 
 D = 16
 
@@ -67,13 +63,6 @@ def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: in
     drawn = query, vectors, torch.zeros(sentences, FEATURES)
     for inputs in (drawn, [tensor.numpy() for tensor in drawn]):
         assert known(*inputs)[:, 6].tolist() == [0] * sentences
-
-
-def test_a_head_that_matches_needs_token_features(tmp_path: Path):
-    model = tiny_model(tmp_path, papers_heads=True)
-    model.heads["sentences"] = MatchScore(32, 2, 8)
-    with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
-        model.head("sentences")
 
 
 def by_all_orders(head: VectorScore, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], row: int) -> dict[str, float]:

@@ -75,6 +75,9 @@ def test_a_text_ends_at_its_stop_or_its_limit(load):
     assert model.generate("abc", max_tokens=8).ids == ended.ids
     model.tokenizer.end_id, model.tokenizer.vocab_size = None, 3
     assert max(model.generate("abc", max_tokens=8).ids) < 3, "rows beyond the vocabulary are padding"
+    for prompt, most, message in (("", 1, "the prompt has no tokens"), ("a", 0, "max_tokens is 0")):
+        with pytest.raises(InputError, match=message):
+            model.generate(prompt, max_tokens=most)
 
 
 def test_heads_that_are_missing_or_have_another_shape(load, tmp_path):
@@ -86,10 +89,3 @@ def test_heads_that_are_missing_or_have_another_shape(load, tmp_path):
     backbone = load_backbone(GOLDEN / "mamba1-tiny-hf", dtype="float32", device="cpu")
     with pytest.raises(CheckpointError, match=r"mis-shaped tensor 'lm_head.weight' is \(256, 128\) in .*, expected \(256, 64\)"):
         read_lm_head(tmp_path / "x", {}, backbone)
-
-
-def test_bad_arguments(load):
-    model = load("mamba1-tiny-hf")
-    for prompt, most, message in (("", 1, "the prompt has no tokens"), ("a", 0, "max_tokens is 0")):
-        with pytest.raises(InputError, match=message):
-            model.generate(prompt, max_tokens=most)

@@ -26,19 +26,9 @@ def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return Reranker(tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param))
 
 
-def test_packed_and_alone(reranker: Reranker) -> None:
-    together = reranker.score(QUERY, DOCUMENTS)
-    assert together.shape == (4,) and together.dtype == np.float32 and len(set(together.tolist())) == 4
-    alone = [reranker.score(QUERY, [document])[0] for document in DOCUMENTS]
-    np.testing.assert_allclose(alone, together, atol=2e-4)
-
-
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 2e-4), ("bf16", 0.1), ("int8", 0.1)])
-@pytest.mark.parametrize("on_disk", [False, True])
-def test_remembered_documents_score_as_whole_pairs(
-    reranker: Reranker, tmp_path: Path, dtype: str, tolerance: float, on_disk: bool
-) -> None:
-    memory = reranker.remember(DOCUMENTS, tmp_path / "memory" if on_disk else None, dtype)
+def test_remembered_documents_score_as_whole_pairs(reranker: Reranker, dtype: str, tolerance: float) -> None:
+    memory = reranker.remember(DOCUMENTS, dtype=dtype)
     assert len(memory) == 4
     for query in (QUERY, "cat"):
         np.testing.assert_allclose(reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance)
@@ -62,8 +52,7 @@ def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: py
 def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Reranker) -> None:
     """The states of a ranking are overwritten by the next one, whether that has more documents or fewer."""
     memory = reranker.remember(DOCUMENTS)
-    names = [name for name, _ in memory.entries()]
-    for chosen in (names[:2], names, names[1:2], names[::-1]):
+    for chosen in ("01", "0123", "1", "3210"):
         fresh = Reranker(reranker.model).score(QUERY, memory.select(chosen))
         assert np.array_equal(reranker.score(QUERY, memory.select(chosen)), fresh)
 
@@ -165,7 +154,7 @@ def test_bad_input(reranker: Reranker) -> None:
         reranker.remember(DOCUMENTS, dtype="int4")
 
 
-def test_a_template_with_the_query_first_forks_its_state(tmp_path: Path) -> None:
+def test_a_template_may_have_the_query_first(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, papers_heads=True)
     model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
     reranker = Reranker(model)

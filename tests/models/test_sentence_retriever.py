@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 from runnel import Sentence, SentenceRetriever
 from runnel.errors import InputError
 from runnel.lab.training.forward import make_item, sentence_scores
-from runnel.models.base import load_model
-from runnel.models.scanner import Scanner
-from runnel.text.sentences import UNITS, read_sentences
+from runnel.text.sentences import UNITS
 
 QUERY = "does the river run to the sea"
 DOCUMENT = "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the cat.\n\n" * 6
@@ -73,13 +71,6 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
     check()
 
 
-def test_a_score_depends_on_the_query_and_on_what_came_before_only(retriever: SentenceRetriever) -> None:
-    expected = scores(retriever.score(QUERY, DOCUMENT))
-    assert np.abs(scores(retriever.score("cat", DOCUMENT)) - expected).max() > 1e-3
-    if retriever.model.features is None:  # the built-in model also looks at the document's own word counts
-        np.testing.assert_allclose(scores(retriever.score(QUERY, DOCUMENT + "More words here."))[:24], expected, atol=2e-4)
-
-
 def test_many_documents_at_once_and_tokenized_in_pieces(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
     documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3, ""]
     together = list(retriever.score_many(QUERY, documents))
@@ -110,11 +101,6 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
             whole = make_item(model, "dog", text)
             assert whole.request.positions.tolist() == [len(before) + t for t in dots]
             np.testing.assert_allclose(scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4)
-
-
-def test_pocket_has_no_tokens_of_whitespace() -> None:
-    tokens = read_sentences(DOCUMENT, [Scanner(load_model("pocket-mamba2")).encode(DOCUMENT)])
-    assert np.array_equal(tokens.ends, tokens.bounds[1:] - 1)
 
 
 def test_units(retriever: SentenceRetriever) -> None:

@@ -20,13 +20,12 @@ from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
 from runnel.models.readers import read_documents
 from runnel.models.sentence_vectors import Scored, SentenceVectors, sentence_tokens
-from runnel.records import normalize
 from runnel.search.finding import FileDocument, find
-from runnel.text.documents.document import DocumentText, read_plain
+from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html
-from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds
+from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
 from runnel.text.reading import Decoded
-from runnel.text.sentences import UNITS, read_sentences, split_sentences
+from runnel.text.sentences import UNITS, read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", UNSEEN, "The finally clause is executed. ", "A dog ran. "]
@@ -67,7 +66,7 @@ def sums_of(model: Model, ids: np.ndarray, bounds: np.ndarray, *, sentences: boo
 def test_a_sentence_is_the_sum_of_its_own_hidden_vectors(model: Model, text: str, step: int) -> None:
     retriever = SentenceRetriever(model)
     with pytest.MonkeyPatch.context() as patch:
-        for engine in (model.engine, model.sentence_engine(texts=False)):
+        for engine in (model.engine, model.engine_for("sentences")):
             patch.setattr(engine, "step_tokens", step)
             patch.setattr(engine, "text_tokens", step)
         (found,) = retriever.remember([text])
@@ -143,13 +142,6 @@ def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriev
     assert scores[0] != scores[1] != scores[2]
 
 
-def test_sentences_alone_do_not_rank(tmp_path: Path) -> None:
-    model = tiny_encoder(tmp_path, sentence_layers=1)
-    (remembered,) = SentenceRetriever(model).remember(["The cat sat. A dog ran."])
-    with pytest.raises(InputError, match="remembered for its sentences alone; let a Reranker remember it"):
-        Reranker(model).score(QUERY, Memory(model.backbone, {"a": remembered}))
-
-
 @settings(max_examples=12, deadline=None)
 @given(text=documents().filter(lambda text: "." in text))
 def test_one_pass_gives_vectors_passages_and_sentences(model: Model, retriever: SentenceRetriever, text: str) -> None:
@@ -209,7 +201,11 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
 
 
 def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(reranker: Reranker) -> None:
+    seen: list[int] = []
+    pair = reranker.score(ASKED, DOCUMENTS[:2], progress=lambda done, total: seen.append(done))
+    assert seen[-1] == sum(len(reranker.model.tokenizer.encode(text)) + 2 for text in DOCUMENTS[:2])
     scores = reranker.score(ASKED, DOCUMENTS)
+    np.testing.assert_allclose(pair, scores[:2], atol=0.05)
     assert scores.shape == (5,) and scores[1] == scores[4] and np.isfinite(scores).all()
     assert scores[2] == reranker.score(ASKED, ["\u200b"])[0] < scores[[0, 1, 3]].min() - 100, "without a token"
     memory = reranker.remember(DOCUMENTS)
@@ -223,16 +219,12 @@ def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(r
     assert reranker.score(ASKED, []).shape == (0,)
 
 
-def test_progress_counts_every_token_once(reranker: Reranker) -> None:
-    seen: list[int] = []
-    reranker.score(ASKED, DOCUMENTS[:2], progress=lambda done, total: seen.append(done))
-    assert seen[-1] == sum(len(reranker.model.tokenizer.encode(text).ids) + 2 for text in DOCUMENTS[:2])
-
-
-def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path_factory: pytest.TempPathFactory) -> None:
-    other = Reranker(tiny_model(tmp_path_factory.mktemp("other")))
+def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path: Path) -> None:
+    other, own = Reranker(tiny_model(tmp_path / "other")), tiny_encoder(tmp_path / "own", sentence_layers=1)
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
+    sentences = Memory(own.backbone, {"a": next(SentenceRetriever(own).remember(["The cat sat. A dog ran."]))})
     for call, message in (
+        (lambda: Reranker(own).score(QUERY, sentences), "remembered for its sentences alone; let a Reranker remember it"),
         (lambda: reranker.score(ASKED, DOCUMENTS, max_tokens=50), "do not give max_tokens"),
         (lambda: reranker.score(ASKED, memories[1]), "made by another model"),
         (lambda: other.score(ASKED, memories[0]), "made by another model"),
@@ -244,15 +236,10 @@ def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path_factory: p
 
 # ---- kinds of sentences go with a document from its text to its memory, whatever reads it ------------------------------
 
-TEXT_ALONE = "The river\n\nA river runs to the sea. The cat sat.\n\nWhere is the dog?\n\nA dog ran. The dog sat."
 PAGE = (
     "<ul><li><a href='#a'>the cat</a><li><a href='#b'>the dog</a><li><a href='#c'>the sea</a></ul>"
     "<h2 id=a>The cat sat.</h2><p>A cat ran. It sat.<h2 id=b>Is it a dog?</h2><p>It is. A dog sat.<p id=c>The sea."
 )
-
-
-def page() -> DocumentText:
-    return read_html(Decoded(PAGE, "utf-8", None))
 
 
 def kinds(found: SentenceVectors) -> list[int]:
@@ -260,68 +247,38 @@ def kinds(found: SentenceVectors) -> list[int]:
 
 
 def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
-    retriever, document = SentenceRetriever(model), page()
+    retriever, document = SentenceRetriever(model), read_html(Decoded(PAGE, "utf-8", None))
     expected = [ASIDE] * 3 + [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT, TEXT]
     (found,) = retriever.remember([document])
     assert kinds(found) == expected and found.text == document.text
+    assert kinds(SentenceVectors.from_bytes(found.to_bytes(), found.text)) == expected
     (ranked,) = Reranker(model).remember([document]).documents.values()  # type: ignore[union-attr]
     (named,) = Reranker(model).remember({"a": document}).documents.values()  # type: ignore[union-attr]
     (read,) = read_documents(Embedder(model), [document], remember=True)
     assert read.memory is not None
     assert kinds(ranked) == kinds(named) == kinds(read.memory) == expected
     ((_, scored),) = find(retriever, "dog", [FileDocument("a", document)]).documents
-    assert scored.vectors is not None and kinds(scored.vectors) == expected
+    assert scored.first is not None and kinds(scored.first.document) == expected
     tokens = list(sentence_tokens(model, model.templates["document"], [document, document.text, "", document]))
     assert [one.kinds.tolist() == expected for one in tokens] == [True, False, False, True]
+    assert tokens[0].part(2, 4).kinds.tolist() == [ASIDE, HEADING]
+    for unit in UNITS:
+        (one,) = sentence_tokens(model, model.templates["document"], [document], unit)
+        assert one.kinds.shape == (len(one.spans),) and one.kinds.any() == (unit == "sentence")
 
 
 def test_a_text_and_its_document_score_and_have_kinds_alike(model: Model, tmp_path: Path) -> None:
-    document = read_plain(Decoded(TEXT_ALONE, "utf-8", None))
+    text = "The river\n\nA river runs to the sea. The cat sat.\n\nWhere is the dog?\n\nA dog ran. The dog sat."
+    document = read_plain(Decoded(text, "utf-8", None))
     for retriever in (SentenceRetriever(model), SentenceRetriever(tiny_model(tmp_path))):
-        assert retriever.score("dog", document) == retriever.score("dog", TEXT_ALONE)
-        assert retriever.retrieve("dog", document, spans=[(0, 9)]) == retriever.retrieve("dog", TEXT_ALONE, spans=[(0, 9)])
-    (one,), (other,) = (SentenceRetriever(model).remember([content]) for content in (document, TEXT_ALONE))
+        assert retriever.score("dog", document) == retriever.score("dog", text)
+        assert retriever.retrieve("dog", document, spans=[(0, 9)]) == retriever.retrieve("dog", text, spans=[(0, 9)])
+    (one,), (other,) = (SentenceRetriever(model).remember([content]) for content in (document, text))
     assert kinds(one) == kinds(other) == [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT]
-    scores = [Reranker(model).score("dog", [content, "The cat sat."]).tolist() for content in (document, TEXT_ALONE)]
+    scored = Scored(text, one.spans, np.zeros(len(one)), one.kinds)
+    assert [scored.below(index) for index in range(6)] == [1, 1, 2, 4, 4, 5]
+    assert replace(scored, kinds=None).below(0) == 0 and replace(scored, kinds=np.full(6, HEADING)).below(5) == 5
+    scores = [Reranker(model).score("dog", [content, "The cat sat."]).tolist() for content in (document, text)]
     assert scores[0] == scores[1]
     with pytest.raises(InputError, match="3"):
         list(SentenceRetriever(model).remember([3]))  # type: ignore[list-item]
-
-
-def test_kinds_of_units_and_parts(model: Model) -> None:
-    for unit in UNITS:
-        tokens = read_sentences(page(), [model.tokenizer.encode(page().text)], unit=unit)
-        assert tokens.kinds.shape == (len(tokens.spans),) and tokens.kinds.any() == (unit == "sentence")
-    assert read_sentences(page(), [model.tokenizer.encode(page().text)]).part(2, 4).kinds.tolist() == [ASIDE, HEADING]
-
-
-def test_kinds_are_stored(model: Model) -> None:
-    (found,) = SentenceRetriever(model).remember([page()])
-    again = SentenceVectors.from_bytes(found.to_bytes(), found.text)
-    assert np.array_equal(again.kinds, found.kinds) and again.kinds.dtype == np.uint8
-    assert found.size == replace(found, kinds=found.kinds[:0]).size + len(found)
-
-
-@pytest.mark.parametrize(
-    ("text", "title", "shown"),
-    [
-        ("10.4.11 410 Gone\n\n   The resource is\n   gone. It will not be back.", "410", "The resource is gone."),
-        ("Calls\n*****\n\nA call runs it. More.", "Calls", "A call runs it."),
-        ("# Calls\nA call runs it. More.", "Calls", "A call runs it."),
-        ("1. Scope\n\n1.1 Purpose\n\nThis says why. More.", "Scope", "1.1 Purpose This says why."),
-        ("Before it.\n\nIs it loud?\n\nThe flag -v is loud. More.", "Is it", "The flag -v is loud."),
-        # no titles
-        ("A short sentence.\n\nMore text.", "short", ""),
-        ("- an item\n- another item", "an item", ""),
-        ("word " * 30 + "\n\nMore text.", "word", ""),
-        ("two lines\nwithout an end\n\nMore text.", "two", ""),
-        # no text below
-        ("The end", "end", ""),
-    ],
-)
-def test_a_question_or_heading_is_followed_by_the_first_text_below(text: str, title: str, shown: str) -> None:
-    spans = split_sentences(text)
-    index = next(i for i, (a, b) in enumerate(spans.tolist()) if title in text[a:b])
-    scored = Scored(text, spans, np.zeros(len(spans)), sentence_kinds(text, spans))
-    assert normalize(text[spans[index, 1] : spans[scored.below(index), 1]]) == shown
-    assert replace(scored, kinds=None).below(index) == index

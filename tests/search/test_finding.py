@@ -204,7 +204,7 @@ def test_the_best_are_read_together_with_the_query(retriever: SentenceRetriever,
     assert read.sum() > 20 and 5 < len(better) <= 16 and set(better) <= set(np.argsort(-before)[:16].tolist())
     begin, end = model.tokenizer.markers()
     asked = both.first.query[:9]  # half of what this encoder reads at once
-    row, first, last = judging._row(both.first, int(better[0]), begin, end, asked)
+    row, first, last = judging._row(both.first, int(better[0]), np.append(asked, end))
     hidden = model.backbone.step_forms(torch.from_numpy(row).long(), torch.tensor([0, len(row)]), forms=("pair",))
     around = ~np.isin(row, [begin, end])
     around[: 1 + len(asked)] = around[first:last] = False

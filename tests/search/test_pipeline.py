@@ -60,7 +60,7 @@ def read_tokens(monkeypatch, *engines):
 
 
 def sentence_engines(model):
-    return model.engine, model.sentence_engine(texts=False), model.sentence_engine(texts=True)
+    return model.engine, model.engine_for("sentences"), model.engine_for("texts", "sentences")
 
 
 def test_the_rerankers_order_is_a_third_list(plain):

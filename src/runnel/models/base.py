@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from safetensors import SafetensorError
@@ -126,16 +126,12 @@ class Model:
                 if encoder.config.own_layers(forms[-1]):
                     self._form_engines[forms] = self.new_engine(read_blocks=partial(self.backbone.step_forms, forms=forms))
 
-    def sentence_engine(self, *, texts: bool) -> Engine:
-        """Return the engine for a document's sentences; `texts`: those of `engine` too, in the first half of each hidden vector.
+    def engine_for(self, *forms: Form) -> Engine:
+        """Return the engine that reads the forms of one entry of `_READ_TOGETHER`, each in its part of a hidden vector.
 
-        Without sentence layers both are the same, and vectors have one half.
+        Without layers of the last form's own it is `engine`, and vectors have one part.
         """
-        return self._form_engines.get(("texts", "sentences") if texts else ("sentences",), self.engine)
-
-    def judge_engine(self, form: Literal["judge", "pair"]) -> Engine:
-        """Return the engine of a form that judges the best sentences again, or `engine` without layers of this form."""
-        return self._form_engines.get((form,), self.engine)
+        return self._form_engines.get(forms, self.engine)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for copies and other processes, without the engines: they belong to one model and have locks."""

@@ -1,7 +1,6 @@
 """Reranker: a score of how well each document answers a query; both are read as one text (papers B and C).
 
-With a template that puts the document first, the state after a document can be remembered. With the query first, its state is
-computed once and forked over the documents.
+With a template that puts the document first, the state after a document can be remembered.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from runnel.work import top
 if TYPE_CHECKING:
     import torch
 
-    from runnel.backbones.state import State
     from runnel.models.torch_readers import StateScorer
 
 log = logging.getLogger("runnel")
@@ -119,7 +117,7 @@ class Reranker:
         max_tokens = self.pair_limit(max_tokens)
         encoded = self._template.encode_batch(self.model.tokenizer, "document", texts)
         full = {text: item.ids for text, item in zip(texts, encoded, strict=True) if len(item)}
-        requests = self._from_texts(query_ids, full, Counter(given), max_tokens)
+        requests = self._requests(query_ids, full, Counter(given), max_tokens)
         results = self.model.engine.map(requests, TokenCount(progress).add)
         scores = dict.fromkeys(texts, WITHOUT_TOKENS)
         scores |= {text: self._score(result.get()) for text, result in zip(full, results, strict=True)}
@@ -201,24 +199,12 @@ class Reranker:
         same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
         return self.remembers and same_model and mine.before("query").parts == other.parts
 
-    def _from_texts(
+    def _requests(
         self, query_ids: np.ndarray, documents: Mapping[str, np.ndarray], counts: Mapping[str, int], max_tokens: int | None
     ) -> Iterator[Request]:
         """Yield a request for each text, given with its ids; `counts` counts the documents with this text."""
-        tokenizer = self.model.tokenizer
-        start: State | None = None
-        template = self._template
-        if template.fields[0] == "query" and self.model.backbone.recurrent:
-            prefix = template.before("document").render(tokenizer, query=query_ids).ids
-            start = next(self.model.engine.map([Request(prefix, keep_state=True)])).state
-            template = template.starting_at("document")
-            max_tokens = max_tokens and max_tokens - len(prefix)
         for text, ids in documents.items():
-            if start is None:
-                pair = self.pair(query_ids, ids, max_tokens)
-            else:
-                rendered = template.render(tokenizer, document=ids, max_tokens=max_tokens)
-                pair = Item(self._head.request(rendered.ids, state=start), rendered.cut)
+            pair = self.pair(query_ids, ids, max_tokens)
             self.truncated += counts[text] * (pair.cut > 0)
             yield pair.request
 

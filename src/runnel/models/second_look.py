@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import whole_tokens
+from runnel.backbones.encoder.layout import Form, whole_tokens
 from runnel.models.base import Model
 from runnel.models.heads import Judge, PairJudge, normalize
 from runnel.models.lexical import COLUMNS
@@ -49,9 +49,7 @@ class FirstLook:
     """What the first look found in a document."""
 
     query: np.ndarray  # (Q,) its ids, without markers
-    ids: np.ndarray  # this and the next two: as of `SentenceVectors`
-    bounds: np.ndarray
-    kinds: np.ndarray
+    document: Any  # `SentenceVectors`
     plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
     scores: np.ndarray  # (S,) float32: with what titles passed on; -inf also for asides
     facts: np.ndarray  # (F,) what is known of the whole document
@@ -70,12 +68,12 @@ class SecondLook:
 
 
 def first_look(query: np.ndarray, document: Any, plain: np.ndarray, evidence: np.ndarray, *, lead: bool) -> FirstLook:
-    """Return the first look of a `SentenceVectors` with the head's scores (S,); `lead`: titles lead to the text below them."""
+    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
         scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
-    return FirstLook(query, document.ids, document.bounds, kinds, plain, scores, evidence)
+    return FirstLook(query, document, plain, scores, evidence)
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
@@ -164,6 +162,7 @@ class Judging:
         assert isinstance(pair, PairJudge | None)
         self._model, self._head, self._pair = model, head, pair
         self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
+        self._markers = model.tokenizer.markers()
 
     @property
     def calibrated(self) -> bool:
@@ -218,8 +217,8 @@ class Judging:
         """Return what the judge layers say of each sentence, (n,)."""
         if not chosen:
             return np.zeros(0)
-        (begin, end), before = self._model.tokenizer.markers(), len(self._prompts["document"]) + 1
-        rows = [self._row(look, sentence, begin, end) for look, sentence in chosen]
+        (begin, end), before = self._markers, len(self._prompts["document"]) + 1
+        rows = [self._row(*one, self._prompts["document"]) for one in chosen]
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
@@ -230,7 +229,7 @@ class Judging:
         asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
         found = []
         for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
-            around = _around(row, before, slice(first, last), (begin, end))
+            around = _around(row, before, slice(first, last), self._markers)
             found.append(self._head(*asked, vectors[first:last], vectors[around]))
         return np.array(found, np.float64)
 
@@ -240,31 +239,29 @@ class Judging:
         """
         before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= MOST else _PAIRS_TOGETHER)
-        begin, end = self._model.tokenizer.markers()
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
-        rows = [self._row(look, sentence, begin, end, asked) for look, sentence in (chosen[i] for i in best)]
+        prompt = np.append(asked, self._markers[1])
+        rows = [self._row(look, sentence, prompt) for look, sentence in (chosen[i] for i in best)]
         idf, found = self._model.words.idf[asked], []
         for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
-            around = _around(row, 1 + len(asked), slice(first, last), (begin, end))
+            around = _around(row, 1 + len(asked), slice(first, last), self._markers)
             found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
         judged = np.array(found, np.float64)
         values = np.full(len(chosen), judged.min())
         values[best] = judged
         return values
 
-    def _row(
-        self, look: FirstLook, sentence: int, begin: int, end: int, asked: np.ndarray | None = None
-    ) -> tuple[np.ndarray, int, int]:
-        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`. `asked`: a query to begin with."""
-        prompt = self._prompts["document"] if asked is None else np.append(asked, end)
+    def _row(self, look: FirstLook, sentence: int, prompt: np.ndarray) -> tuple[np.ndarray, int, int]:
+        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
-        above = np.flatnonzero(_titles(look.kinds[:sentence]))[-_TITLES:]
+        ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
+        above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
         if len(above) == _TITLES and above[0] != above[1] - 1:  # only those that follow each other
             above = above[1:]
-        titles = np.concatenate([look.ids[:0], *(look.ids[look.bounds[t] : look.bounds[t + 1]] for t in above)])
-        return lay_around(look.ids, look.bounds, sentence, titles, longest, (begin, end), prompt)
+        titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
+        return lay_around(ids, bounds, sentence, titles, longest, self._markers, prompt)
 
-    def _read(self, rows: Sequence[np.ndarray], form: Literal["judge", "pair"]) -> list[np.ndarray]:
+    def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
         vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
 
@@ -274,7 +271,7 @@ class Judging:
 
             return Request(row, (), take=take)
 
-        for result in self._model.judge_engine(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
+        for result in self._model.engine_for(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
             result.get()
         return vectors
 
@@ -287,7 +284,7 @@ class Judging:
         """
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)
-        led = np.where(known, _LEAD_AGAIN * leads(again, look.kinds), 0.0)
+        led = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
         if not self._head.calibrated:
             scores = look.scores + self.nearness(look) + judged + led
             return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)

@@ -242,13 +242,13 @@ class SentenceRetriever:
             InputError: the query is empty, or the model reads the query and the document together.
         """
         scored = document if isinstance(document, Scored) else next(self.scan(query, [document]))
-        if scored.vectors is None or scored.first is None:
+        if scored.first is None:
             raise no_vectors_error(self.model)
         summands: dict[str, float] = {}
         first, second = scored.first, scored.second
         if scored.scores[index] > -np.inf:
             read: Any = self.scorer.read_query(query)
-            summands = self.scorer.parts(read, scored.vectors, index)
+            summands = self.scorer.parts(read, first.document, index)
         if summands and second is not None:
             summands["second look"] = float(second.judged[index])
             summands["question or heading above"] = float(first.scores[index] - first.plain[index] + second.led[index])

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from runnel.backbones.config import Blocks
-from runnel.backbones.encoder.layout import lay_out, passages_of
+from runnel.backbones.encoder.layout import Form, lay_out, passages_of
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize
@@ -162,8 +162,7 @@ class Scored:
     spans: np.ndarray  # (S, 2) int64 characters
     scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
     kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
-    vectors: SentenceVectors | None = None  # the document from `remember`, if it was scored
-    first: FirstLook | None = None  # of a model that reads the best sentences again
+    first: FirstLook | None = None  # of a model that stores vectors
     second: SecondLook | None = None
 
     @property
@@ -218,6 +217,7 @@ class VectorScorer:
         assert isinstance(head, VectorScore)
         self.model, self._head = model, head
         self._passages = passages
+        self._forms: tuple[Form, ...] = ("texts", "sentences") if passages else ("sentences",)
         self.template = model.templates["document"]
         self.prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
         self.judging = Judging(model) if "judge" in model.heads else None
@@ -233,7 +233,7 @@ class VectorScorer:
 
     def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
         """Read queries, in order."""
-        for result in self.model.sentence_engine(texts=self._passages).map(map(self._query_request, queries)):
+        for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
             done, width = result.get(), self.model.backbone.hidden_size
             vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
@@ -252,9 +252,8 @@ class VectorScorer:
     def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
         """Read documents in order; an empty document has no sentences."""
         count = TokenCount(progress)
-        for result in self.model.sentence_engine(texts=self._passages).map(
-            count.totaled(map(self._request, documents)), count.add
-        ):
+        requests = count.totaled(map(self._request, documents))
+        for result in self.model.engine_for(*self._forms).map(requests, count.add):
             yield result.get().tag.result()
 
     def _request(self, tokens: SentenceTokens) -> Request:
@@ -296,7 +295,7 @@ class VectorScorer:
             plain[full] = self._head(query.vector, vectors, features)
             evidence = document_facts(plain[full], vectors @ query.vector, features)
         look = first_look(query.ids, document, plain, evidence, lead=self.judging is not None)
-        return Scored(document.text, document.spans, look.scores, document.kinds, document, look)
+        return Scored(document.text, document.spans, look.scores, document.kinds, look)
 
     def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
         """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""

@@ -25,8 +25,7 @@ from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
 from runnel.models.memory import Memory, Precision, Remembered, damage_in_state, pack, unpack
-from runnel.models.readers import Documents, ReadDocument, Reader, ReadOptions, passage_spans
-from runnel.models.stream import Stream
+from runnel.models.readers import Documents, ReadDocument, Reader, ReadOptions, Stream, passage_spans
 from runnel.ops.backend import inference
 from runnel.ops.numba_math import as_array
 from runnel.request import Progress, Request, Result, TokenCount
