@@ -166,7 +166,7 @@ def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
             file.write(f"One dog in {len(name)}.")
     done = run("find", "dog", ".", "--json")
     assert sorted(os.fsencode(file["file"]) for file in json.loads(done.out)["files"]) == names
-    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
+    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_terminal.py has the other one
 
 
 def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(run, fake, notes, terminal):

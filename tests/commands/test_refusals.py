@@ -61,7 +61,6 @@ INPUT = {
     "find ' ' a.txt": "the query is empty",
     "find a.txt 'is it?'": "find 'is it?' a.txt",
     "rerank a.txt 'is it?'": "rerank 'is it?' a.txt",
-    "ask q a.txt": "--llm",
     "ask a.txt 'is it?'": "ask 'is it?' a.txt",
     "find q 'a*.rst'": "a*.rst",
     "find q a.txt --min-score 20%": "probabilities",
@@ -70,9 +69,7 @@ INPUT = {
     "read a.txt --lines x": "--lines is 'x'",
     "read a.txt --characters 3": "--characters is '3'",
     "read a.pdf --ocr 'tesseract scan.png'": "{image}",
-    "search x --in notes": "no index at notes",
     "search x": "no .runnel in",
-    "index ..": ".. is outside of the project",
     "index missing --to library": "missing",
     "index a.txt --to library --field year": "'year'",
     "index a.txt --to a.txt": "a.txt has other content",
@@ -101,7 +98,6 @@ INPUT = {
     "lab evaluate bm25 bier": "did you mean beir?",
     "lab evaluate bm25 beir beir": "two tasks are called 'beir'",
     "lab evaluate bm25 beir --in library": "bm25 is BM25",
-    "lab evaluate bm25 beir --metrics ndgc@10": "did you mean nDCG@10?",
     "lab evaluate bm25 beir --out a.txt/folder": "a.txt is a file",
     "lab evaluate bm25 qrels.txt": "--corpus and --queries",
     "lab evaluate bm25 q.jsonl": "q.jsonl, line 1",
@@ -114,7 +110,6 @@ INPUT = {
     "lab qa api:x q.jsonl --out out --as sentences": "--as has no effect",
     "lab qa pocket q.jsonl --out out --chunk-words 9": "--chunk-words",
     "lab synthesize a.txt --to out --lengths 2k": "'2k'",
-    "serve --port 0 --host 0.0.0.0": "0.0.0.0",
     "serve --port 0 --api-key-file empty": "empty holds no API key",
     "info 'no such model'": "'no such model'",
 }
@@ -147,9 +142,7 @@ def test_options_that_have_no_effect_are_wrong_usage(run, command):
 
 @pytest.mark.usefixtures("fake", "files")
 @pytest.mark.parametrize("command", INPUT)
-def test_input_that_cannot_be_used_is_one_line(run, tmp_path, monkeypatch, command):
-    for name in ("RUNNEL_API_KEY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+def test_input_that_cannot_be_used_is_one_line(run, tmp_path, command):
     arguments = shlex.split(command)
     llm = ["--llm", "http://127.0.0.1:9/v1", "--llm-model", "x"] if arguments[1] in ("qa", "synthesize") else []
     done = run(*arguments, *llm)

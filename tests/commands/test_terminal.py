@@ -1,16 +1,24 @@
-"""What others have written (texts, ids, headings, names of files) reaches a terminal as text, never as commands to it."""
+"""Progress on stderr; and what others have written (texts, ids, names of files) reaches a terminal as text, never as commands to it."""
 
 import ast
+import io
 import json
 import logging
 import re
+import sys
+import time
 import zipfile
 from pathlib import Path
+from queue import Queue
 
 import pytest
+from helpers.waiting import GIVE_UP_S
+from numba import njit
+from numba.core import event
 
 import runnel
-from runnel.commands.display import printable
+from runnel.commands import display
+from runnel.commands.display import Meter, _compiling, note_compiling, print_names, printable
 
 # Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of the library that draws.
 HOSTILE = "\x1b[31mRED\x1b]0;pwn\x07\x9b2J\u202eevil\u2066\x00\r\x7f[red]x[/b]"
@@ -118,3 +126,65 @@ def test_only_display_writes_to_the_terminal():
     names = {path.relative_to(SOURCE).as_posix(): calls for path, calls in found.items() if calls}
     assert {name: calls - ALLOWED.get(name, set()) for name, calls in names.items() if calls - ALLOWED.get(name, set())} == {}
     assert set(ALLOWED) <= set(names)
+
+
+# ---- progress on stderr, and names on stdout ----------------------------------------------------------------------------
+
+
+def test_compiling_is_told_once_per_command(capsys, monkeypatch):
+    monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
+    _compiling.cache_clear()
+    for _ in range(2):  # two commands in one process
+        note_compiling()
+        njit(lambda x: x + 1)(1)
+        njit(lambda x: x + 2)(1)
+        assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch):
+    for name, value in (("TERM", "xterm"), ("COLUMNS", "100")):
+        monkeypatch.setenv(name, value)
+    for seconds, shown in ((60.0, False), (0.0, True)):
+        monkeypatch.setattr(sys, "stderr", screen := Terminal())
+        monkeypatch.setattr(display, "_BAR_S", seconds)
+        with Meter("reading") as meter:
+            meter(500, 1000)
+            meter(1000, 1000)
+        assert all((text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s"))
+
+
+def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
+    """Also while one step takes long, and none after the end."""
+    said = Queue()
+    monkeypatch.setattr(display, "_write_line", said.put)
+    monkeypatch.setattr(display, "_FIRST_S", 0.01)
+    monkeypatch.setattr(display, "_EVERY_S", 0.01)
+
+    def next_line():
+        for _ in range(said.qsize() + 1):  # the next one may have been begun before
+            said.get(timeout=GIVE_UP_S)
+        return said.get(timeout=GIVE_UP_S)
+
+    with Meter("reading", unit="questions") as meter:
+        assert re.fullmatch(r"reading: \d+ s", next_line())
+        meter(3)
+        assert re.fullmatch(r"reading: 3 questions, [\d.]+ questions/s, \d+ s", next_line())
+        meter(1200, 4800)
+        assert re.fullmatch(r"reading: 1,200 of 4,800 questions, [\d,]+ questions/s, \d+ s", next_line())
+    count = said.qsize()
+    time.sleep(0.1)
+    assert said.qsize() == count
+
+
+def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monkeypatch):
+    names = ["a\x1b]0;x\x07.txt", "two\nlines", "caf\udce9"]
+    print_names(names)
+    assert capsysbinary.readouterr().out == b"a\x1b]0;x\x07.txt\ntwo\nlines\ncaf\xe9\n"
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_names(names)
+    assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
