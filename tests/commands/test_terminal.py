@@ -1,4 +1,4 @@
-"""Progress on stderr; and what others have written (texts, ids, names of files) reaches a terminal as text, never as commands to it."""
+"""Progress on stderr; and what others have written (texts, ids, names of files) is shown as text, never as commands to a terminal."""
 
 import ast
 import io
