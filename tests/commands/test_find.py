@@ -89,16 +89,24 @@ def test_files_that_cannot_be_read_are_errors_and_guesses_are_noted(run, fake, t
     assert done.code == 2 and "error: a.jsonl cannot be read" in done.err and "b.txt:1" in done.out
 
 
-def test_find_has_page_and_headings(run, fake, terminal, tmp_path):
+def test_the_place_and_headings_of_each_kind(run, fake, terminal, tmp_path):
     pages = [["Contents"], ["Pets", None, None, "One cat slept. The dog", "barked."], ["Nothing."]]
     (tmp_path / "a.pdf").write_bytes(pdf(pages, outline=[("Pets", 1)]))
-    shown = run("find", "the dog barked", "a.pdf", "-k", 1).out
-    assert shown.startswith(" 1. a.pdf, page 2  characters ") and "\n    Pets\n    One cat" in shown
     (tmp_path / "a.html").write_text("<h1>Animals</h1><h2>Dogs</h2><p>The <b>dog</b> barked.</p>")
     (tmp_path / "a.md").write_text("# Animals\n## Dogs\nThe dog barked.\n")
-    for name, place in (("a.html", "a.html"), ("a.md", "a.md:3")):  # lines mean something in text only
+    (tmp_path / "a.jsonl").write_text('{"id": "r7", "text": "The dog barked."}\n')
+    (tmp_path / "pages.txt").write_text("Nothing.\n\f\nThe dog barked.")
+    for name, where, place, headings in (
+        ("a.pdf", "page 2", "a.pdf, page 2", "\n    Pets"),
+        ("a.html", "characters 15-30", "a.html", "\n    Animals › Dogs"),  # lines mean something in text only
+        ("a.md", "3", "a.md:3", "\n    Animals › Dogs"),
+        ("a.jsonl", "row r7", "a.jsonl, row r7", ""),
+        ("pages.txt", "3", "pages.txt, page 2", ""),
+    ):
+        assert run("find", "the dog barked", name, "-k", 1, "--plain").out == f"{name}:{where}:The dog barked.\n"
         shown = run("find", "the dog barked", name, "-k", 1, "-c", 0).out
-        assert shown.startswith(f" 1. {place}  characters ") and "\n    Animals › Dogs\n    »The dog barked.«" in shown
+        assert shown.startswith(f" 1. {place}  characters ") and f"{headings}\n    »The dog barked.«" in shown
+    assert run("find", "dog", "-", "-k", 1, "--plain", stdin="One dog.").out == "(standard input):1:One dog.\n"
 
 
 def test_code_keeps_its_lines(run, fake, terminal, tmp_path):
@@ -148,17 +156,6 @@ def test_without_a_terminal_each_sentence_is_a_line(run, fake, notes):
     assert [json.loads(line)["score"] for line in lines] == [3.0, 2.0]
 
 
-def test_the_place_of_a_kind_without_lines(run, fake, tmp_path):
-    (tmp_path / "a.pdf").write_bytes(pdf([["Nothing."], ["The dog barked."]]))
-    (tmp_path / "a.html").write_text("<p>Nothing.</p><p>The dog barked.</p>")
-    (tmp_path / "a.jsonl").write_text('{"id": "r7", "text": "The dog barked."}\n')
-    (tmp_path / "pages.txt").write_text("Nothing.\n\f\nThe dog barked.")
-    names = {"a.pdf": "page 2", "a.html": "characters 10-25", "a.jsonl": "row r7", "pages.txt": "3"}
-    for name, where in names.items():
-        assert run("find", "the dog barked", name, "-k", 1).out == f"{name}:{where}:The dog barked.\n"
-    assert run("find", "dog", "-", "-k", 1, stdin="One dog.").out == "(standard input):1:One dog.\n"
-
-
 def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
     names = [b"caf\xe9.txt", b"two\nlines.txt"]
     for name in names:
@@ -166,7 +163,7 @@ def test_names_that_are_not_utf_8_or_hold_a_line_end(run, fake, tmp_path):
             file.write(f"One dog in {len(name)}.")
     done = run("find", "dog", ".", "--json")
     assert sorted(os.fsencode(file["file"]) for file in json.loads(done.out)["files"]) == names
-    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_terminal.py has the other one
+    assert run("find", "dog", ".", "-l", "--include", "two*").out == "two\nlines.txt\n"  # test_display.py has the other one
 
 
 def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(run, fake, notes, terminal):

@@ -8,8 +8,6 @@ import os
 import re
 import shutil
 import stat
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,8 +20,8 @@ from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import finding
-from runnel.search.finding import DocumentCache, FileDocument, cache_folder, open_cache
-from runnel.text.documents.reader import DocumentReader, read_document
+from runnel.search.finding import cache_folder, open_cache
+from runnel.text.documents.reader import DocumentReader
 
 TEXT = """# The house
 
@@ -298,29 +296,14 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
 
 
-def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(models, tmp_path, caplog):
-    (path := tmp_path / "a.md").write_text(TEXT)
-    retriever, document = SentenceRetriever.load(models / "encoder"), read_document(path)
-    where = tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None]
-    vectors, open_it = next(retriever.remember([document.text])), partial(DocumentCache, *where)
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, monkeypatch):
+    of_model = SentenceRetriever.remember
 
-    def write(_):
-        kept = open_it(keep=True)
-        source = FileDocument(str(path), document, kept.content(str(path)))
-        for _ in range(5):
-            kept.put(source, vectors, 0.0)
-            found, read = open_it().get(str(path), source.content)
-            assert found == document and read.to_bytes() == vectors.to_bytes()
+    def encode(self, texts, **options):
+        for vectors in of_model(self, texts, **options):
+            (tmp_path / "a.md").write_text(TEXT + "More.")
+            yield vectors
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(8)))
-    [entry] = entries(tmp_path)
-    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [entry]
-    entry.unlink()
-    caplog.clear()
-    kept = open_it(keep=True)
-    source = FileDocument(str(path), document, kept.content(str(path)))
-    path.write_text(TEXT + "More.")
-    kept.put(source, vectors, 0.0)
-    assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
+    monkeypatch.setattr(SentenceRetriever, "remember", encode)
+    assert find("a.md", "--remember").err == "runnel: note: a.md is not remembered: it changed while it was read\n"
     assert entries(tmp_path) == []

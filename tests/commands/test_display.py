@@ -1,4 +1,4 @@
-"""Progress on stderr; and what others have written (texts, ids, names of files) is shown as text, never as commands to a terminal."""
+"""What commands show: progress, and what others have written (texts, ids, names of files) as text, never as terminal commands."""
 
 import ast
 import io
