@@ -20,8 +20,7 @@ import pytest
 import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
-from helpers.children import PATHS
-from helpers.waiting import GIVE_UP_S
+from helpers.children import server
 
 from runnel.commands.serve import serve
 
@@ -134,23 +133,10 @@ def test_the_container_has_what_is_copied_and_a_user_without_rights_who_writes_i
 @pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
     command, check = json.loads(arguments("ENTRYPOINT")[0]), json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
-    assert (command[0], check[0]) == ("runnel", "python")
+    assert (command[:2], check[0]) == (["runnel", "serve"], "python")
     assert arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]
-    environment = os.environ | PATHS | {"RUNNEL_API_KEY": "a key of the test"}
-    server = subprocess.Popen(
-        [sys.executable, "-m", *command, "--port", "0"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stderr is not None
-        port = next(
-            found.group(1) for line in server.stderr if (found := re.search(r"serving pocket at http://0\.0\.0\.0:(\d+)", line))
-        )
-        for place, code in ((port, 0), ("9", 1)):  # nothing listens on port 9
-            done = subprocess.run(
-                [sys.executable, *check[1:-1], check[-1].replace(PORT, place)], capture_output=True, check=False
-            )
+    with server(*command[2:], cwd=tmp_path, RUNNEL_API_KEY="a key of the test") as (_, client):
+        for place, code in ((str(client.base_url.port), 0), ("9", 1)):  # nothing listens on port 9
+            asked = [sys.executable, *check[1:-1], check[-1].replace(PORT, place)]
+            done = subprocess.run(asked, capture_output=True, check=False)
             assert done.returncode == code, done.stderr
-    finally:
-        server.terminate()
-        server.communicate(timeout=GIVE_UP_S)
-    assert server.returncode == 0
