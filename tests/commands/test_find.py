@@ -11,8 +11,6 @@ import pytest
 from helpers.document_files import pdf
 from helpers.tiny import tiny_model
 
-from runnel.commands.find import parse_min_score
-from runnel.errors import InputError
 from runnel.records import probability
 
 TEXT = """A heading
@@ -173,14 +171,6 @@ def test_a_score_is_shown_as_the_probability_that_it_stands_for_or_not_at_all(ru
     assert places.findall(run("find", "the dog barked", "notes", "-k", "2").out) == ["95 %", "88 %"]  # of 3.0 and 2.0
     shown = run("find", "the dog barked", "notes", "-k", "9", "--min-score", "90%").out  # a score of 2.197
     assert places.findall(shown) == ["95 %"]
-
-
-def test_a_percentage_is_the_score_of_that_probability():
-    assert [parse_min_score(text) for text in ("-1.5", "0", "2e1")] == [-1.5, 0.0, 20.0]
-    assert parse_min_score("50%") == 0.0 and parse_min_score("20%") == pytest.approx(-1.3863, abs=1e-4)
-    for text in ("", "%", "abc", "0%", "100%", "-5%", "nan", "inf", "nan%"):
-        with pytest.raises(InputError, match=re.escape(f"--min-score is {text!r}; expected a score such as -1.5, or a percent")):
-            parse_min_score(text)
 
 
 def files(done):

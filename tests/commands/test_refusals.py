@@ -64,6 +64,7 @@ INPUT = {
     "ask a.txt 'is it?'": "ask 'is it?' a.txt",
     "find q 'a*.rst'": "a*.rst",
     "find q a.txt --min-score 20%": "probabilities",
+    **{f"find q a.txt --min-score {score}": f"--min-score is '{score}'" for score in ("x", "inf", "nan", "0%", "100%", "nan%")},
     "find q a.txt --html no/r.html": "no: no such directory",
     "verify - -": "standard input",
     "read a.txt --lines x": "--lines is 'x'",
