@@ -36,14 +36,6 @@ def check(done, *, code=0):
     return done
 
 
-@pytest.fixture
-def rows(tmp_path):
-    key = "id" + "".join(HOSTILE.split())
-    lines = [json.dumps({"id": f"{key}{n}", "title": HOSTILE, "text": f"one dog {HOSTILE}"}) for n in range(2)]
-    (tmp_path / f"{NAME}.jsonl").write_text("\n".join(lines) + "\n")
-    return f"{NAME}.jsonl"
-
-
 def documents(folder):
     (folder / f"{NAME}.md").write_text(f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n")
     (folder / f"{NAME}.txt").write_text("One dog.\n")
@@ -53,8 +45,10 @@ def documents(folder):
 
 
 @FORMS
-def test_files_and_rows(run, fake, tmp_path, rows, as_json, terminal):
-    names = documents(tmp_path)
+def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
+    names, rows = documents(tmp_path), f"{NAME}.jsonl"
+    row = {"title": HOSTILE, "text": f"one dog {HOSTILE}"}
+    (tmp_path / rows).write_text("".join(json.dumps(row | {"id": f"id{n}{''.join(HOSTILE.split())}"}) + "\n" for n in range(2)))
     done = check(run("find", "one dog", *names, "missing" + NAME, *as_json), code=2)
     assert done.err.count("runnel: error") == 2 and "[red]x[" in done.out
     done = check(run("find", "one dog", names[1], *as_json))  # its name is in the last line
