@@ -81,10 +81,8 @@ def test_help_fits_one_screen(run, monkeypatch):
 
 def test_shared_options_have_the_same_names_and_order_in_all_commands():
     options = {
-        command: {
-            one.opts[0].removeprefix("--"): one.opts[1:] for one in command_of(command).params if one.opts[0].startswith("--")
-        }
-        for command in COMMANDS
+        name: {one.opts[0].removeprefix("--"): one.opts[1:] for one in command_of(name).params if one.opts[0].startswith("--")}
+        for name in COMMANDS
     }
     for one, other in itertools.combinations(options.values(), 2):
         assert [name for name in one if name in other] == [name for name in other if name in one]

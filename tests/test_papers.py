@@ -24,8 +24,7 @@ from runnel.lab.training import recipes
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "papers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text(encoding="utf-8")
 COMMANDS = [
     line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines() if line[0] != "#"
 ]

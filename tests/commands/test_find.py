@@ -50,17 +50,12 @@ def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp
     assert done.out.endswith("2 of 5 clauses (113 characters) in a.txt\n") and loaded == [(("tiny",), {"dtype": "float32"})]
 
 
-def test_equal_sentences_are_shown_once_and_a_heading_with_the_text_below(run, fake, terminal, tmp_path):
+def test_equal_sentences_are_shown_once_with_all_their_places(run, fake, terminal, tmp_path):
     (tmp_path / "a.txt").write_text("The dog\nbarked. A cat.\n\nThe dog barked. A bird sang.\n")
     (tmp_path / "b.txt").write_text("Nothing.\n\nThe  dog barked.\n")
     (tmp_path / "c.html").write_text("<p>The dog barked.</p>")
     shown = run("find", "the dog barked", "a.txt", "b.txt", "c.html", "-k", 2).out
     assert shown.count("»The dog barked.«") == 1 and "\n    also at a.txt:4; b.txt:3; c.html, characters 0-15\n" in shown
-    (tmp_path / "a.txt").write_text(
-        "10.4 Client errors\n\n10.4.11 410 Gone\n\nThe resource is no\nlonger there. It will not be back.\n"
-    )
-    shown = run("find", "410 gone", "a.txt", "-k", 1, "-c", 0).out
-    assert "\n    »10.4.11 410 Gone«\n    The resource is no longer there.\n" in shown and "It will" not in shown
 
 
 def test_files_that_cannot_be_read_are_errors_and_guesses_are_noted(run, fake, terminal, tmp_path, monkeypatch):

@@ -191,8 +191,8 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
     assert entries(tmp_path) == []
 
 
-@pytest.fixture
-def clock(monkeypatch):
+@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
+def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, reading, tmp_path, monkeypatch, order):
     """A clock of its own: parsing slow.txt takes 3 s, encoding a token 0.1 s."""
     now = [0.0]
     of_files, of_model = DocumentReader.read, SentenceRetriever.remember
@@ -210,10 +210,6 @@ def clock(monkeypatch):
     monkeypatch.setattr(SentenceRetriever, "remember", encode)
     monkeypatch.setattr(finding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(finding, "LONG_S", 2.0)
-
-
-@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
-def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, clock, reading, tmp_path, order):
     for name in "slow", "b", "c":
         (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs.")
     right = find(*order, "--no-remember")
