@@ -32,8 +32,7 @@ SentenceRetriever retrieve query document top_k
 """
 
 
-@pytest.mark.parametrize("line", PROMISED.split("\n")[1:-1])
-def test_signatures_start_as_promised(line):
-    owner, method, *parameters = line.split()
-    found = list(inspect.signature(getattr(getattr(runnel, owner), method)).parameters)
-    assert found[: len(parameters) + 1] == ["self", *parameters]
+def test_signatures_start_as_promised():
+    for owner, method, *parameters in map(str.split, PROMISED.strip().splitlines()):
+        found = list(inspect.signature(getattr(getattr(runnel, owner), method)).parameters)
+        assert found[: len(parameters) + 1] == ["self", *parameters], method

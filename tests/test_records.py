@@ -14,17 +14,15 @@ from runnel.json_objects import read_model_json
 from runnel.records import Sentence, group_repeats, percent, probability
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
+def test_a_document_has_an_id_and_a_text() -> None:
+    values: Any
+    for values, named in (
         ((1, "text"), "id .* 1"),
         (("a", b"bytes"), "text of document 'a' is b'bytes'"),
         (("a", "text", [("year", 1)]), r"metadata of document 'a' is \[\('year', 1\)\]"),
-    ],
-)
-def test_a_document_has_an_id_and_a_text(values: tuple[Any, ...], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        Document(*values)
+    ):
+        with pytest.raises(InputError, match=named):
+            Document(*values)
 
 
 def test_equal_but_for_whitespace_is_one_group_and_known_texts_are_grouped_wherever_they_rank() -> None:
