@@ -60,9 +60,9 @@ def test_wrong_usage_is_exit_code_2(run):
 COMMANDS = [*(name for name in cli.COMMANDS if name != "lab"), *(f"lab {name}" for name in cli.LAB)]
 
 
-def parameters_of(command):
-    group = cli.lab if command.startswith("lab ") else cli.app
-    return typer.main.get_command(group).get_command(None, command.removeprefix("lab ")).params
+def command_of(name):
+    group = cli.lab if name.startswith("lab ") else cli.app
+    return typer.main.get_command(group).get_command(None, name.removeprefix("lab "))
 
 
 @pytest.mark.parametrize(("typo", "option"), [("--top", "--top-k"), ("--noignore", "--no-ignore"), ("--inclde", "--include")])
@@ -81,8 +81,8 @@ def test_help_fits_one_screen(run, monkeypatch):
 
 def test_shared_options_have_the_same_names_and_order_in_all_commands():
     options = {
-        command: {one.opts[0].removeprefix("--"): one.opts[1:] for one in parameters_of(command) if one.opts[0].startswith("--")}
-        for command in COMMANDS
+        name: {one.opts[0].removeprefix("--"): one.opts[1:] for one in command_of(name).params if one.opts[0].startswith("--")}
+        for name in COMMANDS
     }
     for one, other in itertools.combinations(options.values(), 2):
         assert [name for name in one if name in other] == [name for name in other if name in one]
@@ -100,8 +100,7 @@ def test_shared_options_have_the_same_names_and_order_in_all_commands():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_begins_with_what_goes_in_what_comes_out_and_an_example(command):
     """The example can be parsed, so that its options exist and what is required is there."""
-    group = typer.main.get_command(cli.lab if command.startswith("lab ") else cli.app)
-    found = group.get_command(None, command.removeprefix("lab "))
+    found = command_of(command)
     goes_in, comes_out, example, *_ = [line for line in inspect.cleandoc(found.help).splitlines() if line]
     needed = [one.metavar for one in found.params if one.required and not one.opts[0].startswith("-")]
     assert all(re.findall("[A-Z]+", name)[-1] in goes_in for name in needed)

@@ -20,8 +20,7 @@ import pytest
 import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
-from helpers.children import PATHS
-from helpers.waiting import GIVE_UP_S
+from helpers.children import server
 
 from runnel.commands.serve import serve
 
@@ -92,17 +91,11 @@ def test_workflows_run_targets_of_the_makefile(command):
     subprocess.run([*command.split(), "-n"], cwd=ROOT, check=True, capture_output=True)
 
 
-def test_workflows_test_the_versions_of_python_that_the_package_names():
+def test_versions_license_and_keywords_are_those_of_the_package():
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
     assert JOBS["test"]["strategy"]["matrix"]["python"] == named
-
-
-def test_the_hook_has_the_pinned_ruff():
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     assert hook["rev"].replace("v", "ruff==") in PROJECT["dependency-groups"]["docs"]
-
-
-def test_the_citation_is_of_this_package():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["license"] == PROJECT["project"]["license"] and citation["keywords"] == PROJECT["project"]["keywords"]
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
@@ -119,7 +112,7 @@ def arguments(instruction: str) -> list[str]:
     return [rest for name, rest in STEPS if name == instruction]
 
 
-def test_the_container_is_built_from_what_is_copied() -> None:
+def test_the_container_has_what_is_copied_and_a_user_without_rights_who_writes_in_the_volume_alone() -> None:
     project = PROJECT["project"]
     copied = [word for rest in arguments("COPY") if "--from" not in rest for word in shlex.split(rest)[:-1]]
     admitted = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
@@ -128,39 +121,22 @@ def test_the_container_is_built_from_what_is_copied() -> None:
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
     versions = {re.search(r"3\.\d+", rest).group() for rest in arguments("FROM")}
     assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(project["classifiers"])
-
-
-def test_the_container_runs_as_a_user_without_rights_who_writes_in_the_volume_alone() -> None:
     names = [name for name, _ in STEPS]
     assert arguments("USER") == ["runnel"]
     assert names.index("USER") > max(i for i, name in enumerate(names) if name in ("RUN", "COPY"))
     (volume,) = arguments("VOLUME")
     written = [part.partition("=")[2] for part in shlex.split(arguments("ENV")[0]) if not part.startswith("PATH=")]
-    assert written
-    assert all(path.startswith(f"{volume}/") for path in written)
+    assert written and all(path.startswith(f"{volume}/") for path in written)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
 @pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
     command, check = json.loads(arguments("ENTRYPOINT")[0]), json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
-    assert (command[0], check[0]) == ("runnel", "python")
+    assert (command[:2], check[0]) == (["runnel", "serve"], "python")
     assert arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]
-    environment = os.environ | PATHS | {"RUNNEL_API_KEY": "a key of the test"}
-    server = subprocess.Popen(
-        [sys.executable, "-m", *command, "--port", "0"], env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stderr is not None
-        port = next(
-            found.group(1) for line in server.stderr if (found := re.search(r"serving pocket at http://0\.0\.0\.0:(\d+)", line))
-        )
-        for place, code in ((port, 0), ("9", 1)):  # nothing listens on port 9
-            done = subprocess.run(
-                [sys.executable, *check[1:-1], check[-1].replace(PORT, place)], capture_output=True, check=False
-            )
+    with server(*command[2:], cwd=tmp_path, RUNNEL_API_KEY="a key of the test") as (_, client):
+        for place, code in ((str(client.base_url.port), 0), ("9", 1)):  # nothing listens on port 9
+            asked = [sys.executable, *check[1:-1], check[-1].replace(PORT, place)]
+            done = subprocess.run(asked, capture_output=True, check=False)
             assert done.returncode == code, done.stderr
-    finally:
-        server.terminate()
-        server.communicate(timeout=GIVE_UP_S)
-    assert server.returncode == 0

@@ -19,16 +19,10 @@ def run(script, *arguments):
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory):
-    path = tmp_path_factory.mktemp("reference") / "python-reference.txt"
-    said = run("python_reference.py", path)
+def test_stream_embedding(tmp_path):
+    reference, part = tmp_path / "python-reference.txt", tmp_path / "part.txt"
+    said = run("python_reference.py", reference)
     assert re.search(r"python-reference\.txt: \d+ chapters, \d\d,\d{3} words\n$", said)
-    return path
-
-
-def test_stream_embedding(reference, tmp_path):
-    part = tmp_path / "part.txt"
     part.write_text(reference.read_text(encoding="utf-8")[:40_000], encoding="utf-8")
     said = run("stream_embedding.py", part)
     assert re.search(r"after +[\d,]+ tokens, +[\d.]+ s: \[[+-]0\.\d+ ", said)

@@ -92,16 +92,10 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of resources")
-def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path):
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        with pytest.raises(OSError, match=r"File too large: '.*out'"), replacing(tmp_path / "out") as partial:
-            save_file({"a": np.zeros(1000)}, partial)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path, full_disk):
+    full_disk(1000)
+    with pytest.raises(OSError, match=r"File too large: '.*out'"), replacing(tmp_path / "out") as partial:
+        save_file({"a": np.zeros(1000)}, partial)
     assert names(tmp_path) == []
 
 

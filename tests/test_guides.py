@@ -211,10 +211,14 @@ def test_install_commands_name_the_distribution_and_extras_that_exist():
         assert named <= project["optional-dependencies"].keys(), one
 
 
-def test_shell_blocks_are_what_the_makefile_does():
+def test_shell_blocks_targets_and_files_that_the_readme_names_exist():
     lines = [line for kind, _, body in blocks(README) if kind == "sh" for line in body.splitlines()]
     assert lines == ["python3 -m venv .venv", ". .venv/bin/activate", "pip install -c constraints.txt -e .", "make demo"]
     assert "cp -R examples/files/. runs/demo" in dry_run("demo")
+    for target in set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))):
+        dry_run(target)
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
+    assert links and [link for link in links if not (ROOT / link).exists()] == []
 
 
 @pytest.mark.parametrize(
@@ -228,10 +232,3 @@ def test_the_makefile_installs_only_what_a_target_needs(tmp_path, target, instal
     assert [sorted(re.split(r"\W+", line)) for line in found] == [
         sorted(re.split(r"\W+", line.replace("$EXTRAS", extras))) for line in installed
     ]
-
-
-def test_make_targets_and_files_that_the_readme_names_exist():
-    for target in set(re.findall(r"`make (\w+)`", README + (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"))):
-        dry_run(target)
-    links = re.findall(r"\]\((?!http)([^)#]+)\)", README)
-    assert links and [link for link in links if not (ROOT / link).exists()] == []

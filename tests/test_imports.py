@@ -118,9 +118,9 @@ def test_base_dependencies_are_enough(tmp_path):
 
 PACKAGE = SOURCE / "runnel"
 MOST = 36
-# Prints the files of runnel in which a named function is entered, from the first import to the exit code.
-PROGRAM = """
-import json, os, sys, threading
+# Notes the files of runnel in which a named function is entered, from the first import to the exit code.
+NOTE = """
+import json, sys, threading
 
 entered = set()
 
@@ -129,22 +129,14 @@ def note(frame, event, argument):
     if event == "call" and code.co_flags & 1 and not code.co_name.startswith("<"):  # 1: a function, not a module or a class
         entered.add(code.co_filename)
 
-def report(code):
-    sys.setprofile(None)
-    print("FILES", json.dumps(sorted(entered)), flush=True)
-    end(code)
-
-end, os._exit = os._exit, report
 threading.setprofile(note)
 sys.setprofile(note)
-sys.argv = ["runnel", "find", "Where does water go?", "a.txt"]
-from runnel.cli import console
-console()
 """
+PRINT = "sys.setprofile(None)\nprint('FILES', json.dumps(sorted(entered)))"
 
 
 def entered_files(folder: Path) -> list[str]:
-    out = run_python(PROGRAM, cwd=folder)
+    out = run_python(NOTE + COMMAND.format(["find", "Where does water go?", "a.txt"]) + PRINT, cwd=folder)
     assert "Rivers carry water" in out
     files = map(Path, json.loads(out.rpartition("FILES ")[2]))
     return sorted(file.relative_to(PACKAGE).as_posix() for file in files if file.is_relative_to(PACKAGE))

@@ -1,16 +1,13 @@
-"""The journal of work: what is acknowledged stays, one process writes, and nothing of others is touched."""
+"""The journal of work: rows are stored all or none, one process writes, and nothing of others is touched.
+
+tests/commands/test_resume.py kills commands in the middle of it, and repeats them with other settings.
+"""
 
 import json
 import os
-import random
-import signal
 import sqlite3
-import subprocess
-import sys
-import time
 
 import pytest
-from helpers.children import PATHS, PROGRAMS
 
 from runnel.errors import InputError, StoreBusy, StoreError
 from runnel.journal import Journal, Row
@@ -21,8 +18,8 @@ def out(tmp_path):
     return tmp_path / "out.jsonl"
 
 
-def begun(out, *rows, also=(), **settings):
-    with Journal(out, settings, also=also) as journal:
+def begun(out, *rows, **settings):
+    with Journal(out, settings) as journal:
         journal.begin()
         journal.add(*rows)
 
@@ -57,25 +54,6 @@ def test_rows_are_stored_all_or_none_and_once(out):
         assert [tuple(row)[:2] for row in journal.rows()] == [("a", 1)]
 
 
-def test_a_writer_killed_at_any_moment(out):
-    rng = random.Random(7)
-    acknowledged = -1
-    for _ in range(4):
-        command = [sys.executable, str(PROGRAMS / "killed_journal.py"), str(out)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | PATHS, text=True) as process:
-            lines = [process.stdout.readline()]
-            time.sleep(rng.uniform(0, 0.1))
-            process.send_signal(signal.SIGKILL)
-            lines += process.stdout.readlines()
-        assert int(lines[0]) > acknowledged
-        acknowledged = int([line for line in lines if line.endswith("\n")][-1])
-        with Journal(out, {"work": 1}) as journal:
-            rows = [(row.key, row.value, row.data) for row in journal.rows(data=True)]
-        assert rows == [(n, [n], bytes([n % 256]) * 9000) for n in range(len(rows))]
-        assert len(rows) - 1 in (acknowledged, acknowledged + 2)  # rows are added two by two
-    assert names(out) == ["out.jsonl.sqlite"]
-
-
 def test_finished_work(out, tmp_path):
     finished(out, model="m")
     assert json.loads((tmp_path / "out.jsonl.json").read_text()) == {"model": "m", "count": 3}
@@ -87,21 +65,6 @@ def test_finished_work(out, tmp_path):
     out.unlink()
     with Journal(out, {"model": "other"}) as journal:  # nothing is lost by it
         assert journal.begin() is None and names(out)[0] == "out.jsonl.sqlite"
-
-
-@pytest.mark.parametrize("state", ["begun", "finished"])
-def test_another_setting_is_refused_and_the_advice_helps(out, state):
-    if state == "begun":
-        begun(out, Row(0, 1), model="m")
-    else:
-        finished(out, model="m")
-    with pytest.raises(InputError, match="model \\('m', now 'n'\\)") as error, Journal(out, {"model": "n"}):
-        pass
-    files = str(error.value).partition("remove ")[2].removesuffix(" to start from scratch").split(", ")
-    assert sorted(files) == sorted(str(path) for path in out.parent.iterdir())
-    for file in files:
-        os.unlink(file)
-    begun(out, Row(0, 1), model="n")
 
 
 def test_one_process_works_at_a_time_and_others_cannot_read_its_rows(out, tmp_path):

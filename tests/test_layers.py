@@ -70,10 +70,10 @@ def part(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """Dotted names of every module imported anywhere in the file."""
-    names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
+    """Dotted names of every module that the file imports."""
+    names, tree = set(), ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree) if inside_functions else tree.body:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -109,14 +109,7 @@ def test_no_import_circles(inside_functions):
     modules = {"runnel." + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
     left = {}
     for module, path in modules.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        needs = set()
-        for node in ast.walk(tree) if inside_functions else tree.body:
-            if isinstance(node, ast.Import):
-                needs |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom):
-                submodules = {f"{node.module}.{alias.name}" for alias in node.names}
-                needs |= submodules if submodules <= set(modules) else {node.module, *submodules}
+        needs = imports(path, inside_functions=inside_functions)
         left[module] = (needs & set(modules)) - {module} - LATE.get(module, set())
     while free := [m for m, needs in left.items() if not needs & set(left)]:
         for module in free:

@@ -24,8 +24,7 @@ from runnel.lab.training import recipes
 
 pytestmark = pytest.mark.slow
 
-DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "papers.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[1] / "docs" / "papers.md").read_text(encoding="utf-8")
 COMMANDS = [
     line for block in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S) for line in block.splitlines() if line[0] != "#"
 ]
@@ -54,8 +53,7 @@ def test_every_table_and_figure_is_there_once(paper):
 
 
 def test_rows_name_commands_that_are_there():
-    labels = {label for line in re.findall(r"^# (.*)", "\n".join(re.findall(r"^# \w\.\d.*", PAGE, re.M)), re.M)
-              for label in re.findall(r"\b[A-E]\.\d\b", line)}  # fmt: skip
+    labels = set(re.findall(r"\b[A-E]\.\d\b", "\n".join(re.findall(r"^# [A-E]\.\d.*", PAGE, re.M))))
     rows = [line.split(" | ") for line in ROWS.splitlines() if re.match(r"\| (table|figure)", line)]
     assert len(rows) >= 25 and all(re.search(r"\b[A-E]\.\d", row[2]) for row in rows)
     assert set(re.findall(r"\b[A-E]\.\d\b", PAGE)) == labels
@@ -157,12 +155,9 @@ def test_commands_run_in_the_order_of_the_page(run, tmp_path):
     retrieval._model.cache_clear()
 
 
-def test_no_two_commands_write_to_one_place():
+def test_no_two_commands_write_to_one_place_and_training_data_are_mined_before_or_listed():
     places = re.findall(r" --(?:to|out) (\S+)", "\n".join(COMMANDS))
     assert len(places) > 40 and sorted(places) == sorted(set(places))
-
-
-def test_training_data_are_mined_before_or_listed():
     listed = set(re.findall(r"`([\w.-]+)`", "\n".join(re.findall(r"^\| (.*?) \| ", PAGE, re.M))))
     mined = {re.search(r" --to (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel lab mine ")}
     trained = {re.search(r" --data (\S+)", command)[1] for command in COMMANDS if command.startswith("runnel lab train ")}

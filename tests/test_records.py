@@ -11,28 +11,29 @@ import pytest
 from runnel import Document
 from runnel.errors import CheckpointError, InputError
 from runnel.json_objects import read_model_json
-from runnel.records import Sentence, group_repeats, normalize, percent, probability
+from runnel.records import Sentence, group_repeats, percent, probability
 
 
-@pytest.mark.parametrize(
-    ("values", "named"),
-    [
+def test_a_document_has_an_id_and_a_text() -> None:
+    values: Any
+    for values, named in (
         ((1, "text"), "id .* 1"),
         (("a", b"bytes"), "text of document 'a' is b'bytes'"),
         (("a", "text", [("year", 1)]), r"metadata of document 'a' is \[\('year', 1\)\]"),
-    ],
-)
-def test_a_document_has_an_id_and_a_text(values: tuple[Any, ...], named: str) -> None:
-    with pytest.raises(InputError, match=named):
-        Document(*values)
+    ):
+        with pytest.raises(InputError, match=named):
+            Document(*values)
 
 
-def sentences(*texts: str) -> list[Sentence]:
-    return [Sentence(text, 0, len(text), -float(i), i) for i, text in enumerate(texts)]
+def test_equal_but_for_whitespace_is_one_group_and_known_texts_are_grouped_wherever_they_rank() -> None:
+    def grouped(*texts: str, count: int, also: Collection[str] = ()) -> list[list[int]]:
+        sentences = [Sentence(text, 0, len(text), -float(i), i) for i, text in enumerate(texts)]
+        return [[s.index for s in group] for group in group_repeats(sentences, count, also)]
 
-
-def grouped(*texts: str, count: int, also: Collection[str] = ()) -> list[list[int]]:
-    return [[s.index for s in group] for group in group_repeats(sentences(*texts), count, also)]
+    assert grouped("A  cat\nsat. ", "A dog.", "A cat sat.", "a cat sat.", count=9) == [[0, 2], [1], [3]]
+    assert grouped("A.", "B.", "A.", "C.", "B.", count=2) == [[0, 2], [1, 4]]
+    assert grouped(count=2) == []
+    assert grouped("A.", "B.", "C.", "B.", count=1, also={"B."}) == [[0], [1, 3]]
 
 
 @pytest.mark.parametrize(
@@ -42,31 +43,16 @@ def test_a_probability_is_never_shown_as_certain(score: float, shown: str) -> No
     assert percent(probability(score)) == shown
 
 
-def test_equal_but_for_whitespace_is_one_group() -> None:
-    assert grouped("A  cat\nsat. ", "A dog.", "A cat sat.", "a cat sat.", count=9) == [[0, 2], [1], [3]]
-    assert grouped("A.", "B.", "A.", "C.", "B.", count=2) == [[0, 2], [1, 4]]
-    assert grouped(count=2) == []
-
-
-def test_texts_that_are_known_are_grouped_wherever_they_rank() -> None:
-    assert grouped("A.", "B.", "C.", "B.", count=1, also={"B."}) == [[0], [1, 3]]
-    assert normalize(" a \n b ") == "a b"
-
-
-@pytest.mark.parametrize("content", [None, b"\xff", b"[" * 100_000, b"[]"])
-def test_a_damaged_file_of_a_model_is_named(tmp_path: Path, content: bytes | None) -> None:
+def test_a_damaged_file_of_a_model_is_named_and_one_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
-    if content is not None:
-        path.write_bytes(content)
     with pytest.raises(CheckpointError, match=r"config\.json"):
         read_model_json(path)
-
-
-def test_a_file_of_a_model_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
-    path = tmp_path / "list.json"
     assert read_model_json(path, default={}) == {}
-    path.write_text('[{"a": 1}]')
-    assert read_model_json(path, expect=list) == [{"a": 1}]
+    for content in (b"\xff", b"[" * 100_000, b"[]"):
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"config\.json"):
+            read_model_json(path)
+    assert read_model_json(path, expect=list) == []
     path.write_text("{}")
     with pytest.raises(CheckpointError, match="dict; expected a list"):
         read_model_json(path, expect=list)

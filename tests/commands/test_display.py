@@ -1,21 +1,131 @@
-"""What commands show on stderr."""
+"""What commands show: progress, and what others have written (texts, ids, names of files) as text, never as terminal commands."""
 
+import ast
 import io
+import json
+import logging
 import re
 import sys
 import time
+import zipfile
+from pathlib import Path
 from queue import Queue
 
+import pytest
 from helpers.waiting import GIVE_UP_S
+from numba import njit
+from numba.core import event
 
+import runnel
 from runnel.commands import display
-from runnel.commands.display import Meter, _compiling, note_compiling, print_names
+from runnel.commands.display import Meter, _compiling, note_compiling, print_names, printable
+
+# Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of the library that draws.
+HOSTILE = "\x1b[31mRED\x1b]0;pwn\x07\x9b2J\u202eevil\u2066\x00\r\x7f[red]x[/b]"
+NAME = HOSTILE.replace("\x00", "").replace("/", "")
+UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+SOURCE = Path(runnel.__file__).parent
+
+FORMS = pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
+
+
+def check(done, *, code=0):
+    """Nothing unsafe, nothing eaten as markup, and no traceback."""
+    assert done.code == code, done.err
+    assert not UNSAFE.findall(done.out + done.err)
+    return done
+
+
+def documents(folder):
+    (folder / f"{NAME}.md").write_text(f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n")
+    (folder / f"{NAME}.txt").write_text("One dog.\n")
+    with zipfile.ZipFile(folder / f"{NAME}.docx", "w") as archive:
+        archive.writestr(f"{NAME}.xml", "<a/>")
+    return [f"{NAME}.{ending}" for ending in ("md", "txt", "docx")]
+
+
+@FORMS
+def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
+    names, rows = documents(tmp_path), f"{NAME}.jsonl"
+    row = {"title": HOSTILE, "text": f"one dog {HOSTILE}"}
+    (tmp_path / rows).write_text("".join(json.dumps(row | {"id": f"id{n}{''.join(HOSTILE.split())}"}) + "\n" for n in range(2)))
+    done = check(run("find", "one dog", *names, "missing" + NAME, *as_json), code=2)
+    assert done.err.count("runnel: error") == 2 and "[red]x[" in done.out
+    done = check(run("find", "one dog", names[1], *as_json))  # its name is in the last line
+    assert "[red]x[b].txt" in done.out
+    check(run("find", "one dog", rows, *as_json))
+    done = check(run("rerank", f"dog {HOSTILE}", rows, *as_json))
+    assert "[red]x[/b]" in done.out
+    if as_json:  # it has what the texts have
+        assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
+        assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
+    check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
+
+
+@FORMS
+def test_index_and_search(run, tmp_path, monkeypatch, as_json):
+    monkeypatch.setattr(logging.root, "handlers", [])  # else pytest takes the records
+    (tmp_path / "files").mkdir()
+    documents(tmp_path / "files")
+    done = check(run("index", "files", "--to", "library", *as_json), code=1)
+    assert "left out" in done.err
+    done = check(run("search", "one dog", "--in", "library", *as_json))
+    assert "[red]x[" in done.out
+    check(run("search", "one dog", "--in", NAME, *as_json), code=2)
+
+
+def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
+    forged = "a\n 1. forged"
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / f"{forged}.md").write_text("# Head\n\nOne dog.\n")
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"id": forged, "text": "one dog"}) + "\n")
+    run("index", "files", "rows.jsonl", "--to", "library")
+    for done in (run("find", "one dog", f"files/{forged}.md", "rows.jsonl"), run("search", "one dog", "--in", "library")):
+        assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("as it is, ünï 文字", "as it is, ünï 文字"),
+        ("می\u200cخواهم", "می\u200cخواهم"),  # Persian: the joiner is part of how the word is written
+        ("👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥", "👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥"),
+        ("ക\u0d4d\u200d", "ക\u0d4d\u200d"),
+        ("pay\u200dpal \u200c, \u200d\u200d", "pay\ufffdpal \ufffd, \ufffd\ufffd"),
+        ("a\x1b[0m\x9b\u202e\ue000\ud800", "a\ufffd[0m\ufffd\ufffd\ufffd\ufffd"),
+        ("lines\r\nand\x0bothers\x85 \u2028\t\u3000\xa0", "lines \nand others   \t\u3000\xa0"),
+        ("", ""),
+    ],
+)
+def test_what_can_be_printed(text, shown):
+    assert printable(text) == shown and len(shown) == len(text)
+
+
+ALLOWED = {"commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"}}
+
+
+def _calls(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name in ("print", "Console", "os.write") or re.search(
+                r"(^|\.)(std(out|err)(\.buffer)?\.write(lines)?|s?echo|Console)$", name
+            ):
+                yield name
+
+
+def test_only_display_writes_to_the_terminal():
+    parts = ("commands", "cli", "lab", "models", "search")
+    found = {path: set(_calls(path)) for part in parts for path in (SOURCE / part).rglob("*.py")}
+    names = {path.relative_to(SOURCE).as_posix(): calls for path, calls in found.items() if calls}
+    assert {name: calls - ALLOWED.get(name, set()) for name, calls in names.items() if calls - ALLOWED.get(name, set())} == {}
+    assert set(ALLOWED) <= set(names)
+
+
+# ---- progress on stderr, and names on stdout ----------------------------------------------------------------------------
 
 
 def test_compiling_is_told_once_per_command(capsys, monkeypatch):
-    from numba import njit
-    from numba.core import event
-
     monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
     _compiling.cache_clear()
     for _ in range(2):  # two commands in one process

@@ -67,31 +67,24 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, c
     assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
 
 
-def ids(tmp_path, count):
-    parts = [(tmp_path / f"out-{i:05d}-of-{count:05d}.ids").read_text() for i in range(1, count + 1)]
-    return "".join(parts).split()
-
-
 @pytest.mark.parametrize("count", [1, 3, 11])
-def test_embed_shards_one_after_another_are_the_whole(run, fake, corpus, tmp_path, count):
-    for i in range(1, count + 1):
-        assert run("embed", "corpus.jsonl", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
-    assert ids(tmp_path, count) == [row["id"] for row in ROWS]
-    vectors = [np.load(tmp_path / f"out-{i:05d}-of-{count:05d}.npy") for i in range(1, count + 1)]
-    assert np.concatenate(vectors)[:, 1].tolist() == [1, 2, 3, 4, 5, 6, 7]
-    about = [json.loads((tmp_path / f"out-{i:05d}-of-{count:05d}.npy.json").read_text()) for i in range(1, count + 1)]
-    assert sum(one["tokens"] for one in about) == 28 and sum(one["count"] for one in about) == 7
-    assert about[0]["shard"] == f"1/{count}"
-
-
-def test_embed_shards_have_the_line_numbers_of_the_file(run, fake, tmp_path):
+def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count):
     (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast")
     run("embed", "in.txt", "--to", "whole.npy")
     seen, fake.embed.seen = fake.embed.seen, []
-    for i in (1, 2, 3):
-        run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/3")
-    assert ids(tmp_path, 3) == ["1", "3", "4", "5"] == (tmp_path / "whole.ids").read_text().split()
+    for i in range(1, count + 1):
+        assert run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
+    parts = [f"out-{i:05d}-of-{count:05d}" for i in range(1, count + 1)]
+    ids = "".join((tmp_path / f"{part}.ids").read_text() for part in parts).split()
+    assert ids == ["1", "3", "4", "5"] == (tmp_path / "whole.ids").read_text().split()  # the numbers of their lines
     assert fake.embed.seen == seen == ["one", "two words", "\ufeffthree", "last"]
+    assert [length for part in parts for length in lengths(tmp_path / f"{part}.npy")] == [1, 2, 1, 1]
+    about = [json.loads((tmp_path / f"{part}.npy.json").read_text()) for part in parts]
+    assert sum(one["tokens"] for one in about) == 5 and sum(one["count"] for one in about) == 4
+    assert about[0]["shard"] == f"1/{count}"
+
+
+def test_a_shard_has_the_line_numbers_and_columns_of_the_file(run, fake, tmp_path):
     (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "one two three"}\n' * 4 + "{]\n")
     done = run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3")
     assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import os
 import re
 import shutil
 import stat
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,8 +20,8 @@ from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import finding
-from runnel.search.finding import DocumentCache, FileDocument, cache_folder, open_cache
-from runnel.text.documents.reader import DocumentReader, read_document
+from runnel.search.finding import cache_folder, open_cache
+from runnel.text.documents.reader import DocumentReader
 
 TEXT = """# The house
 
@@ -164,35 +161,24 @@ def test_files_with_and_without_memory_are_searched_together(find, reading, tmp_
     assert len(entries(tmp_path)) == 3
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda data: data[:100], lambda data: data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]], ids=["cut", "flipped"]
-)
-def test_a_damaged_entry_is_read_anew_with_a_note(find, reading, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "a bit flipped", "of another file", "of another model"])
+def test_an_entry_that_is_not_what_was_stored_is_read_anew_with_a_note(find, tmp_path, damage):
+    (tmp_path / "b.md").write_text("The keeper is Mallory. A river runs to b.")
+    name, model = ("b.md", "encoder") if damage == "of another file" else ("a.md", "other")
+    find(name, "--remember", model=model)
+    [other] = entries(tmp_path)
+    of_other = other.read_bytes()
+    other.unlink()
     right = find("a.md", "--remember").out
     [entry] = entries(tmp_path)
     data = entry.read_bytes()
+    changed = {"cut": data[:100], "a bit flipped": data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]}.get(damage, of_other)
     for options, after in ((), []), (("--remember",), [data]):
-        entry.write_bytes(damage(data))
+        entry.write_bytes(changed)
         done = find("a.md", *options)
         assert done.out == right and done.err.startswith(f"runnel: note: a.md is read again: {entry} cannot be used (")
         assert done.err.count("\n") == 1 and [path.read_bytes() for path in entries(tmp_path)] == after
         assert find("a.md").err == ""
-
-
-@pytest.mark.slow
-def test_an_entry_of_another_file_or_model_is_read_anew_with_a_note(find, models, reading, tmp_path):
-    (tmp_path / "b.md").write_text("The keeper is Mallory. A river runs to b.")
-    right = {
-        (name, model): find(name, "--remember", model=model).out for name in ("a.md", "b.md") for model in ("encoder", "other")
-    }
-    whole = {path: path.read_bytes() for path in entries(tmp_path)}
-    for path, other in itertools.permutations(whole, 2):
-        path.write_bytes(whole[other])
-        reading.clear()
-        found = [find(name, "--remember", model=model) for name, model in right]
-        assert [one.out for one in found] == [*right.values()]
-        assert [path.name in one.err for one in found if one.err] == [True] and sum(name in reading for name, _ in right) == 2
-        assert path.read_bytes() == whole[path]
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):
@@ -205,8 +191,8 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
     assert entries(tmp_path) == []
 
 
-@pytest.fixture
-def clock(monkeypatch):
+@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
+def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, reading, tmp_path, monkeypatch, order):
     """A clock of its own: parsing slow.txt takes 3 s, encoding a token 0.1 s."""
     now = [0.0]
     of_files, of_model = DocumentReader.read, SentenceRetriever.remember
@@ -224,10 +210,6 @@ def clock(monkeypatch):
     monkeypatch.setattr(SentenceRetriever, "remember", encode)
     monkeypatch.setattr(finding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(finding, "LONG_S", 2.0)
-
-
-@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
-def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, clock, reading, tmp_path, order):
     for name in "slow", "b", "c":
         (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs.")
     right = find(*order, "--no-remember")
@@ -310,29 +292,14 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
 
 
-def test_many_writers_leave_one_whole_entry_and_a_file_that_changes_leaves_none(models, tmp_path, caplog):
-    (path := tmp_path / "a.md").write_text(TEXT)
-    retriever, document = SentenceRetriever.load(models / "encoder"), read_document(path)
-    where = tmp_path / "cache" / "find", lambda: retriever, str(models / "encoder"), [None, None]
-    vectors, open_it = next(retriever.remember([document.text])), partial(DocumentCache, *where)
+def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, monkeypatch):
+    of_model = SentenceRetriever.remember
 
-    def write(_):
-        kept = open_it(keep=True)
-        source = FileDocument(str(path), document, kept.content(str(path)))
-        for _ in range(5):
-            kept.put(source, vectors, 0.0)
-            found, read = open_it().get(str(path), source.content)
-            assert found == document and read.to_bytes() == vectors.to_bytes()
+    def encode(self, texts, **options):
+        for vectors in of_model(self, texts, **options):
+            (tmp_path / "a.md").write_text(TEXT + "More.")
+            yield vectors
 
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(write, range(8)))
-    [entry] = entries(tmp_path)
-    assert [p for p in (tmp_path / "cache").rglob("*") if p.is_file()] == [entry]
-    entry.unlink()
-    caplog.clear()
-    kept = open_it(keep=True)
-    source = FileDocument(str(path), document, kept.content(str(path)))
-    path.write_text(TEXT + "More.")
-    kept.put(source, vectors, 0.0)
-    assert caplog.messages == [f"note: {path} is not remembered: it changed while it was read"]
+    monkeypatch.setattr(SentenceRetriever, "remember", encode)
+    assert find("a.md", "--remember").err == "runnel: note: a.md is not remembered: it changed while it was read\n"
     assert entries(tmp_path) == []

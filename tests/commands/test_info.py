@@ -11,8 +11,6 @@ from helpers.tiny_transformers import write_transformer
 from runnel.models import describe
 from runnel.models.describe import describe_model
 
-GOLDEN = Path(__file__).parents[1] / "golden"
-
 
 @pytest.fixture(autouse=True)
 def machine(monkeypatch):
@@ -66,7 +64,7 @@ def test_models_that_read_passages_or_whole_texts_and_a_file_of_weights(run, tmp
     assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in shown["work per token"]
     assert other["architecture"].endswith("transformers layout") and "40 tokens" in other["state per sequence"]
     assert "states that fit" not in shown | other and other["free memory"].endswith("it fits as bfloat16 and as float32")
-    (path,) = (GOLDEN / "rwkv7-tiny-official").glob("*.pth")  # without a tokenizer
+    (path,) = (Path(__file__).parents[1] / "golden" / "rwkv7-tiny-official").glob("*.pth")  # without a tokenizer
     shown = lines(run("info", path))
     assert shown["architecture"] == "rwkv7: RWKV-7, official layout"
     assert shown["state per sequence"] == "99.0 KiB, in each layer att_shift 128, wkv 2x64x64, ffn_shift 128"

@@ -3,14 +3,12 @@
 import re
 import shlex
 from importlib.resources import files
-from pathlib import Path
 
 import anyio
 import pytest
 import yaml
 from mcp import Client
 
-ROOT = Path(__file__).parents[2]
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S) for line in block.splitlines()]
 

@@ -30,14 +30,10 @@ def test_parts_of_files_rows_and_standard_input(run, tmp_path):
     assert (done["sha256"], done["characters"], done["pages"]) == (read_document(tmp_path / "a.md").sha256, len(TEXT), None)
 
 
-@pytest.fixture
-def ocr(tmp_path):
-    (tmp_path / "scan.pdf").write_bytes(pdf([["A page of text."], None]))
-    return shlex.join([sys.executable, str(PROGRAMS / "ocr_stub.py"), str(tmp_path / "counts")]) + " {image}"
-
-
 @pytest.mark.slow
-def test_pages_are_recognized_once_if_they_are_remembered(run, ocr, tmp_path, caplog):
+def test_pages_are_recognized_once_if_they_are_remembered(run, tmp_path, caplog):
+    (tmp_path / "scan.pdf").write_bytes(pdf([["A page of text."], None]))
+    ocr = shlex.join([sys.executable, str(PROGRAMS / "ocr_stub.py"), str(tmp_path / "counts")]) + " {image}"
     done = run("read", "scan.pdf", "--pages", "2", "--ocr", ocr)
     assert (done.code, done.err) == (0, "") and done.out.startswith("Recognized text 0.")
     done = run("read", "scan.pdf")

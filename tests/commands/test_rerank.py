@@ -68,7 +68,6 @@ def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
         ("run.trec", "q7 Q0 a 1 1 x\n", "'q7'"),
         ("run.trec", "q1 Q0 zz 1 1 x\n", "'zz'"),
         ("corpus.tsv", "a\tred cat\nb\tblue\na\ttwice\n", "corpus.tsv, lines 1 and 3: both have the id 'a'"),
-        ("queries.tsv", "q1\tred cat\nq1\ttwice\n", "queries.tsv, lines 1 and 2: both have the id 'q1'"),
     ],
 )
 def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content, message):

@@ -7,9 +7,6 @@ import pytest
 
 from runnel import Document, Embedder, Index
 
-HEART = "The heart is a muscle.\nIt pumps blood through the body."
-RIVER = "# Water\n\nRivers carry water to the sea.\n"
-
 
 @pytest.fixture(scope="module")
 def pocket():
@@ -20,8 +17,8 @@ def pocket():
 def library(run, tmp_path, pocket, monkeypatch):
     monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda *_, **__: pocket)
     (tmp_path / "files").mkdir()
-    (tmp_path / "files" / "heart.txt").write_text(HEART)
-    (tmp_path / "files" / "river.md").write_text(RIVER)
+    (tmp_path / "files" / "heart.txt").write_text("The heart is a muscle.\nIt pumps blood through the body.")
+    (tmp_path / "files" / "river.md").write_text("# Water\n\nRivers carry water to the sea.\n")
     (tmp_path / "files" / "rows.jsonl").write_text('{"id": "a7", "text": "A tuple cannot\\nbe changed."}\n')
     with Index.create("library", pocket) as index:
         index.add_files(["files"])

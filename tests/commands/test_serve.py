@@ -1,49 +1,16 @@
 """`runnel serve`: a process that serves until SIGTERM, its settings and its logs."""
 
 import json
-import os
-import re
 import signal
 import subprocess
-import sys
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import httpx
 import pytest
-from helpers.children import PATHS
+from helpers.children import server
 from helpers.waiting import GIVE_UP_S
 
 pytestmark = pytest.mark.slow
-
-
-@contextmanager
-def server(*arguments, cwd, stdout=None, **environment):
-    """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines are in `lines`."""
-    command = [sys.executable, "-m", "runnel", "serve", "--port", "0", *map(str, arguments)]
-    streams = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, cwd=cwd, env=os.environ | PATHS | environment, **streams)
-    process.lines = []
-    try:
-        for line in process.stderr:
-            process.lines.append(line)
-            if match := re.search(r"serving .* at (http://\S+)", line):
-                break
-        else:
-            raise AssertionError(f"exit code {process.wait()}: {''.join(process.lines)}")
-        reader = threading.Thread(target=lambda: process.lines.extend(process.stderr))
-        reader.start()
-        with httpx.Client(base_url=match[1], timeout=GIVE_UP_S, trust_env=False) as client:
-            yield process, client
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(GIVE_UP_S) == 0
-        reader.join()
-    finally:
-        process.kill()
-        process.wait()
-        for stream in filter(None, (process.stdout, process.stderr)):
-            stream.close()
 
 
 def test_serve(tmp_path):

@@ -137,13 +137,9 @@ DIALOGUE = [{"role": "system", "content": " Be brief. "}, {"role": "user", "cont
 PROMPT = "User: Be brief.\n\nWhere?\n\nAssistant:"
 
 
-@pytest.fixture
-def local(monkeypatch):
+def test_a_reply_of_a_model_on_this_machine_continues_the_dialogue(monkeypatch):
     monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
-    return LocalModel(FOLDER, dtype="float32", device="cpu")
-
-
-def test_a_reply_continues_the_dialogue(local):
+    local = LocalModel(FOLDER, dtype="float32", device="cpu")
     assert local.url == f"local:{FOLDER}" and local.model.startswith(f"{FOLDER}@")
     parts = []
     reply = local.complete(DIALOGUE, max_tokens=5, on_text=parts.append)

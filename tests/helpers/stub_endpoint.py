@@ -31,7 +31,6 @@ class Stub:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut",
             "slow", "not streamed", "moved" (to another host name) or a kind of `ENDLESS` answer.
-        slow_s: how late a slow answer is.
         loading: how often it does not list its models yet.
         asked: the bodies of all requests.
     """
@@ -40,7 +39,6 @@ class Stub:
         self.rule = rule
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
-        self.slow_s = 1.0
         self.loading = 0
         self.models = ["stub"]
         self.url = ""
@@ -79,7 +77,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HEAD | {"object": "chat.completion", "choices": []})
         else:
             if fault == "slow":
-                time.sleep(self.stub.slow_s)
+                time.sleep(1)
             self._answer(self.stub.rule(body["messages"]), bool(body.get("stream")), fault)
 
     def _answer(self, text: str, stream: bool, fault: object) -> None:
