@@ -104,13 +104,16 @@ JOBS = ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors
 def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     job, _, lora = job.partition(" ")
     changes = ["train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4"]
-    changes += ["lora.r=4"] * bool(lora) + ["data.rows=16"] * (job == "sentences")  # stopped in its second epoch
+    changes += ["lora.r=4"] * bool(lora) + ["data.rows=16", "model.unit=clauses"] * (
+        job == "sentences"
+    )  # stopped in its second epoch
     recipe = replace(tiny_recipe(job, *changes), search=None)
     whole = train(recipe, tmp_path / "whole")
     kept = {path.name for path in (tmp_path / "whole").iterdir()}
     assert kept - {"adapter"} == {"checkpoints", "model", RECIPE, SUMMARY, "tensorboard"}
     assert ("adapter" in kept) == (recipe.lora is not None)
     use(whole)
+    assert load_model(whole.model).unit == recipe.model.unit or not recipe.model.unit
     with stopped_after(4):
         train(recipe, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / SUMMARY).exists()
@@ -193,18 +196,6 @@ def test_one_process_writes_a_checkpoint(first):
     trainer = type("Both", (_Saving, library), {"args": SimpleNamespace(should_save=first)})()
     trainer._save("folder")
     assert library._save.called is first
-
-
-def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
-    sentences = [f"Sentence number {i} speaks of something else entirely." for i in range(6)]
-    documents = [" ".join(sentences[i : i + 3]) for i in range(4)]
-    lines = [{"query": document[:17], "document": document, "evidence": [[0, 54]]} for document in documents]
-    data, _ = write_rows(tmp_path / "data.jsonl", lines), write_rows(tmp_path / "test.jsonl", lines[:1])
-    changes = "train.max_steps=1 data.held_out=0 model.unit=paragraph".split()
-    recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', *changes))
-    summary = train(recipe, tmp_path / "run", data=data, home=tmp_path)
-    assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
-    assert load_model(summary.model).unit == "paragraph"
 
 
 def test_batches_cut_queries_and_documents_apart_and_count():
