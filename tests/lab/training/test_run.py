@@ -161,7 +161,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
-    with pytest.raises(NumericalError, match=r"(nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete"):
+    with pytest.raises(NumericalError, match=r"loss is (nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete"):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
 
@@ -210,7 +210,7 @@ def test_batches_cut_queries_and_documents_apart_and_count():
     assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
 
 
-def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch, caplog):
+def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch):
     """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
     pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
     negatives = [[f"no {i}", f"nor {i}"][: i % 3] for i in range(9)]
@@ -230,8 +230,6 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
     assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
     found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
     assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
-    assert "pairs.jsonl: of 6 rows, data.negatives = 2: 6 with 0" in caplog.text
-    assert "triples.jsonl: of 9 rows, data.negatives = 2: 3 with 0, 3 with 1" in caplog.text
 
 
 @pytest.mark.parametrize("own", [None, "", "seek: "])
@@ -257,4 +255,5 @@ def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path, 
     for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
         ids = batches[0][f"{column}_input_ids"]
         assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
+    assert summary.tokens == sum(len(row) for rows in read for row in rows)
     assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]

@@ -13,8 +13,8 @@ from helpers.tiny import tiny_encoder
 from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import InputError, MissingDependency, StoreBusy
+from runnel.files import WriterLock
 from runnel.lab.training import recipes, run
-from runnel.lab.training.progress import Recorder
 from runnel.lab.training.run import LOCK, RunData, prepared, train
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -70,21 +70,13 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, le
     assert f"left out: {left_out}" in caplog.messages
 
 
-def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK).write_text("process 1\n")
-    once, refused = Recorder.on_step_end, []
-
-    def train_again(self, args, state, control, **more):
-        once(self, args, state, control, **more)
-        with pytest.raises(StoreBusy, match=rf"process {os.getpid()}") as caught:
-            train(recipe, tmp_path / "run")
-        refused.append(caught)
-
-    monkeypatch.setattr(Recorder, "on_step_end", train_again)
-    recipe = tiny_recipe("embed", "train.max_steps=1")
-    assert train(recipe, tmp_path / "run").steps == len(refused) == 1
-    assert not (tmp_path / "run" / LOCK).exists()
+def test_a_second_trainer_in_a_run_folder(tmp_path):
+    lock = WriterLock(tmp_path / LOCK, tmp_path)
+    lock.acquire()
+    with pytest.raises(StoreBusy, match=rf"process {os.getpid()}"):
+        train(tiny_recipe("embed"), tmp_path)
+    lock.release()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 @pytest.mark.parametrize(

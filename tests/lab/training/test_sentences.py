@@ -52,6 +52,7 @@ def test_training_lowers_the_loss_that_inference_shows(path: Path, tmp_path: Pat
     before = weights(model)
     trainer = train(model, path, tmp_path, num_train_epochs=8)
     assert np.mean(losses(trainer)[-2:]) < 0.7 * losses(trainer)[0]
+    assert trainer.watch.tokens == 8 * sum(trainer.train_dataset.lengths)
     measured = trainer.evaluate()
     finished(model)
     model.save(tmp_path / "saved")
