@@ -41,9 +41,6 @@ class JudgingEmbedder(ToyEmbedder):
         self.prompted.append((self.model.prompts.get("query"), self.model.prompts.get("document")))
         return super().encode_query(texts)
 
-    def encode_document(self, texts):
-        return np.stack([self.vector(text) for text in texts])
-
 
 @pytest.fixture
 def embedder(monkeypatch):
