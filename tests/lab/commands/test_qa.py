@@ -1,4 +1,4 @@
-"""`runnel lab qa` with language models that answer and judge by rule, fail on order, and are killed with their client."""
+"""`runnel lab qa` with language models that answer and judge by rule."""
 
 import json
 
