@@ -86,6 +86,7 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
     assert embedder.read == 12  # the document without text is left out
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
+    embedder.model.prompts.clear()
     facts = json.loads(run(*beir[:-1], "bm25.jsonl", "-n", 4, "--judge", "toy", "--max-score", 0.5, *prompts, "--json").out)
     assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 12
     assert set(embedder.prompted) == {("find: ", "text: ")} and {"query": "find: ", "document": "text: "} in facts["prompts"]
