@@ -58,6 +58,7 @@ def run_python(code, **options):
         ("import runnel; runnel.SentenceRetriever.load('pocket-mamba2')", {"sympy"}),
         (POCKET, {"torch"}),
         (COMMAND.format(["find", "dog", __file__]), {"torch"}),
+        ("import runnel.lab.training.recipes as recipes; recipes.read('pairs')", {"torch", "numpy"}),
     ],
 )
 def test_what_is_not_imported(code, absent):

@@ -43,6 +43,8 @@ class ToyEmbedder(FakeEmbedder):
     def encode_query(self, texts: Iterable[str], max_tokens: int | None = None) -> np.ndarray:
         return np.stack([self.vector(text) for text in texts])
 
+    encode_document = encode_query
+
     def encode_rows(self, rows: Iterable[Words], progress: Callable[..., object] | None = None) -> Iterator[np.ndarray]:
         for row in rows:
             self.read += 1

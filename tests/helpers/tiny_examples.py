@@ -82,14 +82,14 @@ def _examples(stem: str, evidence: bool, number: int) -> Path:
 
 @cache
 def tiny_checkpoint(architecture: str) -> Path:
-    """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder" or "bert"."""
+    """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder", or one of transformers."""
     folder = Path(_MADE.name, architecture)
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
     if architecture == "encoder":
         _encoder(tokenizer).save(folder)
-    elif architecture == "bert":
-        write_transformer(folder, "bert", vocab_size=tokenizer.vocab_size)
+    elif architecture not in _BACKBONES:
+        write_transformer(folder, architecture, vocab_size=tokenizer.vocab_size, max_position_embeddings=256)
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(BUILT_IN["pocket"] / name, folder / name)
     else:

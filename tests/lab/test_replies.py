@@ -10,7 +10,7 @@ from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
-from runnel.lab.replies import Replies, Stopped
+from runnel.lab.replies import Inquiry, Replies, Stopped
 
 
 def say(text):
@@ -83,6 +83,9 @@ def test_failed_requests_are_not_stored_and_an_endpoint_that_goes_on_failing_is_
                 ask(replies, f"{number}")
         with pytest.raises(Stopped, match=stub.url):
             ask(replies, "5")
+        inquiry = Inquiry(replies)
+        assert list(inquiry.run(lambda text, notes: ask(replies, text).text, "6a")) == [("6", None), ("a", "reply to a")]
+        assert "failed 5 requests in a row" in str(inquiry.stopped) and inquiry.failure is None
     assert len(stub.asked) == 10
 
 

@@ -41,9 +41,6 @@ class JudgingEmbedder(ToyEmbedder):
         self.prompted.append((self.model.prompts.get("query"), self.model.prompts.get("document")))
         return super().encode_query(texts)
 
-    def encode_document(self, texts):
-        return np.stack([self.vector(text) for text in texts])
-
 
 @pytest.fixture
 def embedder(monkeypatch):
@@ -81,23 +78,18 @@ def test_beir_folder_with_judged_negatives(run, beir, tmp_path):
 
 
 def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
-    done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12")
+    prompts = ("--prompt", "find: ", "--document-prompt", "text: ")
+    done = run(*beir, "-n", 4, "--model", "toy", "--margin", 0.1, "--ranks", "1-12", *prompts)
     assert done.code == 0, done.err
     assert " scored like a positive" in done.err
     first, second = read_rows(tmp_path / "out.jsonl")
     assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
     assert embedder.read == 12  # the document without text is left out
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
-    facts = json.loads(run(*beir[:-1], "bm25.jsonl", "-n", 4, "--judge", "toy", "--max-score", 0.5, "--json").out)
+    embedder.model.prompts.clear()
+    facts = json.loads(run(*beir[:-1], "bm25.jsonl", "-n", 4, "--judge", "toy", "--max-score", 0.5, *prompts, "--json").out)
     assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 12
-
-
-@pytest.mark.parametrize("by", [["--model", "toy"], ["--judge", "toy", "--max-score", 2]])
-def test_prompts_of_the_embedder(run, beir, tmp_path, embedder, by):
-    done = run(*beir, "-n", 1, *by, "--prompt", "find: ", "--document-prompt", "text: ")
-    assert done.code == 0, done.err
-    assert set(embedder.prompted) == {("find: ", "text: ")}
-    assert {"query": "find: ", "document": "text: "} in json.loads((tmp_path / "out.jsonl.json").read_text())["prompts"]
+    assert set(embedder.prompted) == {("find: ", "text: ")} and {"query": "find: ", "document": "text: "} in facts["prompts"]
 
 
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):

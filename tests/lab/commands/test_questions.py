@@ -138,7 +138,6 @@ def test_baselines_on_the_same_sentences(ask, fake):
     # "fish" is in one sentence; of "red dog", the shorter of two sentences with "red" comes first.
     assert [one["BM25"]["document"]["rank"] for one in words["answers"]] == [1, 3]
     fake.embed = ToyEmbedder()
-    fake.embed.encode_document = fake.embed.encode_query
     found = json.loads(ask(QUESTIONS[:2], "--json", "--as", "embed").out)
     assert found["sentences"] == words["sentences"] == 8
     # "red cat fish" is red + cat: the two red cats have 2, in order; "red dog" is best for "A red dog", then red cats with 1.

@@ -1,4 +1,4 @@
-"""`runnel lab synthesize` with an endpoint that answers by rule, fails on order, and is killed with its client."""
+"""`runnel lab synthesize` with an endpoint that answers by rule, and without one."""
 
 import json
 

@@ -20,17 +20,26 @@ def names(path, **texts):
     return [one.name for one in find_sets(str(path), **texts)]
 
 
-def nano(folder, split="train", suffix="-00000-of-00001.parquet"):
-    write_rows(folder / "corpus" / f"{split}{suffix}", [{"_id": "d1", "text": "red cat"}, {"_id": "d2", "text": "blue dog"}])
-    write_rows(folder / "queries" / f"{split}{suffix}", [{"_id": "q1", "text": "cat"}])
-    write_rows(folder / "qrels" / f"{split}{suffix}", [{"query-id": "q1", "corpus-id": "d1"}])
+def write_files(folder, files):
+    for name, rows in files.items():
+        write_rows(folder / name, rows)
+
+
+def tables(**changes):
+    rows = {"corpus": {"_id": "d", "text": "x"}, "queries": {"_id": "q", "text": "y"}}
+    rows |= {"qrels": JUDGED} | changes
+    return {f"{name}.jsonl": [row] for name, row in rows.items()}
+
+
+def nano(folder, split="train"):
+    write_files(folder, {name.replace(".jsonl", f"/{split}-00000-of-00001.parquet"): rows for name, rows in tables().items()})
 
 
 def test_sets_of_nanobeir_alone_in_one_data_set_or_as_folders(tmp_path):
     nano(tmp_path / "NanoNQ")
     (one,) = find_sets(str(tmp_path / "NanoNQ"))
     assert (one.name, one.metrics, one.group) == ("NanoNQ", ("nDCG@10",), "")
-    assert read_set(one, tmp_path) == ({"d1": "red cat", "d2": "blue dog"}, {"q1": "cat"}, {"q1": {"d1": 1}}, ())
+    assert read_set(one, tmp_path) == ({"d": "x"}, {"q": "y"}, {"q": {"d": 1}}, ())
     for split in ("NanoNQ", "NanoMSMARCO"):
         nano(tmp_path / "one", split)
         nano(tmp_path / "many" / split)
@@ -59,13 +68,12 @@ def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
     texts = [{"doc_id": f"{n}-{i}", "text": f"fact {i}", "context_length": n} for n in lengths for i in range(3)]
     asked = [{"qid": f"q{n}-{i}", "text": f"which {i}", "context_length": n} for n in lengths for i in range(2)]
     judged = [{"qid": f"q{n}-{i}", "doc_id": f"{n}-{i}", "context_length": n} for n in lengths for i in range(2)]
-    tables = {
-        "qmsum/corpus": [{"doc_id": "doc 1", "text": "red cat"}, {"doc_id": "doc 2", "text": "dog"}],
-        "qmsum/queries": [{"qid": "q 1", "text": "cat"}],
-        "qmsum/qrels": [{"qid": "q 1", "doc_id": "doc 1"}],
-    } | {"needle/corpus": texts, "needle/queries": asked, "needle/qrels": judged}
-    for name, rows in tables.items():
-        write_rows(folder / f"{name}.jsonl", rows)
+    files = {
+        "qmsum/corpus.jsonl": [{"doc_id": "doc 1", "text": "red cat"}, {"doc_id": "doc 2", "text": "dog"}],
+        "qmsum/queries.jsonl": [{"qid": "q 1", "text": "cat"}],
+        "qmsum/qrels.jsonl": [{"qid": "q 1", "doc_id": "doc 1"}],
+    } | {"needle/corpus.jsonl": texts, "needle/queries.jsonl": asked, "needle/qrels.jsonl": judged}
+    write_files(folder, files)
     sets = find_sets(str(folder))
     assert [(one.name, one.group, one.metrics) for one in sets] == [
         ("needle-256", "needle", ("nDCG@1",)),
@@ -80,14 +88,12 @@ def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
 
 
 def test_locov1_is_split_by_its_sets(tmp_path):
-    documents, queries = tmp_path / "loco" / "LoCoV1-Documents", tmp_path / "loco" / "LoCoV1-Queries"
     rows = [("qmsum", "Passage_0", "one"), ("qasper_title", "Passage_0", "two"), ("qasper_title", "Passage_1", None)]
-    rows = [{"dataset": name, "pid": pid, "passage": text} for name, pid, text in rows]
-    write_rows(documents / "data" / "test-00000-of-00001-abc.parquet", rows)
-    write_rows(documents / "data" / "train-00000-of-00001-abc.parquet", rows)
+    documents = [{"dataset": name, "pid": pid, "passage": text} for name, pid, text in rows]
     rows = [("qmsum", 0), ("qasper_title", 0), ("qasper_title", 1)]
-    rows = [{"dataset": d, "qid": f"Query_{n}", "query": f"{d} {n}", "answer_pids": [f"Passage_{n}"]} for d, n in rows]
-    write_rows(queries / "data" / "test.parquet", rows)
+    queries = [{"dataset": d, "qid": f"Query_{n}", "query": f"{d} {n}", "answer_pids": [f"Passage_{n}"]} for d, n in rows]
+    files = {f"LoCoV1-Documents/data/{split}-00000-of-00001-abc.parquet": documents for split in ("test", "train")}
+    write_files(tmp_path / "loco", files | {"LoCoV1-Queries/data/test.parquet": queries})
     assert names(tmp_path / "loco") == ["qmsum", "qasper_title"]
     (one,) = find_sets(str(tmp_path / "loco" / "qasper_title"))
     documents, queries, judged, notes = read_set(one, tmp_path)
@@ -106,9 +112,7 @@ def test_the_validation_split_of_scrolls_and_folders_of_beir(tmp_path):
     assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
     assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
     for name in ("nq", "fiqa"):
-        write_rows(tmp_path / "beir" / name / "corpus.jsonl", [{"_id": "d1", "text": "cat"}])
-        write_rows(tmp_path / "beir" / name / "queries.jsonl", [{"_id": "q1", "text": "cat"}])
-        write_rows(tmp_path / "beir" / name / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q1\td1\t1"])
+        write_files(tmp_path / "beir" / name, tables() | {"qrels/test.tsv": ["query-id\tcorpus-id\tscore", "q\td\t1"]})
     assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
     (one,) = find_sets(str(tmp_path / "beir" / "nq"))
     assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
@@ -141,7 +145,7 @@ def test_qasper_has_two_sets_of_locov0(tmp_path, file):
 
 def test_msmarco_by_the_names_of_its_files(tmp_path):
     folder = tmp_path / "msmarco"
-    for name, lines in {
+    files = {
         "collection.tsv": ["0\tred cat", "1\tblue dog"],
         "queries.dev.small.tsv": ["7\tcat", "8\tdog"],
         "qrels.dev.small.tsv": ["7\t0\t0\t1"],
@@ -149,8 +153,8 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
         "2019qrels-pass.txt": ["9 Q0 0 1", "9 Q0 1 2"],
         "msmarco-docs.tsv": ["D0\thttp://a.b\tA cat\tIt is red."],
         "2019qrels-docs.txt": ["9 Q0 D0 1"],
-    }.items():
-        write_rows(folder / name, lines)
+    }
+    write_files(folder, files)
     sets = find_sets(str(folder))
     assert [(one.name, one.metrics) for one in sets] == [
         ("msmarco-passage-dev", ("MRR@10", "Recall@1000")),
@@ -180,12 +184,6 @@ def locov1(documents, queries):
     return {"LoCoV1-Documents/test.jsonl": documents, "LoCoV1-Queries/test.jsonl": queries}
 
 
-def tables(**changes):
-    rows = {"corpus": {"_id": "d", "text": "x"}, "queries": {"_id": "q", "text": "y"}}
-    rows |= {"qrels": JUDGED} | changes
-    return {f"{name}.jsonl": [row] for name, row in rows.items()}
-
-
 QASPER_FILE = "qasper-test-v0.3.json"
 PAPER = {"190": {"title": "a", "abstract": "b", "full_text": [{"name": 1}]}}
 QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
@@ -212,7 +210,6 @@ TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().item
     ],
 )
 def test_bad_rows_are_named(tmp_path, files, named):
-    for name, rows in files.items():
-        write_rows(tmp_path / name, rows)
+    write_files(tmp_path, files)
     with pytest.raises((InputError, ReadError), match=named):
         [one.source(tmp_path) for one in find_sets(str(tmp_path))]

@@ -211,6 +211,7 @@ def test_documents_without_text_and_copies(beir):
         ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0"),
         ("x.csv", ["What is it?,It is that."], "line 1: .* got 'What is it"),
         ("x.csv", ["query,positive", '"q","a\nb"', "r"], r"line 4: expected 2 fields \(query, positive\), got 1"),
+        ("x.csv", ["query,positive", "q,a,b"], "line 2: 3 values in 2 columns; quote what holds ','"),
         ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score'"),
         ("x.csv", ["query,answer,document", "q,a,1"], "'query', 'answer', 'document'"),
         ("x.json", ["[", "{}]"], "line 1: .* got '\\['"),

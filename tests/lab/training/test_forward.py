@@ -105,9 +105,6 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     ("recurrent", "call", "message"),
     [
         (True, lambda model: make_pair(model, " ", "a dog"), "query"),
-        (True, lambda model: make_item(model, "", "a dog"), "query"),
-        (True, lambda model: render_document(model, " "), r"texts\[0\]"),
-        (True, lambda model: Long(segment_tokens=0), "segment_tokens"),
         (False, lambda model: make_item(model, "the river", "a dog"), "does not read documents after a query"),
         (False, lambda model: make_pair(model, "the river", "a dog"), "scores stored vectors, which cannot be trained here"),
     ],

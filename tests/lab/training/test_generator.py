@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from helpers.tiny_training import BACKBONES, training_model
 from torch import Tensor, nn
 
 from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import InputError
 from runnel.lab.training import generator, recipes
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import (
@@ -30,7 +29,7 @@ from runnel.lab.training.generator import (
     make_completion,
     read_exchanges,
 )
-from runnel.lab.training.run import prepared, train
+from runnel.lab.training.run import train
 from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.language_model import LanguageModel, load_generator
@@ -210,12 +209,3 @@ def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
     Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(tmp_path / "own")
     again, narrow = (LanguageModel.load(tmp_path / "own", dtype=dtype, device="cpu").head for dtype in ("float32", "bfloat16"))
     assert again.soft_cap == 30.0 and torch.equal(again.weight, head.weight) and narrow.weight.dtype == torch.bfloat16
-
-
-def test_models_that_cannot_write_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(CheckpointError, match="pocket"):
-        prepared(recipes.read("generator", changes=("model.name=pocket",)))
-    model = SimpleNamespace(tokenizer=SimpleNamespace(end_id=None))
-    monkeypatch.setattr("runnel.lab.training.run.load_generator", lambda *_: model)
-    with pytest.raises(CheckpointError, match=r"some: .*end marker"):
-        prepared(recipes.read("generator", changes=("model.name=some",)))

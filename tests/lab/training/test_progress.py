@@ -7,7 +7,7 @@ import torch
 from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from runnel.errors import NumericalError
-from runnel.lab.training.progress import CURVE, Recorder, Watch, Watched, find_whole_checkpoint
+from runnel.lab.training.progress import CURVE, Recorder, Watch, find_whole_checkpoint
 
 
 @pytest.fixture
@@ -46,30 +46,6 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch.tokens += 7
     found = watch.figures(1)
     assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
-
-
-class Step:
-    def training_step(self, model, inputs, num_items_in_batch=None):
-        return self.compute_loss(model, inputs)
-
-    def compute_loss(self, model, inputs):
-        assert "rows" not in inputs, "the Trainer takes it for a column"
-        return inputs["loss"]
-
-
-class Checked(Watched, Step):
-    def __init__(self, args):
-        self.args, self.state, self.watch = args, state(4), Watch()
-
-
-def test_watched_counts_tokens_and_names_the_rows_of_a_loss_that_is_not_finite(args):
-    trainer = Checked(args)
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]])
-    trainer.training_step(None, {"loss": torch.tensor(1.0), "query_attention_mask": mask, "rows": ["a", "b"]})
-    trainer.training_step(None, {"loss": torch.tensor(1.0), "tokens": 9, "ids": ["c"]})
-    assert trainer.watch == Watch(tokens=14, rows=["a", "b", "c"])
-    with pytest.raises(NumericalError, match=r"nan in step 5; .* d\.csv: example 3"):
-        Checked(args).training_step(None, {"loss": torch.tensor(float("nan")), "rows": ["d.csv: example 3"]})
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path):

@@ -94,7 +94,9 @@ def use(summary):
     elif summary.job == "rerank":
         assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
     else:
-        assert len(runnel.SentenceRetriever.load(summary.model).score("a query", "One thing. Another thing.")) == 2
+        retriever = runnel.SentenceRetriever.load(summary.model)
+        units = 1 if retriever.model.unit == "clauses" else 2  # joined up to 20 tokens
+        assert len(retriever.score("a query", "One thing. Another thing.")) == units
 
 
 JOBS = ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors", "generator"]
@@ -104,13 +106,15 @@ JOBS = ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors
 def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     job, _, lora = job.partition(" ")
     changes = ["train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4"]
-    changes += ["lora.r=4"] * bool(lora) + ["data.rows=16"] * (job == "sentences")  # stopped in its second epoch
+    changes += ["lora.r=4"] * bool(lora)
+    changes += ["data.rows=16", "model.unit=clauses"] * (job == "sentences")  # stopped in its second epoch
     recipe = replace(tiny_recipe(job, *changes), search=None)
     whole = train(recipe, tmp_path / "whole")
     kept = {path.name for path in (tmp_path / "whole").iterdir()}
     assert kept - {"adapter"} == {"checkpoints", "model", RECIPE, SUMMARY, "tensorboard"}
     assert ("adapter" in kept) == (recipe.lora is not None)
     use(whole)
+    assert load_model(whole.model).unit == (recipe.model.unit or "sentence")
     with stopped_after(4):
         train(recipe, tmp_path / "stopped")
     assert not (tmp_path / "stopped" / SUMMARY).exists()
@@ -157,7 +161,7 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
-    with pytest.raises(NumericalError, match=r"(nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete"):
+    with pytest.raises(NumericalError, match=r"loss is (nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete"):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
 
@@ -195,18 +199,6 @@ def test_one_process_writes_a_checkpoint(first):
     assert library._save.called is first
 
 
-def test_a_run_leaves_out_test_sets_and_says_how_much(tmp_path, caplog):
-    sentences = [f"Sentence number {i} speaks of something else entirely." for i in range(6)]
-    documents = [" ".join(sentences[i : i + 3]) for i in range(4)]
-    lines = [{"query": document[:17], "document": document, "evidence": [[0, 54]]} for document in documents]
-    data, _ = write_rows(tmp_path / "data.jsonl", lines), write_rows(tmp_path / "test.jsonl", lines[:1])
-    changes = "train.max_steps=1 data.held_out=0 model.unit=paragraph".split()
-    recipe = recipes.read("evidence", changes=('data.exclude=["test.jsonl"]', *changes))
-    summary = train(recipe, tmp_path / "run", data=data, home=tmp_path)
-    assert "left out: 3 documents with sentences of a test set" in caplog.text  # the last one shares none
-    assert load_model(summary.model).unit == "paragraph"
-
-
 def test_batches_cut_queries_and_documents_apart_and_count():
     """The numbers of a recipe are those of the ids of a row, special tokens included."""
     model = load_model("pocket", dtype="float32")
@@ -218,7 +210,7 @@ def test_batches_cut_queries_and_documents_apart_and_count():
     assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
 
 
-def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch, caplog):
+def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch):
     """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
     pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
     negatives = [[f"no {i}", f"nor {i}"][: i % 3] for i in range(9)]
@@ -238,8 +230,6 @@ def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp
     assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
     found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
     assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
-    assert "pairs.jsonl: of 6 rows, data.negatives = 2: 6 with 0" in caplog.text
-    assert "triples.jsonl: of 9 rows, data.negatives = 2: 3 with 0, 3 with 1" in caplog.text
 
 
 @pytest.mark.parametrize("own", [None, "", "seek: "])
@@ -265,4 +255,5 @@ def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path, 
     for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
         ids = batches[0][f"{column}_input_ids"]
         assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
+    assert summary.tokens == sum(len(row) for rows in read for row in rows)
     assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]

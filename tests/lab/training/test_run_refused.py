@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from dataclasses import replace
 from unittest.mock import Mock
 
 import pytest
@@ -12,9 +11,9 @@ from helpers.qa_files import write_rows
 from helpers.tiny import tiny_encoder
 from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
-from runnel.errors import InputError, MissingDependency, StoreBusy
+from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
+from runnel.files import WriterLock
 from runnel.lab.training import recipes, run
-from runnel.lab.training.progress import Recorder
 from runnel.lab.training.run import LOCK, RunData, prepared, train
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -70,21 +69,13 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, le
     assert f"left out: {left_out}" in caplog.messages
 
 
-def test_a_second_trainer_in_a_run_folder(tmp_path, monkeypatch):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / LOCK).write_text("process 1\n")
-    once, refused = Recorder.on_step_end, []
-
-    def train_again(self, args, state, control, **more):
-        once(self, args, state, control, **more)
-        with pytest.raises(StoreBusy, match=rf"process {os.getpid()}") as caught:
-            train(recipe, tmp_path / "run")
-        refused.append(caught)
-
-    monkeypatch.setattr(Recorder, "on_step_end", train_again)
-    recipe = tiny_recipe("embed", "train.max_steps=1")
-    assert train(recipe, tmp_path / "run").steps == len(refused) == 1
-    assert not (tmp_path / "run" / LOCK).exists()
+def test_a_second_trainer_in_a_run_folder(tmp_path):
+    lock = WriterLock(tmp_path / LOCK, tmp_path)
+    lock.acquire()
+    with pytest.raises(StoreBusy, match=rf"process {os.getpid()}"):
+        train(tiny_recipe("embed"), tmp_path)
+    lock.release()
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 @pytest.mark.parametrize(
@@ -110,17 +101,29 @@ def test_accelerate_with_fsdp(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("model", "change", "error", "message"),
+    ("recipe", "model", "changes", "error", "message"),
     [
-        ("encoder", {"job": "rerank", "name": "evidence"}, InputError, r"'rerank' scores stored"),
-        ("bert", {"set": "long.segment_tokens=9"}, InputError, r"segment_tokens = 9"),
-        ("mamba2", {"set": "lora.four_bit=true"}, MissingDependency, r"pip install .*\[lab\]"),
+        ("evidence-vectors", "encoder", "long.segment_tokens=64", InputError, r"\[long\]"),
+        ("evidence-vectors", "encoder", "lora.r=4", InputError, r"\[lora\]"),
+        ("evidence-vectors", "encoder", "data.lengths=[64]", InputError, "data.lengths"),
+        ("evidence-vectors", "encoder", "model.layers=true", InputError, "needs such layers"),
+        ("evidence-vectors", "layers", "model.layers=true new_head=true", InputError, r"model\.new_head = false"),
+        ("rankmamba-documents", "layers", "seed=0", InputError, "'rerank' scores stored"),
+        ("generator", "encoder", "seed=0", CheckpointError, "encoder"),
+        ("pairs", "bert", "long.segment_tokens=9", InputError, "segment_tokens = 9"),
+        ("pairs", "mamba2", "lora.four_bit=true", MissingDependency, r"pip install .*\[lab\]"),
     ],
 )
-def test_models_that_cannot_be_trained_so(model, change, error, message, tmp_path, monkeypatch):
+def test_models_that_cannot_be_trained_so(recipe, model, changes, error, message, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    tiny_encoder(tmp_path / "tiny").save(tmp_path / "encoder")
-    name = tmp_path / "encoder" if model == "encoder" else tiny_checkpoint(model)
-    recipe = recipes.read(change.get("name", "pairs"), changes=(f"model.name={name}", change.get("set", "seed=0")))
+    if model == "layers":
+        tiny_encoder(tmp_path, sentence_layers=1).save(tmp_path / model)
+    name = tmp_path / model if model == "layers" else tiny_checkpoint(model)
     with pytest.raises(error, match=message):
-        prepared(replace(recipe, job=change.get("job", recipe.job)))
+        prepared(recipes.read(recipe, changes=(f"model.name={name}", *changes.split())))
+
+
+def test_a_generator_needs_an_end_marker(monkeypatch):
+    monkeypatch.setattr(run, "load_generator", lambda *_: Mock(tokenizer=Mock(end_id=None)))
+    with pytest.raises(CheckpointError, match=r"some: .*end marker"):
+        prepared(recipes.read("generator", changes=("model.name=some",)))

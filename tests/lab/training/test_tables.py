@@ -225,8 +225,6 @@ def test_instructions(tmp_path, caplog):
 
 def test_prompts_of_the_model(tmp_path):
     own = {"query": "find: ", "document": "text: ", "other": "x: "}
-    (row, *_) = rows_of(tmp_path, TRIPLES, negatives=1, prompts=own)
-    assert (row["query"], row["positive"]) == ("find: q0", "text: p0") and row["negative_1"].startswith("text: n0")
     (row, *_) = rows_of(tmp_path, TRIPLES, "rerank", negatives=1, prompts=own)
     assert (row["query"], row["docs"][0]) == ("q0", "p0")
     assert trained_prompts(DataTable(), own) == own and trained_prompts(DataTable(prompt="a "), own) == {**own, "query": "a "}

@@ -1,22 +1,20 @@
 """Recipes train transformers: BERT as an encoder, others as models of sentence-transformers, in the same trainers."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers.tiny_examples import tiny_recipe
+from helpers.tiny_examples import tiny_checkpoint, tiny_recipe
 from helpers.tiny_training import render_document, stopped_after
-from helpers.tiny_transformers import write_transformer
 from sentence_transformers import CrossEncoder, SentenceTransformer
 
 from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
 from runnel.lab.training.forward import trainable
 from runnel.lab.training.run import train
-from runnel.models.base import BUILT_IN, load_model
+from runnel.models.base import load_model
 from runnel.models.graph import Long, vectors
 
 pytestmark = [
@@ -26,13 +24,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:::sentence_transformers"),
 ]
 TEXTS = ["the cat sat on the mat", "dog", "a river runs to the sea"]
-
-
-def checkpoint(folder: Path, architecture: str) -> Path:
-    write_transformer(folder, architecture, vocab_size=30522, max_position_embeddings=256)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(BUILT_IN["pocket"] / name, folder / name)
-    return folder
 
 
 @pytest.mark.parametrize(
@@ -47,10 +38,9 @@ def checkpoint(folder: Path, architecture: str) -> Path:
 def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
     tmp_path: Path, architecture: str, job: str, changes: tuple[str, ...]
 ) -> None:
-    folder = checkpoint(tmp_path / "base", architecture)
     rate = ("train.learning_rate=1e-3", "train.max_steps=2", "train.checkpoints=2")
     rate += ("data.max_query_tokens=32", "data.max_document_tokens=32") if job == "embed" else ()
-    recipe = tiny_recipe(job, f"model.name={folder}", *rate, *changes)
+    recipe = tiny_recipe(job, f"model.name={tiny_checkpoint(architecture)}", *rate, *changes)
     with stopped_after(2):
         train(recipe, tmp_path / "run")
     summary = train(recipe, tmp_path / "run")
@@ -73,9 +63,9 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
 
 
 @pytest.mark.parametrize("architecture", ["electra", "bart", "gpt_neox"])
-def test_recomputed_layers_give_the_same_gradients(tmp_path: Path, architecture: str) -> None:
+def test_recomputed_layers_give_the_same_gradients(architecture: str) -> None:
     """With dropout, as they are trained: the recomputed layers drop the same values."""
-    model = load_model(checkpoint(tmp_path, architecture), "float64", "cpu")
+    model = load_model(tiny_checkpoint(architecture), "float64", "cpu")
     trainable(model)
     rows = [render_document(model, text) for text in TEXTS]
     found = []

@@ -128,21 +128,6 @@ def test_examples_that_cannot_be_used(data, tmp_path):
         train(recipe(data), tmp_path / "run", data=write_rows(tmp_path / "bad.jsonl", [bad]))
 
 
-@pytest.mark.parametrize(
-    ("make", "change", "named"),
-    [
-        (recipe, "long.segment_tokens=64", r"\[long\]"),
-        (recipe, "lora.r=4", r"\[lora\]"),
-        (recipe, "data.lengths=[64]", "data.lengths"),
-        (recipe, "model.layers=true", r"model\.layers"),
-        (layer_recipe, "new_head=true", r"model\.new_head = false"),
-    ],
-)
-def test_settings_without_effect_are_refused(data, make, change, named):
-    with pytest.raises(InputError, match=named):
-        prepared(make(data, change))
-
-
 def questions(documents: int) -> list[ReadQuestion]:
     return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
 

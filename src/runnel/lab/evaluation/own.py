@@ -277,9 +277,9 @@ def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence
     return [settings[0], *sorted(settings[1:], key=lambda setting: -setting["metrics"]["MRR"])]
 
 
-def _short(text: str, most: int = 70) -> str:
+def _short(text: str) -> str:
     words = " ".join(text.split())
-    return words if len(words) <= most else words[:most].rsplit(" ", 1)[0] + " ..."
+    return words if len(words) <= 70 else words[:70].rsplit(" ", 1)[0] + " ..."
 
 
 def ask_questions(

@@ -165,11 +165,3 @@ def test_faults_leave_questions_open_until_they_are_asked_again(stub, tmp_path):
     assert len(cut) <= 1 and len(stub.asked) > sent
     sent = len(stub.asked)
     assert examine(stub, tmp_path, data, read)[0] == again and len(stub.asked) == sent, "nothing is asked twice"
-
-
-def test_an_endpoint_that_is_down_is_left_alone(stub, tmp_path):
-    data = mill_set(documents=1, wheels=30)
-    stub.faults.extend([401] * 99)
-    outcomes, inquiry = examine(stub, tmp_path, data, retrieved(data, 2))
-    assert not any(one.answered for one in outcomes) and len(stub.asked) == 5
-    assert "failed 5 requests in a row" in str(inquiry.stopped)
