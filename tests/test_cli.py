@@ -13,7 +13,7 @@ import time
 import pytest
 import torch
 import typer
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S
 
 import runnel
 from runnel import cli

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.children import GIVE_UP_S, wait_for
 from helpers.toy import Toy, alone, ids_of
-from helpers.waiting import GIVE_UP_S, wait_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor

@@ -15,9 +15,8 @@ import anyio
 import httpx
 import pytest
 import uvicorn
-from helpers.children import PATHS
+from helpers.children import GIVE_UP_S, PATHS
 from helpers.command_line import FakeRetriever
-from helpers.waiting import GIVE_UP_S
 from mcp import Client, StdioServerParameters
 
 from runnel.agents.documents import AgentSettings, Models

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.children import PATHS
+from helpers.children import GIVE_UP_S, PATHS, wait_for
 from helpers.qa_files import write_rows
-from helpers.waiting import GIVE_UP_S, wait_for
 
 from benchmarks import control
 from benchmarks.control import read_experiment, run_experiment

@@ -12,7 +12,7 @@ from pathlib import Path
 from queue import Queue
 
 import pytest
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S
 from numba import njit
 from numba.core import event
 

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 from helpers import exams, synthesis
+from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeEmbedder
 from helpers.judged_tasks import ToyEmbedder
 from helpers.stub_endpoint import serve
-from helpers.waiting import GIVE_UP_S
 
 import runnel.files
 import runnel.journal

@@ -7,8 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from helpers.children import server
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S, server
 
 pytestmark = pytest.mark.slow
 

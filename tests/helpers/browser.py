@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S
 from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

@@ -1,4 +1,4 @@
-"""Processes that tests start: where the programs are, what they import (this tree, installed or not), and a server."""
+"""Processes that tests start: where the programs are, what they import (this tree, installed or not), a server, and waiting."""
 
 import os
 import re
@@ -6,17 +6,29 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx
-from helpers.waiting import GIVE_UP_S
 
 TESTS = Path(__file__).parents[1]
 PROGRAMS = TESTS / "programs"
 PATHS = {"PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent / "src", TESTS, TESTS.parent)))}
+
+GIVE_UP_S = 600  # not a measure of speed: on a busy machine, processes have stood still for more than a minute
+Value = TypeVar("Value")
+
+
+def wait_for(condition: Callable[[], Value]) -> Value:
+    """Return the first value of the condition that is true."""
+    deadline = time.monotonic() + GIVE_UP_S
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import typer.rich_utils  # noqa: F401 (it reads FORCE_COLOR when it is imported, which `terminal` must not change)
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S
 
 import runnel.cli
 from runnel.commands import display

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 from fastapi import FastAPI
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S
 
 from runnel.models.base import Model, load_model
 from runnel.server.app import Server, bind, create_app

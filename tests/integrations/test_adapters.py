@@ -1,8 +1,11 @@
-"""The modules for LangChain, LlamaIndex and Haystack: each call is one of runnel; then what one library alone asks for."""
+"""The modules for LangChain, LlamaIndex and Haystack: each call is one of runnel; then what one library alone asks for, and what
+all say where their library is missing."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib
+import sys
 from types import SimpleNamespace
 
 import haystack
@@ -15,7 +18,7 @@ from llama_index.core import schema as llama_index
 from pydantic import ValidationError
 
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
-from runnel.errors import CheckpointError, InputError, StoreError
+from runnel.errors import CheckpointError, InputError, MissingDependency, StoreError
 from runnel.integrations import haystack as for_haystack
 from runnel.integrations import langchain as for_langchain
 from runnel.integrations import llama_index as for_llama_index
@@ -322,3 +325,25 @@ def test_sentences_of_nodes_have_places_in_the_document(model):
     for one in for_llama_index.RunnelSentences(SentenceRetriever(model)).postprocess_nodes(nodes, query_str="dog"):
         assert document.text[one.node.start_char_idx : one.node.end_char_idx] == one.node.text
         assert one.node.ref_doc_id == document.id_ and one.node.parent_node.node_id in {node.node_id for node in nodes}
+
+
+@pytest.mark.parametrize(
+    ("module", "library", "extra"),
+    [
+        ("haystack", "haystack", "haystack"),
+        ("langchain", "langchain_core", "langchain"),
+        ("llama_index", "llama_index", "llama-index"),
+        ("mteb", "mteb", "lab"),
+        ("qdrant", "qdrant_client", "qdrant"),
+        ("sentence_transformers", "sentence_transformers", "lab"),
+    ],
+)
+def test_the_extra_is_named(monkeypatch, module, library, extra):
+    name = f"runnel.integrations.{module}"
+    monkeypatch.setitem(sys.modules, name, None)  # so that it is restored
+    monkeypatch.delitem(sys.modules, name)
+    for part in [one for one in sys.modules if one.split(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, part)
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingDependency, match=rf"{library}.*pip install .*\[{extra}\]"):
+        importlib.import_module(name)

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+from helpers.children import GIVE_UP_S
 from helpers.stub_endpoint import serve
-from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply

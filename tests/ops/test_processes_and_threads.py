@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.children import PATHS
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S, PATHS
 
 pytestmark = pytest.mark.slow
 

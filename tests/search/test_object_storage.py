@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import lancedb
 import pytest
+from helpers.children import GIVE_UP_S
 from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
-from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import StoreError
 from runnel.search.lance import LanceStore, schemas

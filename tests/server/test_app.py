@@ -10,9 +10,9 @@ from unittest.mock import Mock
 import cohere
 import openai
 import pytest
+from helpers.children import GIVE_UP_S, wait_for
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder, tiny_model
-from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError

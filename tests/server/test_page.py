@@ -6,10 +6,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from helpers.browser import current, marked
+from helpers.children import GIVE_UP_S, wait_for
 from helpers.document_files import pdf
 from helpers.serving import serving
 from helpers.tiny import tiny_encoder
-from helpers.waiting import GIVE_UP_S, wait_for
 
 from runnel import Document, Index, SentenceRetriever
 from runnel.server.context import Loaded

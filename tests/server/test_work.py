@@ -1,4 +1,5 @@
-"""The queue: limits, lanes, and requests that end early. Calls wait for events, so nothing here depends on speed."""
+"""The queue: limits, lanes, and requests that end early. Calls wait for events, so nothing here depends on speed.
+Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
 import math
@@ -8,10 +9,12 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from helpers.children import PROGRAMS
-from helpers.waiting import GIVE_UP_S
+from helpers.children import GIVE_UP_S, PROGRAMS
+from helpers.serving import serving
 
+from benchmarks.serving import Load, cases, run_phase
 from runnel.errors import Cancelled, InputError
+from runnel.models.base import load_model
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
@@ -245,3 +248,14 @@ def test_the_measured_speed_forgets(work, monkeypatch):
             now[0] += 1
             one._record(job, speed)
         assert one.tokens_per_s == pytest.approx(speed, rel=0.1)
+
+
+@pytest.mark.slow
+def test_short_and_long_texts_together():
+    model, load = load_model("pocket"), Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2)
+    short, long = cases(model, load)
+    with serving(model) as client:
+        phase = asyncio.run(run_phase(str(client.base_url), short, long, load))
+        assert len(phase.short) == 40 and len(phase.long) == 3 and phase.difference > 0
+        work = client.app.state.context.work
+        assert (work.left, work.running, work.waiting) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The site of the docs: built as `make docs` builds it, with warnings as errors."""
+"""The site of the docs, built as `make docs` builds it, with warnings as errors, and the page that a script writes."""
 
 import html
 import os
@@ -12,6 +12,7 @@ import pytest
 import runnel
 from runnel.cli import COMMANDS, LAB
 from tools import docs_site
+from tools import scale_arithmetic as scale
 
 pytestmark = pytest.mark.slow
 
@@ -71,3 +72,9 @@ def test_files_that_pages_link_to_are_on_the_site_and_nothing_of_other_hosts(sit
     assert len(pages) > len(PAGES)
     loaded = re.compile(r'<(?:script|link|img|iframe|source)\b[^>]*\b(?:src|href)="?(?:https?:)?//')
     assert [page for page in pages if loaded.search(page.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("name", ["plan", "storage"])
+def test_the_page_of_scale_has_the_tables_of_its_script(name):
+    (found,) = re.findall(rf"(?s)<!-- {name} -->\n(.*?)\n<!-- end -->", scale.PAGE.read_text(encoding="utf-8"))
+    assert found == getattr(scale, name)(), "run python -m tools.scale_arithmetic --write"

@@ -16,10 +16,9 @@ from unittest import mock
 
 import docx
 import pytest
-from helpers.children import PROGRAMS
+from helpers.children import GIVE_UP_S, PROGRAMS
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
-from helpers.waiting import GIVE_UP_S
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
