@@ -101,13 +101,13 @@ class Head:
         """The head in config.json: its kind and settings."""
         return {"kind": head_kind(type(self)), **self.options}
 
-    def request(self, ids: np.ndarray, **others: Any) -> Request:
-        """Return the request that `pooling` or `state` needs for a text; `others` are fields of a `Request`."""
+    def request(self, ids: np.ndarray) -> Request:
+        """Return the request that `pooling` or `state` needs for a text."""
         if self.inputs == "state":
-            return Request(ids, [], keep_state=True, **others)
+            return Request(ids, [], keep_state=True)
         if self.pooling == "mean":
-            return Request(ids, ranges=np.array([[0, len(ids)]]), **others)
-        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1], **others)
+            return Request(ids, ranges=np.array([[0, len(ids)]]))
+        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1])
 
     def pooled(self, result: Result) -> Array:
         """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""

@@ -127,9 +127,9 @@ def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint,
         heads = nn.ModuleDict({name: kind.module(**options) for name, (kind, options) in built.items()})
     wanted = heads.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
-    # Sharded training stores numbers as (1,).
-    found = {name: t.view(()) if t.shape == (1,) and shapes.get(name) == () else t for name, t in checkpoint.heads.items()}
-    check_tensors(from_tensors(found, "the heads"), shapes, source)
+    check_tensors(from_tensors(checkpoint.heads, "the heads"), shapes, source)
     # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
-    heads.load_state_dict({name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in found.items()}, assign=True)
+    heads.load_state_dict(
+        {name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in checkpoint.heads.items()}, assign=True
+    )
     return heads
