@@ -5,20 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from runnel.ops import bf16_matmul
-from runnel.ops.amx import BLOCK, has_tiles
 from runnel.ops.bf16_matmul import Bf16Weights, multiply, pack, pack_int8
 from runnel.ops.numba_math import aligned_zeros, as_array, parallel
+from runnel.ops.simd import BLOCK
 
+pytestmark = pytest.mark.usefixtures("tiles")
 SIZES = [(1, 1, 1), (2, 31, 33), (9, 33, 47), (33, 70, 64), (0, 8, 8), (65, 1, 384), (300, 384, 100), (129, 40, 1537)]
-
-
-@pytest.fixture(params=[True, False], ids=["tiles", "vectors"], autouse=True)
-def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    if request.param and not has_tiles():
-        pytest.skip("no tiles of AMX here")
-    monkeypatch.setattr(bf16_matmul, "has_tiles", lambda: request.param)
-    return bool(request.param)
 
 
 def drawn(*shape: int, seed: int = 0) -> Tensor:

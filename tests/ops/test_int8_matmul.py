@@ -7,11 +7,15 @@ from numba import njit
 from torch import Tensor
 
 from runnel.backbones.int8 import quantize
+from runnel.ops import int8_matmul
 from runnel.ops.int8_matmul import bytes_per_group, multiply, pack, quantize_row, vnni_problem
 from runnel.ops.numba_math import parallel
 from runnel.ops.simd import address
 
-pytestmark = pytest.mark.skipif(vnni_problem() is not None, reason=f"8-bit products cannot run here: {vnni_problem()}")
+pytestmark = [
+    pytest.mark.skipif(vnni_problem() is not None, reason=f"8-bit products cannot run here: {vnni_problem()}"),
+    pytest.mark.usefixtures("tiles"),
+]
 
 
 def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32, workers: int = 2) -> Tensor:
@@ -56,21 +60,23 @@ def test_extremes_do_not_overflow() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    x, scales = torch.randint(0, 256, (21, groups, 20), dtype=torch.uint8), torch.rand(21, groups)
-    q, scale = quantize(torch.randn(37, groups * 20))
+    x, scales = torch.randint(0, 256, (21, groups, 64), dtype=torch.uint8), torch.rand(21, groups)
+    q, scale = quantize(torch.randn(37, groups * 64))
     exact = ((x.double() - 128) * scales.double()[..., None]).flatten(1) @ (q.double() * scale.double()[:, None]).T
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     torch.testing.assert_close(_product(x, scales, q, scale, dtype).double(), exact, atol=tolerance, rtol=tolerance)
 
 
-def test_workers_and_neighbors_change_nothing() -> None:
+def test_workers_neighbors_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    x, scales = torch.randint(0, 256, (513, 1, 36), dtype=torch.uint8), torch.rand(513, 1)
-    q, scale = quantize(torch.randn(65, 36))
+    x, scales = torch.randint(0, 256, (513, 3, 64), dtype=torch.uint8), torch.rand(513, 3)
+    q, scale = quantize(torch.randn(65, 3 * 64))
     whole = _product(x, scales, q, scale)
     for workers in (1, 3):
         assert torch.equal(_product(x, scales, q, scale, workers=workers), whole)
         assert torch.equal(_product(x[300:305], scales[300:305], q, scale, workers=workers), whole[300:305])
+    monkeypatch.setattr(int8_matmul, "has_tiles", lambda: False)
+    assert torch.equal(_product(x, scales, q, scale), whole)
 
 
 @njit

@@ -45,19 +45,21 @@ class Product:
 
     def __init__(self, layer: nn.Linear | Int8Linear, groups: int = 1, *, bias: bool = True) -> None:
         self._layer, self._groups, self._bias = layer, groups, layer.bias if bias else None
+        self._outputs = layer.out_features
         if isinstance(layer, Int8Linear):
             layer.packed(groups)
 
     def __call__(self, x: Activations, out: Activations) -> None:
-        """out (T, N) = x (T, K) weight^T + bias."""
+        """Set the first N columns of out, whose rows may be longer, to x (T, K) weight^T + bias."""
+        found = out.tensor[:, : self._outputs]
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
             with parallel():
                 multiply(x.array, x.scale, weights, out.array, count_workers())
         else:
-            torch.mm(x.tensor, self._layer.weight.t(), out=out.tensor)
+            torch.mm(x.tensor, self._layer.weight.t(), out=found)
         if self._bias is not None:
-            out.tensor.add_(self._bias)
+            found.add_(self._bias)
 
 
 class CpuStep(ABC):

@@ -1,4 +1,4 @@
-"""Products of bf16 matrices for CPU inference, without torch: by tiles of AMX if there are some, else by vectors; sums in fp32.
+"""Products of bf16 matrices for CPU inference, without torch: by tiles if there are some, else by vectors; sums in fp32.
 
     T  tokens      K  inputs      N  outputs      Kp  K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
 
@@ -16,10 +16,10 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from runnel.ops.amx import BLOCK, configure_tiles, has_tiles, multiply_block, multiply_half_block, release_tiles
 from runnel.ops.numba_math import LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_round, parallel
 from runnel.ops.simd import (
     BF16_PAIRS,
+    BLOCK,
     F32,
     I64,
     LANES,
@@ -31,11 +31,16 @@ from runnel.ops.simd import (
     build_pointer,
     build_store,
     ceil_div,
+    configure_tiles,
     f32x16,
+    has_tiles,
     is_bf16,
     load,
+    multiply_block,
+    multiply_half_block,
     next_task,
     prefetch,
+    release_tiles,
     round_up,
     shift,
 )
@@ -151,7 +156,7 @@ def _store_both(typing_context: Any, target: Any, offset: Any, low: Any, high: A
 
 
 @njit(**SERIAL)
-def _store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int) -> None:
+def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int) -> None:
     """Write the first `columns` numbers of rows of TILE_COLUMNS sums to `out`, whose rows are `width` numbers apart."""
     for r in range(rows):
         own = shift(sums, r * TILE_COLUMNS)
@@ -180,7 +185,7 @@ def _panel(
                     prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
             _multiply_rows(tiles, shift(left, 2 * k), rows, depth, words, length, k == 0, own)
             if complete:
-                _store_rows(own, rows, shift(address(out), place), width, width - column)
+                store_rows(own, rows, shift(address(out), place), width, width - column)
 
 
 @njit(**PARALLEL)

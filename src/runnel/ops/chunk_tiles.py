@@ -15,10 +15,22 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from runnel.ops.amx import BLOCK, multiply_block
 from runnel.ops.chunks import CHUNK
 from runnel.ops.numba_math import SERIAL, Pointer
-from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, ceil_div, load, mul, round_up, shift, splat, store
+from runnel.ops.simd import (
+    BLOCK,
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    ceil_div,
+    load,
+    mul,
+    multiply_block,
+    round_up,
+    shift,
+    splat,
+    store,
+)
 from runnel.ops.simd_tile import fill, numbers_per_word, pack, strided_product, transpose
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
@@ -78,7 +90,7 @@ def scan_panel(
     """TILE_COLUMNS columns of y (rows, TILE_COLUMNS) from v, and of S (Np, TILE_COLUMNS), which advances if `wanted`.
 
     Args:
-        tiles: whether `amx` multiplies.
+        tiles: whether tiles multiply.
         known: S is not zero.
         q_words: rows of Np = `padded` numbers.
         k_words: K^T, words that join two rows of K are k_row and k_depth apart; with `tiles` zero up to a multiple of BLOCK.

@@ -14,7 +14,7 @@ from runnel.ops.packed import Chunks
 from runnel.ops.simd import ceil_div, round_up
 
 CHUNK = 64
-ROWS = 32  # of a block of `amx`, and a multiple of those of a tile
+ROWS = 32  # of a block of tiles, and a multiple of those of a tile
 
 
 class ChunkPlan(NamedTuple):

@@ -1,4 +1,4 @@
-"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, on processors with VNNI.
+"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by tiles if there are some, else by VNNI's vectors.
 
     T  tokens      K  input width      N  output width      G  groups of inputs that share a scale      Kg = K / G
     Kp  Kg padded to whole words of four bytes              Np  N padded to whole tiles
@@ -7,6 +7,8 @@ A weight is q scale with q in -127 .. 127 and one scale per output. An input is 
 per token and group, computed from the group's largest number, so that a token's result does not depend on other tokens. Products
 are summed exactly in int32 within a group; the scales are applied in fp32. The zero point of the inputs costs nothing: 128 times
 the sum of a group's weights is subtracted at the start of the sum.
+
+Tiles multiply where the words of a group fill their rows; results are the same bits as by vectors.
 
 Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN and infinity enter the scale,
 and so every number of the result.
@@ -23,8 +25,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from runnel.ops.numba_math import FEATURES, PARALLEL, SERIAL, Array, Pointer, build_constant
+from runnel.ops.bf16_matmul import store_rows
+from runnel.ops.numba_math import FEATURES, LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_constant
 from runnel.ops.simd import (
+    BLOCK,
     F32,
     I32,
     I64,
@@ -40,21 +44,28 @@ from runnel.ops.simd import (
     build_pointer,
     build_splat,
     ceil_div,
+    configure_tiles,
     elementwise,
     f32x16,
+    fma,
+    has_tiles,
     load,
     load_some,
     mul,
+    multiply_bytes,
     next_task,
+    prefetch,
+    release_tiles,
     round_up,
     shift,
     splat,
-    store_some,
+    store,
 )
+from runnel.ops.simd_tile import as_kind
 
 _BYTES_PER_WORD = 4
 _ZERO_POINT = 128
-_ROWS_PER_TASK = 32 * TILE_ROWS  # whose inputs fit the second-level cache
+_BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
 
 
 def vnni_problem() -> str | None:
@@ -80,9 +91,10 @@ def pack(q: NDArray[np.int8], scale: NDArray[np.float32], groups: int) -> Int8We
     padded = np.zeros((panels * TILE_COLUMNS, groups, size), np.int8)
     padded[:outputs, :, : inputs // groups] = q.reshape(outputs, groups, -1)
     sums = padded.sum(-1, dtype=np.int32).reshape(panels, TILE_COLUMNS, groups)
-    words = padded.reshape(panels, TILE_COLUMNS, -1, _BYTES_PER_WORD).transpose(0, 2, 1, 3)
+    words = aligned_zeros(panels, groups * size // _BYTES_PER_WORD, TILE_COLUMNS, dtype=np.int32)
+    words[:] = padded.view(np.int32).reshape(panels, TILE_COLUMNS, -1).transpose(0, 2, 1)
     offsets = np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1))
-    return Int8Weights(np.ascontiguousarray(words).view(np.int32)[..., 0], offsets, scale)
+    return Int8Weights(words, offsets, scale)
 
 
 def unpack(w: Int8Weights, inputs: int) -> NDArray[np.int8]:
@@ -237,43 +249,102 @@ def _tile(
     return types.none(x, size, size, scales, size, words, offsets, size, out), generate
 
 
+@intrinsic
+def _numbers(typing_context: Any, sums: Any, offset: Any, starts: Any, start: Any) -> Any:
+    """Return sixteen sums of int32 memory, plus where they started, as fp32."""
+
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+        read = [builder.load(build_pointer(builder, *place, VI32), align=4) for place in (values[:2], values[2:])]
+        return builder.sitofp(builder.add(*read), VF32)
+
+    return f32x16(sums, types.intp, starts, types.intp), generate
+
+
 @njit(**SERIAL)
-def _panel(x: Array, scales: Array, w: Int8Weights, out: Array, first: int, stop: int, panel: int, tile: Pointer) -> None:
-    """Compute the columns of one panel for the tokens [first, stop)."""
+def _block(
+    x: Pointer, row: int, rows: int, scales: Pointer, groups: int, words: Pointer, offsets: Pointer, depth: int, out: Pointer,
+    sums: Pointer,
+) -> None:  # fmt: skip
+    """Compute what `_tile` does of `rows` <= BLOCK tokens, in tiles. Rows of x are `row` bytes apart, readable up to BLOCK.
+
+    sums: memory for BLOCK rows of int32.
+    """
+    for g in range(groups):
+        own, inputs = shift(words, g * depth * TILE_COLUMNS), shift(x, 4 * g * depth)
+        multiply_bytes(sums, TILE_COLUMNS, inputs, row // 4, own, TILE_COLUMNS, depth, True)
+        for r in range(rows):
+            scale = splat(scales[r * groups + g])
+            for c in range(0, TILE_COLUMNS, LANES):
+                at = r * TILE_COLUMNS + c
+                value = _numbers(sums, at, offsets, g * TILE_COLUMNS + c)
+                store(out, at, mul(value, scale) if g == 0 else fma(value, scale, load(out, at)))
+
+
+@njit(**SERIAL)
+def _panel(
+    tiles: bool, x: Array, last: Pointer, scales: Array, w: Int8Weights, out: Array, first: int, stop: int, panel: int,
+    tile: Pointer, sums: Pointer,
+) -> None:  # fmt: skip
+    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block of tiles that is not full."""
     stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
     column = panel * TILE_COLUMNS
+    rest = len(w.scale) - column
     words = shift(address(w.words), column * depth)
     offsets, scale = shift(address(w.offsets), column * groups), shift(address(w.scale), column)
-    for t in range(first, stop, TILE_ROWS):
-        rows = min(TILE_ROWS, stop - t)
-        own = shift(address(scales), t * groups)
-        _tile(shift(address(x), t * stride), stride, rows, own, groups, words, offsets, depth // groups, tile)
+    height = BLOCK if tiles else TILE_ROWS
+    for t in range(first, stop, height):
+        rows, place = min(height, stop - t), t * width + column
+        own, source = shift(address(scales), t * groups), shift(address(x), t * stride)
         for r in range(rows):
-            for c in range(0, TILE_COLUMNS, LANES):
-                rest = width - column - c
-                v = mul(load(tile, r * TILE_COLUMNS + c), load_some(scale, c, rest))
-                store_some(address(out), (t + r) * width + column + c, v, rest)
+            prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
+        if tiles:
+            source = source if rows == BLOCK else last
+            _block(source, stride, rows, own, groups, words, offsets, depth // groups, tile, sums)
+        else:
+            _tile(source, stride, rows, own, groups, words, offsets, depth // groups, tile)
+        for c in range(0, TILE_COLUMNS, LANES):
+            factor = load_some(scale, c, rest - c)
+            for r in range(rows):
+                store(tile, r * TILE_COLUMNS + c, mul(load(tile, r * TILE_COLUMNS + c), factor))
+        store_rows(tile, rows, shift(address(out), place), width, rest)
 
 
 @njit(**PARALLEL)
-def multiply(x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) -> None:
+def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) -> None:
+    """Run `multiply`; for `tiles`, x starts on a cache line."""
+    tokens, panels, stride = x.shape[0], w.words.shape[0], x.shape[1]
+    rows = min(_BYTES_PER_TASK // stride, tokens * panels // (4 * workers))  # so small that there are tasks for all workers
+    rows = max(BLOCK, rows // BLOCK * BLOCK)
+    tasks, rest = ceil_div(tokens, rows) * panels, tokens % BLOCK
+    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
+    counter[0] = 0
+    for _ in prange(workers):
+        memory = np.empty(2 * BLOCK * TILE_COLUMNS + (BLOCK * stride // 4 if rest else 0) + LANES, np.float32)
+        tile = shift(address(memory), -memory.ctypes.data % LINE // 4)
+        sums, last = shift(tile, BLOCK * TILE_COLUMNS), as_kind(address(x), shift(tile, 2 * BLOCK * TILE_COLUMNS))
+        if tiles:
+            for i in range(rest * stride):
+                last[i] = x[tokens - rest + i // stride, i % stride]
+            configure_tiles()
+        task = next_task(address(counter))
+        while task < tasks:
+            first = task // panels * rows
+            stop = min(first + rows, tokens)
+            _panel(tiles, x, last, scales, w, out, first, stop, task % panels, tile, as_kind(address(w.words), sums))
+            task = next_task(address(counter))
+        if tiles:
+            release_tiles()
+
+
+def multiply(x: NDArray[np.uint8], scales: NDArray[np.float32], w: Int8Weights, out: NDArray[Any], workers: int) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
         x: (T, G Kp) uint8, C-contiguous; padding bytes may have any value.
         scales: (T, G) fp32.
         w: `Int8Weights` packed for G groups.
-        out: (T, N) fp32 or bf16 bits.
+        out: (T, N) fp32 or bf16 bits; its rows may be longer.
         workers: the number of workers, which take tasks dynamically.
     """
-    tokens, panels = x.shape[0], w.words.shape[0]
-    tasks = ceil_div(tokens, _ROWS_PER_TASK) * panels
-    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
-    counter[0] = 0
-    for _ in prange(workers):
-        tile = np.empty(TILE_ROWS * TILE_COLUMNS, np.float32)
-        task = next_task(address(counter))
-        while task < tasks:
-            first = task // panels * _ROWS_PER_TASK
-            _panel(x, scales, w, out, first, min(first + _ROWS_PER_TASK, tokens), task % panels, address(tile))
-            task = next_task(address(counter))
+    whole = x.shape[1] // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
+    _multiply(whole and has_tiles(), x, scales, w, out, workers)

@@ -16,9 +16,9 @@ from runnel.backbones.layers import MixerLayer
 from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernels import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
-from runnel.ops.amx import has_tiles
 from runnel.ops.chunks import plan_chunks
-from runnel.ops.numba_math import count_workers, float_array, parallel
+from runnel.ops.numba_math import LINE, count_workers, float_array, parallel
+from runnel.ops.simd import has_tiles, round_up
 
 
 class _Block(NamedTuple):
@@ -47,7 +47,8 @@ class Mamba2Cpu(CpuStep):
         c, shape, tokens, (conv, ssm) = self._config, self._shape, len(hidden), states
         plan = plan_chunks(cu_seqlens, read_rows, write_rows)
         stream = self._stream(hidden, c.norm_eps)
-        projected = self._numbers("projected", tokens, c.projection_size)
+        width = round_up(c.projection_size, LINE // self._dtype.itemsize)  # so that rows begin on cache lines
+        projected = self._numbers("projected", tokens, width)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize

@@ -26,7 +26,6 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.backbones.cpu_step import Floats, Indices
-from runnel.ops.amx import configure_tiles, release_tiles
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, multiply_keys, scan_panel, store_state
 from runnel.ops.chunks import CHUNK, ROWS, ChunkPlan
@@ -36,6 +35,7 @@ from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
     address,
+    configure_tiles,
     exp,
     fma,
     keep,
@@ -44,6 +44,7 @@ from runnel.ops.simd import (
     next_task,
     number,
     prefetch,
+    release_tiles,
     round_up,
     shift,
     silu,
@@ -88,7 +89,7 @@ class Buffers(NamedTuple):
     sums: Floats  # (H * rows,): c
     scratch: Floats  # (workers, scratch_size)
     tasks: Indices  # (2,) the next free task of each kernel; zeroed by the caller
-    tiles: bool  # whether `ops.amx` multiplies
+    tiles: bool  # whether tiles multiply (`ops.simd`)
 
 
 def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
@@ -252,12 +253,13 @@ def prepare_chunks(
     """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
 
     Args:
-        projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token.
+        projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token, and perhaps unused columns.
         layer: which layer of the pool.
         conv_pool: (R, L, Cd, w-1) fp32; read only.
         s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w, weights, plan and buffers.
     """
     chunks, stride, groups = p.sequence.shape[0], projected.shape[1], s.groups
+    steps = 2 * (s.heads * s.head_size + groups * s.state_size)  # the column of dt
     for worker in prange(b.scratch.shape[0]):
         scratch = shift(address(b.scratch), worker * b.scratch.shape[1])
         if b.tiles:
@@ -274,7 +276,7 @@ def prepare_chunks(
             else:
                 tokens, rows, row = min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK), p.row[chunks], p.row[chunk]
                 _time_steps(
-                    shift(source, stride - s.heads), stride, tokens, address(w.dt_bias), address(w.A), s.heads,
+                    shift(source, steps), stride, tokens, address(w.dt_bias), address(w.A), s.heads,
                     np.float32(s.dt_min), np.float32(s.dt_max), rows, shift(address(b.dt), row), shift(address(b.sums), row),
                 )  # fmt: skip
         if b.tiles:
