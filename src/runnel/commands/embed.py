@@ -16,8 +16,7 @@ from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, file_digest, replacing, write_jsonl
 from runnel.journal import Journal, Row
-from runnel.records import Document
-from runnel.work import grouped
+from runnel.records import Document, grouped
 
 if TYPE_CHECKING:
     import numpy as np

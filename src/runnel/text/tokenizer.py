@@ -26,9 +26,8 @@ import tokenizers
 from runnel.errors import CheckpointError, InputError, StateError, errors_as
 from runnel.files import write
 from runnel.json_objects import read_model_json
-from runnel.records import expect_choice, expect_text, utf8
+from runnel.records import expect_choice, expect_text, grouped, utf8
 from runnel.text.cuts import Spec, adds_space, cut_pattern
-from runnel.work import grouped
 
 _PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
 _GROUP_CHARS = 1 << 18  # one parallel batch
