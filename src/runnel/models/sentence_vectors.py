@@ -14,8 +14,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from runnel.backbones.config import Blocks
 from runnel.backbones.encoder.layout import Form, lay_out, passages_of
+from runnel.config import Blocks
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize

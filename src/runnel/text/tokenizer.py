@@ -23,9 +23,9 @@ from typing import Any, ClassVar
 import numpy as np
 import tokenizers
 
+from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, StateError, errors_as
 from runnel.files import write
-from runnel.json_objects import read_model_json
 from runnel.records import expect_choice, expect_text, grouped, utf8
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 

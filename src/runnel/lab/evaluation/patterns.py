@@ -19,9 +19,9 @@ import numpy as np
 
 from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
+from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model

@@ -26,9 +26,9 @@ from pathlib import Path, PurePosixPath
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.evaluation.tasks import read_rows
 from runnel.lab.training.data import LICENSE, Dropped
