@@ -129,7 +129,7 @@ def _short(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-# ---- backbones --------------------------------------------------------------------------------------------------------
+# ---- backbones -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class BackboneConfig:
     """The shape of a backbone. Sub-classes are frozen dataclasses; `unchecked` names fields that any number may be in."""
