@@ -19,7 +19,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from runnel.errors import CheckpointError, InputError, RunnelError, StateError, errors_as
+from runnel.errors import CheckpointError, InputError, RunnelError, StateError, describe
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,8 +31,10 @@ def read_model_json(path: Path, *, expect: type = dict, default: object = None, 
     """Return the object, or the list with `expect=list`, in a JSON file of a model folder, or `default` if it is missing."""
     if default is not None and not path.exists():
         return default
-    with errors_as(CheckpointError, f"{path} cannot be read", Exception, advice="copy or download it again"):
-        value = parse(path.read_text(encoding="utf-8"))  # each parser has errors of its own
+    try:
+        value = parse(path.read_text(encoding="utf-8"))
+    except Exception as error:  # each parser has errors of its own
+        raise CheckpointError(f"{path} cannot be read ({describe(error)}); copy or download it again") from error
     if not isinstance(value, expect):
         raise CheckpointError(f"{path} holds a {type(value).__name__}; expected {'an object' if expect is dict else 'a list'}")
     return value
