@@ -37,9 +37,9 @@ from benchmarks.families import Shape, load_vocabulary, match, write_random_mode
 from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.measure import Progress
 from runnel.commands.doctor import machine
+from runnel.config import arguments
 from runnel.errors import InputError, ReadError
 from runnel.files import WriterLock, file_digest, write
-from runnel.json_objects import arguments
 from runnel.lab.evaluation.metrics import parse_metrics
 from runnel.lab.evaluation.tasks import expect_task
 from runnel.lab.training import recipes

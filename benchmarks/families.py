@@ -18,11 +18,10 @@ from torch import nn
 from benchmarks.shapes import TransformerConfig, transformer
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import meta_backbone
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
+from runnel.config import BackboneConfig, arguments
 from runnel.errors import InputError
-from runnel.json_objects import arguments
 from runnel.models.bare import bare_templates
 from runnel.models.base import BUILT_IN, Model
 from runnel.models.heads import EndVector

@@ -17,7 +17,7 @@ from helpers.children import GIVE_UP_S
 
 import runnel
 from runnel import cli
-from runnel.commands import display, options
+from runnel.commands import display
 from runnel.ops import backend
 from runnel.ops.backend import wanted_device
 from runnel.text.documents.document import Limits
@@ -146,7 +146,7 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     used, looks = [], fake.find.first_look
     fake.find.first_look = lambda *a, **more: used.append(wanted_device("auto")) or looks(*a, **more)
     assert run("find", "dog", "a.txt", "--device", "cpu").code == 0
-    assert used == [torch.device("cpu")] and backend._default_device is None and options.PARSE_SECONDS == Limits().seconds
+    assert used == [torch.device("cpu")] and backend._default_device is None and display.PARSE_SECONDS == Limits().seconds
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
 

@@ -17,17 +17,16 @@ ALLOWED = {
     "errors": set(),
     "formats": set(),
     "records": {"errors", "formats"},
-    "json_objects": {"errors"},
+    "config": {"errors"},
     "hardware": {"errors"},
-    "work": set(),
     "files": {"errors"},
     "journal": {"errors", "files"},
     "ops": {"errors", "records", "hardware"},
-    "text": {"errors", "formats", "records", "json_objects", "files", "work"},
-    "backbones": {"errors", "records", "json_objects", "hardware", "files", "ops"},
+    "text": {"errors", "formats", "records", "config", "files"},
+    "backbones": {"errors", "records", "config", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},
-    "engine": {"errors", "records", "hardware", "ops", "backbones", "planning", "request"},
+    "engine": {"errors", "records", "config", "hardware", "ops", "backbones", "planning", "request"},
 }
 ALLOWED["models"] = set(ALLOWED)
 BELOW = set(ALLOWED)

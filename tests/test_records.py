@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from runnel import Document
+from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.json_objects import read_model_json
 from runnel.records import Sentence, group_repeats, percent, probability
 
 

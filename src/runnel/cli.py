@@ -25,8 +25,7 @@ import typer
 from typer.core import TyperGroup
 
 from runnel import __version__
-from runnel.commands.display import print_text, printable, report_bug, say, show_on_stderr
-from runnel.commands.options import Device, Progress, Quiet, Verbose
+from runnel.commands.display import Device, Quiet, ShowProgress, Verbose, print_text, printable, report_bug, say, show_on_stderr
 from runnel.errors import RunnelError, describe
 
 # oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024 of them; torch keeps as many
@@ -217,7 +216,7 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    parameters += [_option("progress", None, Progress), _option("quiet", False, Quiet), _option("verbose", False, Verbose)]
+    parameters += [_option("progress", None, ShowProgress), _option("quiet", False, Quiet), _option("verbose", False, Verbose)]
     if name in READERS:  # behind --model and --dtype
         models = [place for place, item in enumerate(parameters, start=1) if item.name in ("model", "dtype")]
         parameters.insert(max(models, default=0), _option("device", "auto", Device))

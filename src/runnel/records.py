@@ -1,4 +1,7 @@
-"""Plain records shared by all layers, and checks of values that users pass. No torch here."""
+"""Plain records shared by all layers; the best, the groups and the recent ones of many; and checks of values that users pass.
+
+No torch here, and numpy only where arrays come in.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,21 @@ import math
 import operator
 import os
 import reprlib
+import threading
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol, SupportsIndex, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, SupportsIndex, TypeVar
 
 from runnel.errors import InputError
 from runnel.formats import LINES
 
+if TYPE_CHECKING:
+    import numpy as np
+
+T = TypeVar("T")
 SentenceOrPlace = TypeVar("SentenceOrPlace", "Sentence", "AnsweringSentence")
 Identified = TypeVar("Identified", bound="HasId")
 
@@ -98,20 +106,6 @@ def trimmed(sentence: SentenceOrPlace) -> SentenceOrPlace:
 def normalize(text: str) -> str:
     """Return a text without line breaks and repeated spaces."""
     return " ".join(text.split())
-
-
-def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
-    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and those of the texts `also`."""
-    groups: dict[str, list[Sentence]] = {}
-    wanted = 0
-    for sentence in sentences:
-        key = normalize(sentence.text)
-        if key in groups:
-            groups[key].append(sentence)
-        elif wanted < count or key in also:
-            groups[key] = [sentence]
-            wanted += 1
-    return list(groups.values())
 
 
 @dataclass(frozen=True)
@@ -257,6 +251,90 @@ class Hit:
         return shown | {"explanation": None if self.explanation is None else asdict(self.explanation)}
 
 
+# ---- many values -----------------------------------------------------------------------------------------------------
+def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
+    """Return the positions of the `count` (None: all) highest scores of (n,), highest first; ties go to the earlier position."""
+    import numpy as np
+
+    places, below = np.arange(len(scores)), -scores
+    if count is not None and count < len(scores):
+        places = np.flatnonzero(~(below > np.partition(below, count - 1)[count - 1]))  # all that tie with the last one, too
+    return places[np.argsort(below[places], kind="stable")][:count]
+
+
+def grouped(items: Iterable[T], size: Callable[[T], float], most_size: float, most: float = math.inf) -> Iterator[list[T]]:
+    """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to `most_size`."""
+    group: list[T] = []
+    total = 0.0
+    for item in items:
+        group.append(item)
+        total += size(item)
+        if total >= most_size or len(group) >= most:
+            yield group
+            group, total = [], 0.0
+    if group:
+        yield group
+
+
+def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
+    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and those of the texts `also`."""
+    groups: dict[str, list[Sentence]] = {}
+    wanted = 0
+    for sentence in sentences:
+        key = normalize(sentence.text)
+        if key in groups:
+            groups[key].append(sentence)
+        elif wanted < count or key in also:
+            groups[key] = [sentence]
+            wanted += 1
+    return list(groups.values())
+
+
+class HasId(Protocol):
+    """What has an id."""
+
+    @property
+    def id(self) -> str:
+        """The id."""
+
+
+def by_id(items: Iterable[Identified], what: str) -> dict[str, Identified]:
+    """Return items by their ids; raise InputError if two have the same one, or if there are none. `what` names them."""
+    listed = list(items)
+    counts = Counter(item.id for item in listed)
+    if len(counts) < len(listed) or not listed:
+        problem = f"two have the id {counts.most_common(1)[0][0]!r}" if listed else "there are none"
+        raise InputError(f"{what}: {problem}; expected one at least, and each id once")
+    return {item.id: item for item in listed}
+
+
+class Recent(Generic[T]):
+    """The values that were used last, by key, while their sizes add up to at most `most`; the newest stays, however large.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, size: Callable[[T], int], most: int) -> None:
+        self._size, self._most = size, most
+        self._values: dict[Hashable, T] = {}  # the least recently used first
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable) -> T | None:
+        with self._lock:
+            if key in self._values:
+                self._values[key] = self._values.pop(key)
+            return self._values.get(key)
+
+    def put(self, key: Hashable, value: T) -> None:
+        """Keep a value, and forget the least recently used ones beyond the limit."""
+        with self._lock:
+            self._values.pop(key, None)
+            self._values[key] = value
+            while len(self._values) > 1 and sum(map(self._size, self._values.values())) > self._most:
+                del self._values[next(iter(self._values))]
+
+
+# ---- checks of what users pass ---------------------------------------------------------------------------------------
 def expect_text(value: object, what: str) -> None:
     """Raise InputError unless `value` is a string; `what` names it."""
     expect_kind(value, str, what)
@@ -303,21 +381,3 @@ def utf8(text: str, what: str = "the text", error: type[InputError] = InputError
         place = f"U+{ord(text[failure.start]):04X} (half of a surrogate pair) at character {failure.start}"
         advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
         raise error(f"{what} contains {place}; {advice}") from failure
-
-
-class HasId(Protocol):
-    """What has an id."""
-
-    @property
-    def id(self) -> str:
-        """The id."""
-
-
-def by_id(items: Iterable[Identified], what: str) -> dict[str, Identified]:
-    """Return items by their ids; raise InputError if two have the same one, or if there are none. `what` names them."""
-    listed = list(items)
-    counts = Counter(item.id for item in listed)
-    if len(counts) < len(listed) or not listed:
-        problem = f"two have the id {counts.most_common(1)[0][0]!r}" if listed else "there are none"
-        raise InputError(f"{what}: {problem}; expected one at least, and each id once")
-    return {item.id: item for item in listed}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.layout import lay_out
 from runnel.errors import InputError
+from runnel.files import Decoded
 from runnel.models.base import Model
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
@@ -24,7 +25,6 @@ from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
-from runnel.text.reading import Decoded
 from runnel.text.sentences import UNITS, read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens

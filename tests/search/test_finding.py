@@ -16,11 +16,11 @@ from helpers.tiny import WORDS, judging_encoder
 
 from runnel import SentenceRetriever
 from runnel.errors import InputError
+from runnel.files import Decoded
 from runnel.models.second_look import TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
 from runnel.text.documents.document import DocumentText, read_plain
-from runnel.text.reading import Decoded
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it
 

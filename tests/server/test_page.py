@@ -12,10 +12,10 @@ from helpers.serving import serving
 from helpers.tiny import tiny_encoder
 
 from runnel import Document, Index, SentenceRetriever
+from runnel.files import decode
 from runnel.server.context import Loaded
 from runnel.server.view import Opened, opened_files, opened_id
 from runnel.text.documents.document import read_plain
-from runnel.text.reading import decode
 
 pytestmark = pytest.mark.slow
 

@@ -6,11 +6,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from runnel.files import decode
 from runnel.models.sentence_vectors import Scored
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
 from runnel.text.documents.document import DocumentText, read_plain
-from runnel.text.reading import decode
 
 
 def view_of(sentences, scores):

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
+from runnel.files import Decoded
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds, text_of
-from runnel.text.reading import Decoded
 from runnel.text.sentences import split_sentences
 
 BELOW = "\n\nThe cap keeps the ink wet. Without it the tip dries."

@@ -17,6 +17,7 @@ from runnel.files import signature
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors
+from runnel.records import Recent
 from runnel.request import Progress
 from runnel.search.files import left_out
 from runnel.search.finding import FileDocument
@@ -25,7 +26,6 @@ from runnel.search.project import Project
 from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader
-from runnel.work import Recent
 
 _NAMED = 5  # the most files to name that an update could not read
 

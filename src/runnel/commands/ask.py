@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, one_line, print_json, print_text, say, stream_text
+from runnel.commands.display import (
+    Json,
+    Meter,
+    ModelOfIndex,
+    NoUpdate,
+    Query,
+    given_options,
+    note_compiling,
+    one_line,
+    print_json,
+    print_text,
+    refuse,
+    say,
+    stream_text,
+)
 from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
-from runnel.commands.options import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
 from runnel.records import AnsweringSentence, highest, unanswered

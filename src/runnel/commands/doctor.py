@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands.display import Meter, note_compiling, print_json, print_text
-from runnel.commands.options import Json
+from runnel.commands.display import Json, Meter, note_compiling, print_json, print_text
 from runnel.errors import DISTRIBUTION, RunnelError, StoreError, describe, install_command
 
 if TYPE_CHECKING:

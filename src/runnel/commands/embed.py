@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
-from runnel.commands.options import DTYPES, Dtype, Json, Model
+from runnel.commands.display import DTYPES, Dtype, Json, Meter, Model, note_compiling, print_json, print_text, say
 from runnel.commands.rows import RowFile, Shard, read_rows
 from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, file_digest, replacing, write_jsonl
 from runnel.journal import Journal, Row
-from runnel.records import Document
-from runnel.work import grouped
+from runnel.records import Document, grouped
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands import display, options
+from runnel.commands import display
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
@@ -65,12 +65,12 @@ Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also 
 class FileOptions:
     """Which files are read, and how."""
 
-    include: options.Include = None
-    exclude: options.Exclude = None
-    no_ignore: options.NoIgnore = False
-    encoding: options.Encoding = None
-    ocr: options.OcrOption = None
-    parse_seconds: options.ParseSeconds = options.PARSE_SECONDS
+    include: display.Include = None
+    exclude: display.Exclude = None
+    no_ignore: display.NoIgnore = False
+    encoding: display.Encoding = None
+    ocr: display.OcrOption = None
+    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
 
     def selection(self) -> Selection | None:
         """Return the selection of files; None: the default one."""
@@ -99,11 +99,11 @@ def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_igno
 
 
 def find(
-    query: options.Query,
+    query: display.Query,
     paths: Paths,
     *,
-    model: options.Model = "pocket",
-    dtype: options.Dtype = "auto",
+    model: display.Model = "pocket",
+    dtype: display.Dtype = "auto",
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
     min_score: MinScore = None,
     context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
@@ -126,7 +126,7 @@ def find(
     expect_query_first("find", query, paths)
     form = output.form()
     if explain:
-        options.refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
+        display.refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
@@ -173,7 +173,7 @@ def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) 
     display.note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    retriever = SentenceRetriever.load(model, dtype=options.DTYPES[dtype])
+    retriever = SentenceRetriever.load(model, dtype=display.DTYPES[dtype])
     check_retriever(retriever, model, remember, min_score)
     return retriever
 

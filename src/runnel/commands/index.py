@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from runnel.commands import options
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say
+from runnel.commands import display
 from runnel.commands.find import select
 from runnel.commands.indexes import COUNTED, expect_project, find_project, summary
 from runnel.errors import InputError, StoreBusy, counted, describe
@@ -41,15 +40,15 @@ def index(
     context: typer.Context,
     paths: Paths = None,
     *,
-    model: options.ModelOfIndex = None,
+    model: display.ModelOfIndex = None,
     to: Place = None,
     fields: Fields = None,
     passage_tokens: PassageTokens = None,
-    include: options.Include = None,
-    exclude: options.Exclude = None,
-    no_ignore: options.NoIgnore = False,
-    ocr: options.OcrOption = None,
-    parse_seconds: options.ParseSeconds = options.PARSE_SECONDS,
+    include: display.Include = None,
+    exclude: display.Exclude = None,
+    no_ignore: display.NoIgnore = False,
+    ocr: display.OcrOption = None,
+    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS,
     remember: Remember = False,
     keep_missing: Annotated[bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C.")] = False,
@@ -58,7 +57,7 @@ def index(
     worker_cpus: Annotated[int | None, typer.Option(min=1, help="With --ray: cores of each (default: 1).")] = None,
     worker_gpus: WorkerGpus = None,
     check: Check = False,
-    as_json: options.Json = False,
+    as_json: display.Json = False,
 ) -> int:
     """Create or update an index of files: read new and changed ones, and delete documents of removed ones.
 
@@ -70,14 +69,14 @@ def index(
     a long file that has grown, only the new text is read. With --ray, many processes or machines read the files.
     """
     if check:
-        options.refuse_others(context, "--check", _verify)
+        display.refuse_others(context, "--check", _verify)
         return _verify(to, as_json)
-    options.refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
-    options.refuse({"PATH": to and not paths}, "to read is needed with --to")
+    display.refuse({"--keep-missing": keep_missing and not to, "--ray": ray and not to}, "needs --to")
+    display.refuse({"PATH": to and not paths}, "to read is needed with --to")
     if ray is None:
-        options.refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
-    options.refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
-    options.refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
+        display.refuse({"--workers": workers, "--worker-cpus": worker_cpus, "--worker-gpus": worker_gpus}, "needs --ray")
+    display.refuse({"--json": as_json and watch, "--ray": ray and watch}, "cannot be given with --watch")
+    display.refuse({"--device": ray and context.params["device"] != "auto"}, "has no effect with --ray; give --worker-gpus")
     new = {"fields": parse_fields(fields or []), "passage_tokens": passage_tokens, "remember": remember}
     reading = {"limits": Limits(seconds=parse_seconds), "ocr": None if ocr is None else Ocr(ocr)}
     selection = select(include, exclude, no_ignore)
@@ -87,11 +86,11 @@ def index(
         size = {"workers": workers, "cpus": worker_cpus or 1, "gpus": worker_gpus or 0.0}
         cluster = None if ray is None else {"address": None if ray == "local" else ray, **size}
         files = _named_files(to, paths or [], selection, not keep_missing, watch, cluster)
-    note_compiling()
+    display.note_compiling()
     with _open(files.place, model, new) as opened:
 
         def update() -> Changes:
-            with Meter("indexing") as meter:
+            with display.Meter("indexing") as meter:
                 return files.update(opened, progress=meter, **reading)
 
         return _watch(opened, update, files) if watch else _finish(opened, update(), files.shown, as_json)
@@ -179,7 +178,7 @@ def _watch(index: Index, update: Callable[[], Changes], files: _Files) -> int:
                 _finish(index, changes, files.shown, as_json=False)
         except (StoreBusy, InputError) as error:  # InputError: a file or folder that was named is gone
             if describe(error) != noted:
-                say(f"note: {describe(error)}; trying again")
+                display.say(f"note: {describe(error)}; trying again")
             noted = describe(error)
             return False
         finally:
@@ -188,10 +187,10 @@ def _watch(index: Index, update: Callable[[], Changes], files: _Files) -> int:
         return True
 
     try:
-        say("watching for changes; end with Ctrl-C")
+        display.say("watching for changes; end with Ctrl-C")
         watch(updated, files.look)
     except KeyboardInterrupt:
-        say("stopped watching")
+        display.say("stopped watching")
     return 0
 
 
@@ -199,10 +198,10 @@ def _finish(index: Index, changes: Changes, to: str, as_json: bool) -> int:
     if as_json:
         counts = {name: len(getattr(changes, name)) for name in COUNTED}
         facts = {"index": to, "documents": len(index), **counts, "left_out": changes.failed}
-        print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
+        display.print_json(facts | {"tokens": changes.tokens, "tokens_read": changes.tokens_read})
     else:
         shown = summary(changes) or "no documents found"
-        print_text(f"{to}: {shown}; {counted(len(index), 'document')}, {counted(changes.tokens_read, 'token')} read")
+        display.print_text(f"{to}: {shown}; {counted(len(index), 'document')}, {counted(changes.tokens_read, 'token')} read")
     return 1 if changes.failed else 0
 
 
@@ -215,16 +214,16 @@ def _verify(to: str | None, as_json: bool) -> int:
     store = open_store(place)
     commit, damage = store.last_commit(), check(store)
     for one in damage:
-        say(one.reason if one.document is None else f"damaged: {one.document}: {one.reason}")
+        display.say(one.reason if one.document is None else f"damaged: {one.document}: {one.reason}")
     if as_json:
         counts = {"index": place, "documents": commit.documents, "passages": commit.passages}
-        print_json(counts | {"damaged": [asdict(one) for one in damage]})
+        display.print_json(counts | {"damaged": [asdict(one) for one in damage]})
     elif damage:
         advice = "restore it from a copy, or delete damaged documents (Index.delete) and index them again"
-        print_text(f"{place}: {len(damage):,} damaged; {advice}")
+        display.print_text(f"{place}: {len(damage):,} damaged; {advice}")
     else:
         whole = f"{counted(commit.documents, 'document')}, {counted(commit.passages, 'passage')}"
-        print_text(f"{place}: {whole}, none damaged")
+        display.print_text(f"{place}: {whole}, none damaged")
     return 1 if damage else 0
 
 

@@ -9,9 +9,8 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import note_compiling, print_json, print_text, say
+from runnel.commands.display import Json, Model, NoUpdate, note_compiling, print_json, print_text, refuse, say
 from runnel.commands.indexes import find_project
-from runnel.commands.options import Json, Model, NoUpdate, refuse
 from runnel.errors import InputError, needing
 
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text, say
-from runnel.commands.options import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds, refuse
+from runnel.commands.display import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds, print_json, print_text, refuse, say
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.document import By, Limits, choose_row, span_of

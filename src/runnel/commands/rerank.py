@@ -10,9 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from runnel.commands.display import Meter, note_compiling, print_json, print_text, say, stdout_console
+from runnel.commands.display import (
+    DTYPES,
+    Dtype,
+    Json,
+    Meter,
+    Model,
+    note_compiling,
+    print_json,
+    print_text,
+    refuse,
+    refuse_others,
+    say,
+    stdout_console,
+)
 from runnel.commands.find import expect_query_first
-from runnel.commands.options import DTYPES, Dtype, Json, Model, refuse, refuse_others
 from runnel.commands.rows import Shard, read_texts
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError, counted

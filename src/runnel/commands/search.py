@@ -14,7 +14,6 @@ import typer
 from runnel.commands import display
 from runnel.commands.find import place_link
 from runnel.commands.indexes import expect_project, refresh_project
-from runnel.commands.options import ModelOfIndex, NoUpdate, OcrOption, Query, refuse
 from runnel.errors import InputError
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -45,11 +44,11 @@ Explain = Annotated[bool, typer.Option("--explain", help="Show each document's r
 
 
 def search(
-    query: Query,
+    query: display.Query,
     *,
-    model: ModelOfIndex = None,
+    model: display.ModelOfIndex = None,
     place: In = None,
-    no_update: NoUpdate = False,
+    no_update: display.NoUpdate = False,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
     words_only: Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")] = False,
     meaning_only: Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")] = False,
@@ -59,7 +58,7 @@ def search(
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,
-    ocr: OcrOption = None,
+    ocr: display.OcrOption = None,
     explain: Explain = False,
     output: display.FormOptions = display.FormOptions(),
 ) -> int:
@@ -71,9 +70,11 @@ def search(
     Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
     brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
     """
-    refuse({"--no-update": no_update and place, "--ocr": ocr and place}, "has no effect with --in, which is never updated")
-    refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    refuse({"--explain": explain and (output.plain or output.files)}, "has no effect on --plain and --files-with-matches")
+    display.refuse(
+        {"--no-update": no_update and place, "--ocr": ocr and place}, "has no effect with --in, which is never updated"
+    )
+    display.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
+    display.refuse({"--explain": explain and (output.plain or output.files)}, "has no effect on --plain and --files-with-matches")
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output.form()
     timings: dict[str, float] = {}
@@ -104,10 +105,10 @@ def search(
 
 def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool) -> dict[str, Any]:
     """Return the options of `Index.search` for the ranking. One list alone is reranked only if --rerank says so."""
-    refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
+    display.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
     if words_only or meaning_only:
-        refuse({"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only")
-        refuse({"--weight": weight is not None}, "has no effect on one list alone")
+        display.refuse({"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only")
+        display.refuse({"--weight": weight is not None}, "has no effect on one list alone")
         return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 

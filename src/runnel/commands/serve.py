@@ -11,8 +11,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import JsonLogLines, note_compiling, print_json, say
-from runnel.commands.options import DTYPES, Dtype, Json, Model
+from runnel.commands.display import DTYPES, Dtype, Json, JsonLogLines, Model, note_compiling, print_json, say
 from runnel.errors import InputError, needing
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"

@@ -22,11 +22,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from runnel.errors import InputError, StoreError, needing
+from runnel.records import grouped
 from runnel.search.filters import Condition
 from runnel.search.lance import no_index_error, plain_errors, plainly
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import words_of
-from runnel.work import grouped
 
 with needing("this index needs qdrant-client", "qdrant"):
     from qdrant_client import QdrantClient, models

@@ -25,7 +25,7 @@ from runnel import __version__
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
 from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
-from runnel.records import expect_count
+from runnel.records import expect_count, grouped
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found
@@ -34,7 +34,6 @@ from runnel.search.records import ContentHashes, DocumentRow, IndexSettings, OnC
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
-from runnel.work import grouped
 
 log = logging.getLogger("runnel")
 _GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger

@@ -29,8 +29,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
+from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
-from runnel.json_objects import read_model_json
 from runnel.models.adapters import FILE as ADAPTER_FILE
 from runnel.models.adapters import save_adapter
 from runnel.models.base import Model, load_model

@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from safetensors import SafetensorError
 
-from runnel.backbones.config import digest_arrays
 from runnel.backbones.encoder.layout import EncoderBlocks, EncoderConfig, Form
+from runnel.config import arguments, digest_arrays, read_model_json, valid_config
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError, RunnelError
-from runnel.json_objects import arguments, read_model_json, valid_config
 from runnel.models import heads
 from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_transformer
 from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind

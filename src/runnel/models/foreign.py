@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import tokenizers
 
+from runnel.config import read_model_json
 from runnel.errors import CheckpointError
 from runnel.files import write
-from runnel.json_objects import read_model_json
 from runnel.models.heads import Pooling
 
 log = logging.getLogger("runnel")

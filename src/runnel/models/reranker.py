@@ -22,11 +22,10 @@ from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.sentence_vectors import VectorScorer
 from runnel.ops.backend import inference
-from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series
+from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series, top
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.work import top
 
 if TYPE_CHECKING:
     import torch

@@ -20,9 +20,9 @@ from runnel.backbones.encoder.layout import Form, whole_tokens
 from runnel.models.base import Model
 from runnel.models.heads import Judge, PairJudge, normalize
 from runnel.models.lexical import COLUMNS
+from runnel.records import top
 from runnel.request import Array, Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
-from runnel.work import top
 
 MOST = 40  # sentences of a document that are read again, ...
 TOGETHER = 60  # ... and of all documents of a ranking

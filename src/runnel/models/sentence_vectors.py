@@ -14,21 +14,20 @@ from typing import Any, cast
 
 import numpy as np
 
-from runnel.backbones.config import Blocks
 from runnel.backbones.encoder.layout import Form, lay_out, passages_of
+from runnel.config import Blocks
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize
 from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
 from runnel.models.memory import Memory, Precision, Remembered
 from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
-from runnel.records import Sentence, expect_text, probability
+from runnel.records import Sentence, expect_text, grouped, probability, top
 from runnel.request import Array, Progress, RangeSums, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import TEXT, TITLES, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.templates import Template
-from runnel.work import grouped, top
 
 _WIDEST = 127  # the largest 8-bit number
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...

@@ -27,8 +27,8 @@ from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
+from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.json_objects import read_model_json
 from runnel.models.bare import Parts
 from runnel.models.foreign import Job, pair_template, published_prompts, read_sentence_transformer, text_template, warn
 from runnel.models.heads import FirstVector, Pooling, check_pooling, vector_head, wide

@@ -16,12 +16,11 @@ from runnel.models.precision import truncated
 from runnel.models.readers import ReadDocument, read_documents
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever, sentence_scorer
-from runnel.records import Document, Places, expect_count, utf8
+from runnel.records import Document, Places, expect_count, grouped, utf8
 from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed
 from runnel.search.records import WHOLE, ContentHashes, DocumentRow, FieldType, IndexSettings, PassageRow, content_hash
-from runnel.work import grouped
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages

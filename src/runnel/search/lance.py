@@ -26,10 +26,10 @@ import numpy as np
 
 from runnel.errors import RunnelError, StoreError, needing
 from runnel.files import WriterLock
+from runnel.records import top
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.records import FIELD_TYPES, WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import letters, separated, unspaced_words
-from runnel.work import top
 
 # ---- connections, and errors in plain words --------------------------------------------------------------------------
 

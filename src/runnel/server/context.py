@@ -16,13 +16,13 @@ from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.records import Recent
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
 from runnel.server.work import Job, Work
-from runnel.work import Recent
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at

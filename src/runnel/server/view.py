@@ -23,12 +23,12 @@ import numpy as np
 
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.models.sentence_vectors import Scored
+from runnel.records import Recent
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
-from runnel.work import Recent
 
 log = logging.getLogger("runnel")
 LEVELS = 4  # of marks, from the weakest, 1

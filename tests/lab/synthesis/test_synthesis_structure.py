@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runnel.files import Decoded
 from runnel.lab.synthesis.sources import Source
 from runnel.lab.synthesis.structure import PART_QUESTIONS, PART_SENTENCES, StructureRows, ask, cut
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.tables import label_sentences
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.markdown import read_markdown
-from runnel.text.reading import Decoded
 from runnel.text.sentences import split_sentences
 
 MANUAL = """# Widget manual

@@ -23,8 +23,7 @@ from runnel.lab.training.mining import (
     search_by,
     word_triples,
 )
-from runnel.records import Document
-from runnel.work import top
+from runnel.records import Document, top
 
 WORDS = "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()
 

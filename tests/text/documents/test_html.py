@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import ReadError
+from runnel.files import Decoded
 from runnel.text.documents.html import read_html
-from runnel.text.reading import Decoded
 
 PAGE = """<!doctype html><html><head><title> A
  page</title><style>p {}</style><script>alert(1)</script></head>

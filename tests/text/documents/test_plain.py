@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel.errors import InputError
+from runnel.files import Decoded
 from runnel.text.documents.code import read_code
 from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
 from runnel.text.documents.markdown import read_markdown
 from runnel.text.documents.reader import read_document
-from runnel.text.reading import Decoded
 
 MARKDOWN = """---
 title: front matter

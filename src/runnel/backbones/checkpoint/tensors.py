@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from runnel.backbones.config import BackboneConfig
+from runnel.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from runnel.backbones.config import digest_arrays, expect_ids
 from runnel.backbones.encoder.layout import FORMS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.encoder.step import EncoderStep, Floats, Product, ProductInputs
+from runnel.config import digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops import bf16_matmul, int8_matmul
 from runnel.ops.numba_math import count_workers, parallel

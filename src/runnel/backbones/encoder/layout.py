@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from runnel.backbones.config import BackboneConfig, Blocks
+from runnel.config import BackboneConfig, Blocks
 from runnel.errors import InputError
 
 MARKERS = 2  # [CLS] and [SEP] around a passage

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers
-from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import BlockBackbone, MixerLayer, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
+from runnel.config import BackboneConfig
 from runnel.ops.causal_conv1d import causal_conv1d
 from runnel.ops.selective_scan import selective_scan
 

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.options import Json, Model, TestSets
+from runnel.commands.display import Json, Model, TestSets, print_json, print_text
 from runnel.errors import counted
 
 

@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import print_json, print_table
-from runnel.commands.options import Json
+from runnel.commands.display import Json, print_json, print_table
 
 
 def compare(

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.commands.display import print_json, print_text
-from runnel.commands.options import Bm25Options, Json, PromptOptions, TestSets, given
+from runnel.commands.display import Bm25Options, Json, PromptOptions, TestSets, given, print_json, print_text
 from runnel.errors import InputError, counted
 
 

@@ -10,8 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runnel.commands.ask import LlmOptions
-from runnel.commands.display import print_json, print_table, print_text
-from runnel.commands.options import Dtype, Json, Threads
+from runnel.commands.display import Dtype, Json, Threads, print_json, print_table, print_text
 from runnel.errors import counted
 
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import note_compiling, print_json, print_text, say
-from runnel.commands.options import Json
+from runnel.commands.display import Json, note_compiling, print_json, print_text, say
 from runnel.errors import MissingDependency, counted, install_command
 
 if TYPE_CHECKING:

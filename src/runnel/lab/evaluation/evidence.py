@@ -28,11 +28,10 @@ from runnel.lab.training.data import Dropped, Evidence, read_evidence
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, trim
+from runnel.records import expect_count, top, trim
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
-from runnel.work import top
 
 METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document

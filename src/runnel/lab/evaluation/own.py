@@ -14,9 +14,9 @@ from typing import Any
 
 from runnel.commands.display import note_compiling
 from runnel.commands.runs import resumed_rows
+from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of

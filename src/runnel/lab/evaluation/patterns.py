@@ -19,21 +19,20 @@ import numpy as np
 
 from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
+from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.data import read_named
 from runnel.lab.training.mining import bm25_scorer
-from runnel.records import by_id, expect_choice, highest, normalize
+from runnel.records import by_id, expect_choice, highest, normalize, top
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
-from runnel.work import top
 
 UNANSWERABLE = "unanswerable"
 PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents

@@ -22,9 +22,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runnel.commands.display import Meter, note_compiling, say
+from runnel.commands.display import DTYPES, Meter, note_compiling, say
 from runnel.commands.embed import embed_corpus
-from runnel.commands.options import DTYPES
 from runnel.commands.rerank import Candidates, rank_all
 from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError

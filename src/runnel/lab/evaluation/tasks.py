@@ -26,9 +26,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
+from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.training.data import Texts, find_source, folder_of, is_released, read_corpus, read_queries

@@ -18,11 +18,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel.config import read_row
 from runnel.errors import InputError, ReadError, counted
-from runnel.json_objects import read_row
+from runnel.files import open_bytes
 from runnel.records import Document, by_id, expect_choice, titled
 from runnel.text.lines import Lines, find, parse_document, read_head, read_json, read_lines, text_of, texts_of
-from runnel.text.reading import open_bytes
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels
 

@@ -30,11 +30,10 @@ from runnel.journal import Journal, Row
 from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_corpus, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
-from runnel.records import Document
+from runnel.records import Document, top
 from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
-from runnel.work import top
 
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
 """Returns for each example the rows of the corpus that its query retrieves, int64, best first, at most the given number."""

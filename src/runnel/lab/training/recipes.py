@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runnel import files
+from runnel.config import arguments
 from runnel.errors import InputError
-from runnel.json_objects import arguments
 from runnel.records import expect_choice, expect_count
 
 Job = Literal["embed", "rerank", "sentences", "generate"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
+from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, straighten
-from runnel.text.reading import Decoded
 
 _LONGEST = 300  # characters of a line in which a definition is looked for: generated code has lines of megabytes
 _BEFORE = (

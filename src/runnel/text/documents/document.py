@@ -20,10 +20,10 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from runnel.errors import InputError, ReadError, UnsupportedKind
+from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
-from runnel.text.reading import Decoded
 
 # ---- kinds and limits ------------------------------------------------------------------------------------------------
 

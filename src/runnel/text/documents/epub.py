@@ -6,10 +6,10 @@ import posixpath
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
+from runnel.files import decode
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.html import add_page
 from runnel.text.documents.parts import Archive, first, parse, tag
-from runnel.text.reading import decode
 
 _CONTAINER = "META-INF/container.xml"
 _ENCRYPTION = "META-INF/encryption.xml"

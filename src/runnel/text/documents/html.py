@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from runnel.errors import ReadError, needing
+from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
-from runnel.text.reading import Decoded
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode

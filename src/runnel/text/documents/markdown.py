@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, straighten
-from runnel.text.reading import Decoded
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")

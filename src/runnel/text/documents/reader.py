@@ -18,14 +18,13 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
-from runnel.files import signature
+from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe
+from runnel.files import Decoded, check_encoding, decode, open_bytes, signature
 from runnel.formats import FORMATS, ROWS
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, read_plain, reader_of, recognize
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
 from runnel.text.lines import DAMAGED, Lines, keys, parse_object, unpacked
-from runnel.text.reading import Decoded, check_encoding, decode, open_bytes
 from runnel.text.tables import read_table, row_text
 
 if TYPE_CHECKING:
@@ -61,7 +60,7 @@ class DocumentReader:
 
     Args:
         limits: see `Limits`.
-        encoding: of text, rows and html (default: detected, see `runnel.text.reading.decode`).
+        encoding: of text, rows and html (default: detected, see `runnel.files.decode`).
         ocr: reads the pages of PDF files that are pictures without text (default: a warning names them).
     """
 
@@ -101,8 +100,10 @@ class DocumentReader:
             ReadError, MissingDependency: as `read_document`.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
-        with errors_as(ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"):
+        try:
             yield from self._read_file(path, name)
+        except OSError as error:
+            raise ReadError(f"{name} cannot be read ({describe(error)}); check the file and its disk") from error
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
         file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)

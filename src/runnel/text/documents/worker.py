@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from runnel.errors import ReadError, RunnelError, UnsupportedKind
+from runnel.files import decode
 from runnel.formats import FORMATS
 from runnel.text.documents.document import DocumentText, Limits, reader_of
 from runnel.text.documents.parts import Archive
 from runnel.text.documents.pdf_picture import PagePart, draw_page
-from runnel.text.reading import decode
 
 Request = dict[str, Any]
 _GRACE_S = 5

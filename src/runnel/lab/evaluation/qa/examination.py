@@ -30,10 +30,9 @@ from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read
 from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, cut_sentences, expect_stride, refuse_unused
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.base import BUILT_IN
-from runnel.records import expect_choice
+from runnel.records import expect_choice, top
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
 from runnel.text.tokenizer import Tokenizer
-from runnel.work import top
 
 Span = tuple[int, int]
 """Characters [start, end) of a document."""

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from runnel.errors import InputError, ReadError, damage_in
+from runnel.files import open_bytes
 from runnel.text.lines import DAMAGED, unpacked
-from runnel.text.reading import open_bytes
 
 _CHARS = 1 << 20  # read at once; doubled while a value is longer
 _SPACE = " \t\r\n"

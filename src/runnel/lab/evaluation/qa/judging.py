@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
+from runnel.config import read_row
 from runnel.errors import InputError
 from runnel.generation.endpoint import Reply
-from runnel.json_objects import read_row
 from runnel.lab.evaluation.metrics import ranges
 from runnel.lab.evaluation.qa.loading import Category
 from runnel.text.dialogue import Message, messages
