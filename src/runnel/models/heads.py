@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from runnel.backbones.encoder.layout import gelu
 from runnel.errors import InputError
 from runnel.models.lexical import COLUMNS
-from runnel.ops.gelu import gelu
 from runnel.request import Array, Request, Result, space
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
-from runnel.backbones.encoder.layout import FORMS
+from runnel.backbones.encoder.layout import FORMS, gelu
 from runnel.backbones.int8 import int8_problem, quantize
 from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
@@ -24,7 +24,6 @@ from runnel.models.adapters import add_lora
 from runnel.models.base import Model, load_model
 from runnel.models.heads import normalize
 from runnel.ops.backend import on_cpu
-from runnel.ops.gelu import gelu
 from runnel.ops.simd import NATIVE_BF16
 
 LENGTHS = (9, 0, 1, 22, 3, 9)
