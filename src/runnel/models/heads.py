@@ -338,7 +338,7 @@ _LEAST_IDF = 0.05  # what the commonest token counts
 
 
 class LateInteraction(Head):
-    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/second_look.py`).
+    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/sentence_vectors.py`).
 
     Each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and by what `weight`
     makes of its hidden vector. Fresh weights judge by idf alone.
@@ -367,7 +367,7 @@ class LateInteraction(Head):
 
 
 class PairJudge(LateInteraction):
-    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/second_look.py`).
+    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/sentence_vectors.py`).
 
     Late interaction within the sequence, and what a small network makes of the first vector and the sentence's mean.
     """
