@@ -146,7 +146,7 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     used, looks = [], fake.find.first_look
     fake.find.first_look = lambda *a, **more: used.append(wanted_device("auto")) or looks(*a, **more)
     assert run("find", "dog", "a.txt", "--device", "cpu").code == 0
-    assert used == [torch.device("cpu")] and backend._default_device is None and display.PARSE_SECONDS == Limits().seconds
+    assert used == [torch.device("cpu")] and backend.chosen_device is None and display.PARSE_SECONDS == Limits().seconds
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from runnel.backbones import int8
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import Int8Linear, int8_problem, quantize
@@ -20,7 +19,7 @@ from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.errors import BackendUnavailable, NumericalError
-from runnel.ops import backend
+from runnel.ops import backend, numba_math
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = Mamba2Config(40, 32, 2, state_size=16, head_size=16)
@@ -210,12 +209,9 @@ def round_input(layer: nn.Module, given: tuple[Tensor]) -> Tensor:
         ("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}), "xlstm-tiny-hf", "xLSTM has no 8-bit kernels; use"),
     ],
 )
-def test_where_8_bits_cannot_run(
-    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, place: str, value: object, folder: str, message: str
-) -> None:
-    int8.numba_problem.cache_clear()
-    request.addfinalizer(int8.numba_problem.cache_clear)
+def test_where_8_bits_cannot_run(monkeypatch: pytest.MonkeyPatch, place: str, value: object, folder: str, message: str) -> None:
     monkeypatch.setattr(place, value)
+    monkeypatch.setattr(numba_math, "PROBLEM", numba_math._problem())
     with pytest.raises(BackendUnavailable, match=message):
         load_backbone(GOLDEN / folder, "int8", "cpu")
     assert int8_problem(torch.device("cuda:1")) == "they are for CPUs and the device is 'cuda:1'"

@@ -18,7 +18,8 @@ from runnel.errors import CheckpointError
 from runnel.models.base import Model, load_model
 from runnel.models.foreign import published_prompts
 from runnel.models.lexical import sentence_features, word_table, words
-from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
+from runnel.models.sentence_retriever import VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", "The finally clause is executed. ", "A dog ran. "]

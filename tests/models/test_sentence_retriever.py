@@ -77,8 +77,8 @@ def test_many_documents_at_once_and_tokenized_in_pieces(retriever: SentenceRetri
     assert [len(s) for s in together] == [24, 0, 1, 1, 72, 0]
     for document, sentences in zip(documents, together, strict=True):
         np.testing.assert_allclose(scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4)
-    monkeypatch.setattr("runnel.models.sentence_vectors._PIECES_CHARS", 20)
-    monkeypatch.setattr("runnel.models.sentence_vectors._TOGETHER_CHARS", 40)
+    monkeypatch.setattr("runnel.models.sentence_retriever._PIECES_CHARS", 20)
+    monkeypatch.setattr("runnel.models.sentence_retriever._TOGETHER_CHARS", 40)
     assert list(retriever.score_many(QUERY, documents)) == together
 
 

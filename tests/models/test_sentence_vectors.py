@@ -20,7 +20,8 @@ from runnel.models.base import Model
 from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
 from runnel.models.readers import read_documents
-from runnel.models.sentence_vectors import Scored, SentenceVectors, sentence_tokens
+from runnel.models.sentence_retriever import sentence_tokens
+from runnel.models.sentence_vectors import Scored, SentenceVectors
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html

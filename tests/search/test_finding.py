@@ -17,7 +17,7 @@ from helpers.tiny import WORDS, judging_encoder
 from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.files import Decoded
-from runnel.models.second_look import TOGETHER
+from runnel.models.sentence_vectors import READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
 from runnel.text.documents.document import DocumentText, read_plain
@@ -156,7 +156,7 @@ def test_documents_that_hold_none_of_the_best_are_let_go(retriever: SentenceRetr
         assert len(find(retriever, QUERY, documents(), top_k=3).sentences) == 3
     finally:
         del retriever.second_look  # type: ignore
-    assert kept[0] <= TOGETHER and max(held) <= 3 * TOGETHER  # some are read ahead
+    assert kept[0] <= READ_AGAIN_TOGETHER and max(held) <= 3 * READ_AGAIN_TOGETHER  # some are read ahead
 
 
 def test_places_are_also_those_in_documents_that_are_not_kept(retriever: SentenceRetriever) -> None:

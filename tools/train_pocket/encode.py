@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 from runnel import Embedder, SentenceRetriever
 from runnel.files import replacing, write
 from runnel.models.base import Model, load_model
-from runnel.models.sentence_vectors import SentenceVectors, VectorScorer
+from runnel.models.sentence_retriever import VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.documents import EvidenceSet, Question, load_evidence
 from tools.train_pocket.recall import LONG, chosen_questions

@@ -1,5 +1,5 @@
-"""Train the layers of the second look (`runnel.models.second_look`): "judge" compares a question with a sentence token by token,
-"pair" reads both in one sequence.
+"""Train the layers of the second look (`runnel.models.sentence_vectors`): "judge" compares a question with a sentence token by
+token, "pair" reads both in one sequence.
 
 A step reads a few questions, each with sentences of its document: some that answer, and most of those that pocket ranks best
 among the others. The judge scores every question with all sentences of the step: one that answers must win, and its question must
@@ -29,9 +29,8 @@ from runnel.backbones.encoder.layout import whole_tokens
 from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.models.base import load_model
 from runnel.models.heads import Judge, PairJudge
-from runnel.models.second_look import lay_around
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.sentence_vectors import SentenceVectors, lay_around
 from tools.train_pocket.data import EVIDENCE, read_lines
 from tools.train_pocket.documents import load_evidence
 

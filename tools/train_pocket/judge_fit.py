@@ -18,8 +18,8 @@ from torch import Tensor
 
 from runnel.models.base import Model
 from runnel.models.heads import Judge
-from runnel.models.second_look import facts_with_judged
 from runnel.models.sentence_retriever import SentenceRetriever
+from runnel.models.sentence_vectors import facts_with_judged
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.fit import tuned_on
 from tools.train_pocket.judge import Page, evidence_pages, for_fit, pages, sections

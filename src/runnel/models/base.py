@@ -30,7 +30,7 @@ from runnel.models import heads
 from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_transformer
 from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind
 from runnel.models.lexical import WordTable, word_table
-from runnel.ops.backend import numba_problem, on_cpu, say_once
+from runnel.ops import backend
 from runnel.records import expect_choice, expect_text
 from runnel.request import Array
 from runnel.text.sentences import Unit
@@ -312,14 +312,22 @@ class Description:
         return Model(backbone, tokenizer, heads, templates, self.prompts, source, text, self.unit)
 
 
+def _for_cpu(device: str) -> bool:
+    """Return whether `backend.wanted_device` is the CPU, without importing torch where this can be known; raises as that does."""
+    chosen = (backend.chosen_device or "auto") if device == "auto" else device
+    if chosen == "auto" and sys.platform == "linux" and "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists():
+        return True
+    return chosen == "cpu" or backend.wanted_device(chosen).type == "cpu"
+
+
 def _load_arrays(folder: Path, dtype: str | torch.dtype, device: str, source: str) -> Model | None:
     """Return the model of a folder without torch; None if torch has to load it, or to say what is wrong."""
     kind = str(dtype).removeprefix("torch.")
-    if not (folder / "config.json").is_file() or kind not in ("auto", "float32", "bfloat16", "int8") or not on_cpu(device):
+    if not (folder / "config.json").is_file() or kind not in ("auto", "float32", "bfloat16", "int8") or not _for_cpu(device):
         return None
     config: Any = read_model_json(folder / "config.json").get("runnel")
     backbone = config.get("backbone") if isinstance(config, dict) else None
-    if not isinstance(backbone, dict) or backbone.get("architecture") != "encoder" or numba_problem() is not None:
+    if not isinstance(backbone, dict) or backbone.get("architecture") != "encoder":
         return None
     try:
         return _array_model(folder, config, kind, source)
@@ -330,7 +338,11 @@ def _load_arrays(folder: Path, dtype: str | torch.dtype, device: str, source: st
 
 def _array_model(folder: Path, config: Any, dtype: str, source: str) -> Model:
     """Return a model; raise if torch has to load it."""
-    from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype  # numba takes a while to import
+    from runnel.ops.numba_math import PROBLEM  # numba takes a while to import
+
+    if PROBLEM:
+        raise ValueError(f"no kernels: {PROBLEM}")
+    from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype
     from runnel.ops.int8_matmul import vnni_problem
 
     chosen = cast("Dtype", default_dtype() if dtype == "auto" else dtype)
@@ -343,7 +355,7 @@ def _array_model(folder: Path, config: Any, dtype: str, source: str) -> Model:
     backbone = ArrayEncoder(folder / "model.safetensors", shape, chosen)
     own = {name: _read_head(name, options, backbone, source) for name, options in read.heads.items()}
     model = read.model(folder, backbone, own, source)
-    say_once(f"{backbone.title} runs with kernels compiled for this processor")
+    log.info("%s runs with kernels compiled for this processor", backbone.title)
     return model
 
 

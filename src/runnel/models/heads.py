@@ -19,9 +19,9 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
+from runnel.backbones.encoder.layout import gelu
 from runnel.errors import InputError
 from runnel.models.lexical import COLUMNS
-from runnel.ops.gelu import gelu
 from runnel.request import Array, Request, Result, space
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
@@ -338,7 +338,7 @@ _LEAST_IDF = 0.05  # what the commonest token counts
 
 
 class LateInteraction(Head):
-    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/second_look.py`).
+    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/sentence_vectors.py`).
 
     Each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and by what `weight`
     makes of its hidden vector. Fresh weights judge by idf alone.
@@ -367,7 +367,7 @@ class LateInteraction(Head):
 
 
 class PairJudge(LateInteraction):
-    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/second_look.py`).
+    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/sentence_vectors.py`).
 
     Late interaction within the sequence, and what a small network makes of the first vector and the sentence's mean.
     """

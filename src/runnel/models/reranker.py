@@ -20,7 +20,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
-from runnel.models.sentence_vectors import VectorScorer
+from runnel.models.sentence_retriever import VectorScorer
 from runnel.ops.backend import inference
 from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series, top
 from runnel.request import Progress, Request, Result, TokenCount

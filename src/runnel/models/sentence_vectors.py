@@ -1,54 +1,57 @@
-"""Vectors for the sentences of a document, from one reading, which answer every later question, and their scores.
+"""What is stored of a document's sentences, from one reading for every later question, and the looks at it.
 
 A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and scores are computed from the
 stored sums, so a remembered document scores as one that has just been read.
 
-    T  tokens of a document   S  sentences   P  passages   D  width of the vectors
+The first look scores every sentence from stored vectors. Then a question or heading passes on what it has to the text below it.
+In the second look the best sentences are read again by the judge layers, each with what is around it, and each token of the query
+is compared with those of the sentence (late interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these are read once
+more, in one sequence with the query, by the pair layers. Last, a document is judged as a whole: whether it answers at all.
+
+    T  tokens   S  sentences of a document   P  passages   Q  tokens of the query   D  width of the vectors   F  lexical features
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import Form, lay_out, passages_of
+from runnel.backbones.encoder.layout import Form, lay_out, passages_of, whole_tokens
 from runnel.config import Blocks
 from runnel.errors import InputError
 from runnel.models.base import Model
-from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize
-from runnel.models.lexical import FEATURES, WordTable, sentence_features, static_bm25
-from runnel.models.memory import Memory, Precision, Remembered
-from runnel.models.second_look import FACTS, FirstLook, Judging, SecondLook, document_facts, first_look
-from runnel.records import Sentence, expect_text, grouped, probability, top
-from runnel.request import Array, Progress, RangeSums, Request, TokenCount
-from runnel.text.documents.document import DocumentText
-from runnel.text.kinds import TEXT, TITLES, text_of
-from runnel.text.sentences import SentenceTokens, Unit, read_sentences
-from runnel.text.templates import Template
+from runnel.models.heads import Judge, PairJudge, normalize
+from runnel.models.lexical import COLUMNS
+from runnel.models.memory import Remembered
+from runnel.records import Sentence, probability, top
+from runnel.request import Array, RangeSums, Request
+from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, TITLES
+from runnel.text.sentences import SentenceTokens
 
 _WIDEST = 127  # the largest 8-bit number
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
 _PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
-_TOGETHER = 8  # the most documents tokenized in one call, on all cores, ...
-_TOGETHER_CHARS = 1 << 18  # ... and about the most characters, so that several long documents are not in memory together
-_PIECES_CHARS = 1 << 15  # longer documents are tokenized piece by piece
 _AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
-
-
-def sentence_tokens(
-    model: Model, template: Template, documents: Iterable[str | DocumentText], unit: Unit | None = None, language: str = "en"
-) -> Iterator[SentenceTokens]:
-    """Yield the tokens of each document, in units (default: the model's)."""
-    for group in grouped(documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER):
-        texts = [text_of(document) for document in group]
-        short = iter(template.encode_batch(model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]))
-        for document, text in zip(group, texts, strict=True):
-            whole = len(text) <= _PIECES_CHARS
-            pieces = [next(short)] if whole else template.encode_pieces(model.tokenizer, "document", text)
-            yield read_sentences(document, pieces, unit=unit or model.unit, language=language)
+READ_AGAIN = 40  # sentences of a document that are read again, ...
+READ_AGAIN_TOGETHER = 60  # ... and of all documents of a ranking
+_PAIRS = 16  # of a document's, read together with the query
+_PAIRS_TOGETHER = 24  # of all documents'
+_ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
+_TITLE_TOKENS, _NEAR_TOKENS = 24, 32  # read with a sentence: the last of the titles above it, and on each side of it
+_PARTS = 3  # besides the sentence, each with a marker
+_TITLES = 2  # above a sentence, at most
+_REACH = 12  # sentences below a title that it leads to, ...
+_DECAY = 0.3  # ... each a little less than the one before
+_LEAD = 0.3  # share of what a title has above the median score that passes to the text below it: of the first look's scores
+_LEAD_AGAIN = 0.6  # and of the second's
+_TITLE = 1.0  # what a title loses: its answer is below it
+_BEST = 3  # of the judge's scores, whose mean is a fact of the document
+FACTS = 4  # of `document_facts`
+_STEPS = 4.0  # weight of a judge that is not fitted: of its scores' distances from their mean, in standard deviations
+_DOCUMENT_IDF = list(COLUMNS).index("document idf")
+_NEAREST = 4  # best cosines whose mean says how near a document is
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -153,6 +156,37 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return wide
 
 
+def no_vectors_error(model: Model) -> InputError:
+    """Return the error for what only stored vectors of sentences can give."""
+    return InputError(
+        f"{model.source} reads the query and the document together, so it cannot remember documents and its scores have no "
+        "parts; use a model that scores sentence vectors, as pocket does"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class FirstLook:
+    """What the first look found in a document."""
+
+    query: np.ndarray  # (Q,) its ids, without markers
+    document: SentenceVectors
+    plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
+    scores: np.ndarray  # (S,) float32: with what titles passed on; -inf also for asides
+    facts: np.ndarray  # (FACTS,) what is known of the whole document
+
+
+@dataclass(frozen=True, eq=False)
+class SecondLook:
+    """What the second look found in a document."""
+
+    scores: np.ndarray  # (S,) float32
+    answers: float | None  # the logit that the document answers, if the judge is fitted
+    read: np.ndarray  # (S,) bool: what was read again
+    judged: np.ndarray  # (S,) what was said of it, and a constant for the rest
+    apart: np.ndarray  # (n,) what the judge layers alone said of those that were read
+    led: np.ndarray  # (S,) what titles passed on of `judged`
+
+
 @dataclass(frozen=True, eq=False)
 class Scored:
     """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
@@ -195,138 +229,234 @@ class Scored:
         return map(self.sentence, order.tolist())
 
 
-@dataclass(frozen=True)
-class VectorQuery:
-    """A query that has been read: its ids, its vector (D,) for sentences, and the one for passages and whole documents."""
+def first_look(query: np.ndarray, document: SentenceVectors, plain: np.ndarray, evidence: np.ndarray, *, lead: bool) -> FirstLook:
+    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
+    kinds, scores = document.kinds, plain
+    if lead:
+        scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
+        scores = np.where(kinds == ASIDE, -np.inf, scores).astype(np.float32)
+    return FirstLook(query, document, plain, scores, evidence)
 
-    ids: np.ndarray
-    vector: np.ndarray
-    text: np.ndarray
+
+def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
+    """Return what is known of a whole document from its sentences with a token, plain and cosines (S,), features (S, F) -> (4,).
+
+    They are the best score, the mean of the best cosines, the share of the query's idf in the document, and its length, fp64.
+    """
+    nearest = np.sort(cosines)[-_NEAREST:].mean()
+    return np.array([plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64)
 
 
-class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores; `passages`: as for `SentenceSums`."""
+def _titles(kinds: np.ndarray) -> np.ndarray:
+    """(S,) bool: questions and headings."""
+    return (kinds == QUESTION) | (kinds == HEADING)
 
-    remembers = True
-    kind = SentenceVectors
-    reads_pairs = False
 
-    def __init__(self, model: Model, *, passages: bool = False) -> None:
-        head = model.head("sentences")  # an encoder has it `for_sentences`
-        assert isinstance(head, VectorScore)
-        self.model, self._head = model, head
-        self._passages = passages
-        self._forms: tuple[Form, ...] = ("texts", "sentences") if passages else ("sentences",)
-        self.template = model.templates["document"]
-        self.prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
-        self.judging = Judging(model) if "judge" in model.heads else None
+def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
+    """Return (S,) what the titles above each sentence pass to it: the best of the run of titles above the median, less the decay.
+
+    Titles get nothing. A score of -inf is unknown, and passes nothing.
+    """
+    out, title = np.zeros(len(scores)), _titles(kinds)
+    known = scores[scores > -np.inf]
+    if not title.any() or not len(known):
+        return out
+    at = np.arange(len(scores))
+    places = np.flatnonzero(title)
+    runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)  # where a run of titles begins, in `places`
+    best = np.maximum.reduceat(scores[places], runs) - np.median(known)
+    last = np.maximum.accumulate(np.where(title, at, -1))
+    below = (last >= 0) & ~title & (at - last <= _REACH)
+    run = np.searchsorted(places[runs], last[below], side="right") - 1
+    out[below] = np.maximum(0, best[run] - _DECAY * (at[below] - last[below] - 1))
+    return out
+
+
+def lay_around(
+    ids: np.ndarray,
+    bounds: np.ndarray,
+    sentence: int,
+    titles: np.ndarray,
+    longest: int,
+    markers: tuple[int, int],
+    prompt: Sequence[int] | np.ndarray = (),
+) -> tuple[np.ndarray, int, int]:
+    """Return what is read again, with markers and prompt: the titles above a sentence, what is before it, the sentence, what is
+    after it; and the sentence's tokens [first, last) there. Of a sentence of more than `longest` tokens, the beginning.
+
+    Args:
+        ids, bounds: (T,) and (S+1,) of the document.
+        titles: (any,) ids, of which the last are taken.
+        longest: the most tokens without the markers around all and the prompt.
+    """
+    start, stop = int(bounds[sentence]), int(bounds[sentence + 1])
+    text = ids[start:stop][:longest]
+    left = max(0, longest - len(text) - _PARTS)
+    titles = titles[max(0, len(titles) - min(_TITLE_TOKENS, left)) :]
+    near = min(_NEAR_TOKENS, (left - len(titles)) // 2)
+    before, after = ids[max(int(bounds[0]), start - near) : start], ids[stop : stop + near]
+    row, first = [np.array([markers[0]]), np.asarray(prompt, np.int32)], 0
+    for part in (titles, before, text, after):
+        first = sum(map(len, row)) if part is text else first
+        row += [part, np.array([markers[1]])] if len(part) else []
+    return np.concatenate(row).astype(np.int32), first, first + len(text)
+
+
+def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> np.ndarray:
+    """Return (T,) bool: what is read with a sentence, without markers and the first `before` tokens."""
+    around = ~np.isin(row, markers)
+    around[:before] = around[sentence] = False
+    return around
+
+
+def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
+    """Return the facts of a document after both looks, (6,): with the best of the judge's scores and the mean of the best."""
+    best = np.sort(np.append(judged, floor))[-_BEST:]
+    return np.append(facts, [best[-1], best.mean()])
+
+
+class Judging:
+    """The second look with a model's judge layers and head, and its pair layers if it has these."""
+
+    def __init__(self, model: Model) -> None:
+        head, pair = model.head("judge"), model.head("pair") if "pair" in model.heads else None
+        assert isinstance(head, Judge)
+        assert isinstance(pair, PairJudge | None)
+        self._model, self._head, self._pair = model, head, pair
+        self._prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
+        self._markers = model.tokenizer.markers()
 
     @property
     def calibrated(self) -> bool:
-        """Whether a score's sigmoid is a probability."""
-        return self._head.calibrated if self.judging is None else self.judging.calibrated
+        """Whether the scores are logits."""
+        return self._head.calibrated
 
-    def read_query(self, query: str) -> VectorQuery:
-        """Read a query, a long one in passages, like a document."""
-        return next(self.read_queries([query]))
+    def knows(self, query: np.ndarray) -> bool:
+        """Return whether the judge can compare a query (Q,).
 
-    def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
-        """Read queries, in order."""
-        for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
-            done, width = result.get(), self.model.backbone.hidden_size
-            vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
-            yield VectorQuery(done.tag, vectors[-1], vectors[0])
+        A fitted judge learned from English: of another script it sees single letters, and does harm (docs/choose.md).
+        """
+        if not self.calibrated:
+            return True
+        text = self._model.tokenizer.decode(query.tolist()).replace("[UNK]", "\N{GREEK SMALL LETTER ALPHA}")
+        letters = [character for character in text if character.isalpha()]
+        return 2 * sum(map(str.isascii, letters)) >= len(letters)
 
-    def _query_request(self, query: str) -> Request:
-        expect_text(query, "the query")
-        query = query.strip()
-        if len(self.prompts["query"]) and not self.model.tokenizer.adds_space:
-            query = " " + query
-        ids = self.template.encode_query(self.model.tokenizer, query)
-        tokens = read_sentences(query, [self.template.encode(self.model.tokenizer, "document", query)])
-        markers, prompt = self.model.tokenizer.markers(), self.prompts["query"]
-        row = lay_out(ids, tokens.bounds, self.model.backbone, markers, prompt=prompt).ids
-        return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
+    def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
+        """Return the second look at each document: the best sentences of all are read again, a document's `READ_AGAIN` at most.
 
-    def read(self, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[SentenceVectors]:
-        """Read documents in order; an empty document has no sentences."""
-        count = TokenCount(progress)
-        requests = count.totaled(map(self._request, documents))
-        for result in self.model.engine_for(*self._forms).map(requests, count.add):
-            yield result.get().tag.result()
+        Of a query longer than what the encoder reads at once, the beginning is compared: the first look has seen all of it.
+        """
+        document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
+        chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
+        floor, together = float(self._head.floor), np.zeros(len(chosen))
+        apart = self._judge(chosen)
+        if self._pair is not None and chosen:
+            together = self._judge_pairs(self._pair, chosen, apart)
+        if not self._head.calibrated:
+            apart = _STEPS * (apart - apart.mean()) / (apart.std() + 1e-6) if len(apart) else apart
+            floor = float(apart.min(initial=0.0))
+        looked = []
+        for d, look in enumerate(looks):
+            own, again = document == d, np.full(len(look.scores), -np.inf)
+            again[sentence[own]] = (apart + together)[own]
+            looked.append(self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0))))
+        return looked
 
-    def _request(self, tokens: SentenceTokens) -> Request:
-        sums = SentenceSums(self.model, tokens, passages=self._passages)
-        return Request(sums.layout.ids, (), take=sums.take, tag=sums)
+    def nearness(self, look: FirstLook) -> float:
+        """Return what is added to a document's scores to choose among sentences of several documents."""
+        return self._head.nearness(look.facts)
 
-    def window_scores(self, *_: Any) -> np.ndarray:
-        raise InputError("windows need a recurrent model; this model reads passages: do not give window")
+    def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
+        """Return (document, sentence) of those to read again."""
+        pairs: list[tuple[float, int, int]] = []
+        for d, look in enumerate(looks):
+            near = self.nearness(look)
+            best = top(look.scores, READ_AGAIN)
+            pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
+        return [(d, s) for _, d, s in sorted(pairs)[: READ_AGAIN if len(looks) == 1 else READ_AGAIN_TOGETHER]]
 
-    def scan(self, query: VectorQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None) -> Iterator[Scored]:
-        """Read documents and score them, in order."""
-        return (self.look(query, document) for document in self.read(documents, progress))
+    def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
+        """Return what the judge layers say of each sentence, (n,)."""
+        if not chosen:
+            return np.zeros(0)
+        (begin, end), before = self._markers, len(self._prompts["document"]) + 1
+        rows = [self._row(*one, self._prompts["document"]) for one in chosen]
+        prompt = self._prompts["query"]
+        asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
+        query = np.array([begin, *prompt, *asked_ids, end], np.int32)
+        hidden = self._read([query, *(row for row, _, _ in rows)], "judge")
+        own = np.zeros(len(query), np.float32)
+        own[1 + len(prompt) : -1] = 1
+        weights = self._head.weigh(hidden[0], self._model.words.idf[query]) * own
+        asked = normalize(hidden[0]), weights / weights.sum(), hidden[0].mean(0)
+        found = []
+        for vectors, (row, first, last) in zip(hidden[1:], rows, strict=True):
+            around = _around(row, before, slice(first, last), self._markers)
+            found.append(self._head(*asked, vectors[first:last], vectors[around]))
+        return np.array(found, np.float64)
 
-    def remember(
-        self, documents: Iterable[str | DocumentText], precision: Precision = "int8", progress: Progress | None = None
-    ) -> Iterator[SentenceVectors]:
-        """Read documents to remember them; `precision` is of states, which there are none of."""
-        return self.read(sentence_tokens(self.model, self.template, documents), progress)
+    def _judge_pairs(self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray) -> np.ndarray:
+        """Return what the pair layers say of each sentence, (n,), at least one: of the best before, and the least of that for the
+        others.
+        """
+        before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
+        best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
+        asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
+        prompt = np.append(asked, self._markers[1])
+        rows = [self._row(look, sentence, prompt) for look, sentence in (chosen[i] for i in best)]
+        idf, found = self._model.words.idf[asked], []
+        for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
+            around = _around(row, 1 + len(asked), slice(first, last), self._markers)
+            found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
+        judged = np.array(found, np.float64)
+        values = np.full(len(chosen), judged.min())
+        values[best] = judged
+        return values
 
-    def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
-        """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
-        if not len(memory):
-            return np.zeros(0, dtype=np.float32)
-        asked, prompt, features, empty = self.read_query(query), len(self.prompts["document"]), [], []
-        for document in cast("Iterator[SentenceVectors]", map(memory.__getitem__, memory.documents)):
-            if self._passages and document.passages is None:
-                raise InputError("this document was remembered for its sentences alone; let a Reranker remember it")
-            features.append(relevance_features(asked, document, self.model.words, self.model.backbone, prompt))
-            empty.append(not len(document.ids))
-        scores: np.ndarray = self.model.head("rerank")(np.stack(features))
-        return np.where(empty, np.float32(WITHOUT_TOKENS), scores)
+    def _row(self, look: FirstLook, sentence: int, prompt: np.ndarray) -> tuple[np.ndarray, int, int]:
+        """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
+        longest = whole_tokens(self._model.backbone, len(prompt))
+        ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
+        above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
+        if len(above) == _TITLES and above[0] != above[1] - 1:  # only those that follow each other
+            above = above[1:]
+        titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
+        return lay_around(ids, bounds, sentence, titles, longest, self._markers, prompt)
 
-    def look(self, query: VectorQuery, document: SentenceVectors) -> Scored:
-        """Score a document that has been read."""
-        plain = np.full(len(document), -np.inf, dtype=np.float32)
-        full, vectors, features = self.inputs(query, document)
-        evidence = np.zeros(FACTS)
-        if full.any():
-            plain[full] = self._head(query.vector, vectors, features)
-            evidence = document_facts(plain[full], vectors @ query.vector, features)
-        look = first_look(query.ids, document, plain, evidence, lead=self.judging is not None)
-        return Scored(document.text, document.spans, look.scores, document.kinds, look)
+    def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
+        """Return the hidden vectors (T, D) fp32 of each row."""
+        vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
 
-    def parts(self, query: VectorQuery, document: SentenceVectors, index: int) -> dict[str, float]:
-        """Return the parts of a sentence's score (`VectorScore.parts`); none for a sentence without a token."""
-        full, vectors, features = self.inputs(query, document)
-        if not full[index]:
-            return {}
-        return self._head.parts(query.vector, vectors, features, int(np.count_nonzero(full[:index])))
+        def request(row: np.ndarray, into: np.ndarray) -> Request:
+            def take(start: int, hidden: Array) -> None:
+                into[start : start + len(hidden)] = np.asarray(hidden)
 
-    def inputs(self, query: VectorQuery, document: SentenceVectors) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return which sentences have a token (S,), their n unit vectors (n, D), and their features (n, F)."""
-        full = np.diff(document.bounds) > 0
-        if not full.any():
-            return full, np.zeros((0, document.vectors.shape[1]), np.float32), np.zeros((0, FEATURES), np.float32)
-        features = sentence_features(document.ids, np.unique(document.bounds), query.ids, self.model.words)  # of the full ones
-        return full, normalize(document.sums() if full.all() else document.sums()[full]), features
+            return Request(row, (), take=take)
 
+        for result in self._model.engine_for(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
+            result.get()
+        return vectors
 
-def no_vectors_error(model: Model) -> InputError:
-    """Return the error for what only stored vectors of sentences can give."""
-    return InputError(
-        f"{model.source} reads the query and the document together, so it cannot remember documents and its scores have no "
-        "parts; use a model that scores sentence vectors, as pocket does"
-    )
+    def _conclude(self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float) -> SecondLook:
+        """Return the final scores of a document.
+
+        Args:
+            again: (S,) what was said of its sentences; -inf where nothing was asked, which counts as `floor + lowest`.
+            apart: (n,) what the judge layers said of those that were read; `floor`: of the others.
+        """
+        known = again > -np.inf
+        judged = np.where(known, again, floor + lowest)
+        led = np.where(known, _LEAD_AGAIN * leads(again, look.document.kinds), 0.0)
+        if not self._head.calibrated:
+            scores = look.scores + self.nearness(look) + judged + led
+            return SecondLook(scores.astype(np.float32), None, known, judged, apart, led)
+        answers = self._head.answers(facts_with_judged(look.facts, apart, floor))
+        scores = _both(self._head.inside(look.scores + judged + led), answers)
+        return SecondLook(scores.astype(np.float32), answers, known, judged, apart, led)
 
 
-def relevance_features(
-    query: VectorQuery, document: SentenceVectors, words: WordTable, backbone: Blocks, prompt: int = 0
-) -> np.ndarray:
-    """Return the features of `VectorRelevance`, (3,) float32; zeros for a document without a token. `prompt`: its tokens."""
-    if not len(document.ids):
-        return np.zeros(VectorRelevance.FEATURES, dtype=np.float32)
-    passages = document.passage_sums(backbone, prompt)
-    vectors = normalize(np.concatenate([passages, passages.sum(0, keepdims=True)]))
-    *cosines, whole = (vectors @ query.text).tolist()
-    return np.array([max(cosines), whole, static_bm25(document.ids, query.ids, words)], dtype=np.float32)
+def _both(inside: np.ndarray, answers: float) -> np.ndarray:
+    """Return the logit of sigmoid(inside) * sigmoid(answers)."""
+    log = -np.logaddexp(0, -inside) - np.logaddexp(0, -answers)
+    return log - np.log(-np.expm1(np.minimum(log, -1e-12)))

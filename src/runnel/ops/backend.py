@@ -11,9 +11,7 @@ import functools
 import importlib
 import logging
 import os
-import platform
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -43,7 +41,7 @@ _DTYPES = ("float32", "bfloat16", "float64", "int8")
 _BF16_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})  # x86 flags, x86 tiles, Arm "Features"
 
 _log = logging.getLogger("runnel")
-_default_device: str | None = None
+chosen_device: str | None = None  # by `default_device`
 _default_lock = threading.RLock()
 # Of torch when each open `plain_numbers` began, in any thread: the first is the calling program's.
 _defaults: list[torch.dtype] = []
@@ -52,13 +50,13 @@ _defaults: list[torch.dtype] = []
 @contextmanager
 def default_device(device: str) -> Iterator[None]:
     """Load models on this device, in all threads, where none or "auto" is asked for; raises as `wanted_device`."""
-    global _default_device
-    before = _default_device
-    _default_device = device if device == "cpu" else str(wanted_device(device))
+    global chosen_device
+    before = chosen_device
+    chosen_device = device if device == "cpu" else str(wanted_device(device))
     try:
         yield
     finally:
-        _default_device = before
+        chosen_device = before
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
@@ -66,7 +64,7 @@ def wanted_device(device: str | torch.device) -> torch.device:
     import torch
 
     if device == "auto":
-        return torch.device(_default_device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        return torch.device(chosen_device or ("cuda" if torch.cuda.is_available() else "cpu"))
     if re.fullmatch(r"(cpu|cuda)(:\d{1,3})?", str(device)) is None:
         raise InputError(f'device must be "auto", "cpu", "cuda" or "cuda:1", got {str(device)!r}')
     target = torch.device(device)
@@ -79,14 +77,6 @@ def wanted_device(device: str | torch.device) -> torch.device:
             "or install a CUDA build of torch"
         )
     return target
-
-
-def on_cpu(device: str) -> bool:
-    """Return whether `wanted_device` is the CPU, without importing torch where this can be known; raises as that does."""
-    chosen = (_default_device or "auto") if device == "auto" else device
-    if chosen == "auto" and sys.platform == "linux" and "torch" not in sys.modules and not Path("/proc/driver/nvidia").exists():
-        return True
-    return chosen == "cpu" or wanted_device(chosen).type == "cpu"
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -222,21 +212,11 @@ def _import_problem(module: str) -> str | None:
     return None
 
 
-@functools.cache
 def numba_problem() -> str | None:
     """Return why numba kernels cannot run here, or None if they can."""
-    try:
-        import numba
-    except ImportError as error:
-        return f"numba cannot be imported ({error})"
-    if numba.config.DISABLE_JIT:
-        return "NUMBA_DISABLE_JIT is set"
-    from runnel.ops.numba_math import FEATURES
+    from runnel.ops.numba_math import PROBLEM  # numba takes a while to import
 
-    # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
-    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
-        return "the processor has no FMA instructions, or numba is configured not to use them"
-    return None
+    return PROBLEM
 
 
 @functools.cache

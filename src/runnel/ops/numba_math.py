@@ -12,6 +12,7 @@ numba's cache checks only the file of the cached function: after an edit here, r
 from __future__ import annotations
 
 import os
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -43,6 +44,19 @@ def _features() -> frozenset[str]:
 
 
 FEATURES = _features()
+
+
+def _problem() -> str | None:
+    """Return why kernels cannot run in this process, or None if they can."""
+    if numba.config.DISABLE_JIT:
+        return "NUMBA_DISABLE_JIT is set"
+    # Without fused multiply-adds, each of the kernels' becomes a call of the C library.
+    if platform.machine().lower() in ("x86_64", "amd64") and "fma" not in FEATURES:
+        return "the processor has no FMA instructions, or numba is configured not to use them"
+    return None
+
+
+PROBLEM = _problem()
 
 
 def _load_index(self: IndexDataCacheFile) -> Any:

@@ -202,10 +202,10 @@ def find(
         InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
             parts.
     """
-    from runnel.models.second_look import TOGETHER  # imports numpy
+    from runnel.models.sentence_vectors import READ_AGAIN_TOGETHER  # imports numpy
 
     expect_count(top_k, "top_k")
-    findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, TOGETHER))
+    findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, READ_AGAIN_TOGETHER))
     documents, unread = tee(documents)
     filled = (source for source in unread if source.document.text.strip())
     if retriever.remembers:

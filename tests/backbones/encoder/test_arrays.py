@@ -15,16 +15,14 @@ from safetensors.torch import load_file, save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
-from runnel.backbones.encoder.layout import FORMS
+from runnel.backbones.encoder.layout import FORMS, gelu
 from runnel.backbones.int8 import int8_problem, quantize
 from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule
 from runnel.models.adapters import add_lora
-from runnel.models.base import Model, load_model
+from runnel.models.base import Model, _for_cpu, load_model
 from runnel.models.heads import normalize
-from runnel.ops.backend import on_cpu
-from runnel.ops.gelu import gelu
 from runnel.ops.simd import NATIVE_BF16
 
 LENGTHS = (9, 0, 1, 22, 3, 9)
@@ -136,7 +134,7 @@ def test_bad_input_and_other_models(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_an_error_without_torch_too(folder: Path) -> None:
-    assert on_cpu("cpu") and on_cpu("auto") == (not torch.cuda.is_available())
+    assert _for_cpu("cpu") and _for_cpu("auto") == (not torch.cuda.is_available())
     if not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable):
             load_model(folder, device="cuda", arrays=True)

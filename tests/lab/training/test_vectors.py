@@ -36,8 +36,7 @@ from runnel.lab.training.vectors import (
 from runnel.models.base import load_model
 from runnel.models.heads import VectorScore, known
 from runnel.models.lexical import FEATURES
-from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import VectorScorer
+from runnel.models.sentence_retriever import SentenceRetriever, VectorScorer
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10

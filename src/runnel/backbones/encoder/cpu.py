@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from runnel.backbones import cpu_step
 from runnel.backbones.base import weight_dtype
 from runnel.backbones.cpu_step import Activations
+from runnel.backbones.encoder.arrays import EncoderStep, Floats, Product, ProductInputs
 from runnel.backbones.encoder.layout import Form
 from runnel.backbones.encoder.model import Encoder
-from runnel.backbones.encoder.step import EncoderStep, Floats, Product, ProductInputs
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.ops.numba_math import float_array, index_array
@@ -35,11 +35,11 @@ class EncoderCpu:
         del self._model  # which holds this
 
     def floats(self, name: str) -> Floats:
-        """See `step.EncoderWeights`."""
+        """See `EncoderWeights`."""
         return float_array(self._model.get_parameter(name))
 
     def product(self, name: str, groups: int) -> Product:
-        """See `step.EncoderWeights`; the weight stays the model's own."""
+        """See `EncoderWeights`; the weight stays the model's own."""
         layer = self._model.get_submodule(name)
         assert isinstance(layer, nn.Linear | Int8Linear)
         return partial(_multiply, cpu_step.Product(layer, groups, bias=False))

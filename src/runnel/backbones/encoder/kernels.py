@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
-from runnel.ops.gelu import END, P, Q
+from runnel.backbones.encoder.layout import GELU_END, GELU_P, GELU_Q
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import LOG2_E, PARALLEL, SERIAL, Array, Number, Pointer, build_constant
 from runnel.ops.simd import (
@@ -150,9 +150,9 @@ def copy_rows(source: Array, out: Array) -> None:
 def _build_gelu(builder: Any, x: Any) -> Any:
     zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
-    large = builder.fcmp_ordered(">", square, build_constant(VF32, END * END))
+    large = builder.fcmp_ordered(">", square, build_constant(VF32, GELU_END * GELU_END))
     square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
-    ratio = build_divide(builder, build_polynomial(builder, square, P), build_polynomial(builder, square, Q))
+    ratio = build_divide(builder, build_polynomial(builder, square, GELU_P), build_polynomial(builder, square, GELU_Q))
     inside = build_fma(builder, x, ratio, half)
     outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)
     phi = builder.select(large, outside, inside)

@@ -1,4 +1,6 @@
-"""An encoder's shape, and a document as it reads it: in passages of whole sentences between markers.
+"""What of an encoder needs no kernels: its shape, GELU in numpy, and a document as it reads it.
+
+A long document is read in passages of whole sentences, each between markers.
 
 T  tokens of a text
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Literal, get_args
 
 import numpy as np
@@ -93,6 +96,30 @@ class EncoderBlocks(Blocks):
         if self.config.begin_id is None:
             return np.array([len(ids)])
         return np.append(np.flatnonzero(ids[1:] == self.config.begin_id) + 1, len(ids))
+
+
+# GELU, for the kernels too. Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| = END, and within 2e-8 of a half
+# beyond; fitted by reweighted least squares in fp64. Highest powers first. In fp32 GELU has an error of at most 2e-7 max(1, |x|).
+GELU_END = 5.5
+GELU_P = (
+    2.282993395499275e-08,
+    6.3268574862180675e-06,
+    1.667907649267483e-4,
+    4.664966695949949e-3,
+    3.366523478850658e-2,
+    0.39894225854283266,
+)
+GELU_Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.8536430754691915e-2, 0.25105241647376714, 1.0)
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """Return x Phi(x), Phi the normal distribution, of fp32 or fp64 numbers in their dtype; exactly 0 or x beyond `GELU_END`."""
+    inside = np.clip(x, -GELU_END, GELU_END)
+    square = inside * inside
+    over, under = (reduce(lambda total, c: total * square + c, factors, np.zeros_like(x)) for factors in (GELU_P, GELU_Q))
+    phi = np.where(np.abs(x) > GELU_END, x > 0, inside * (over / under) + 0.5)
+    result: np.ndarray = x * phi.astype(x.dtype)
+    return result
 
 
 NO_PROMPT = np.zeros(0, dtype=np.int32)

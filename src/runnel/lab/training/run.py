@@ -46,7 +46,7 @@ from runnel.models.base import Model, load_model
 from runnel.models.graph import check_segments
 from runnel.models.heads import VectorScore
 from runnel.models.language_model import load_generator
-from runnel.models.sentence_vectors import VectorScorer
+from runnel.models.sentence_retriever import VectorScorer
 from runnel.models.torch_heads import EndScore
 from runnel.models.transformers import Scores
 from runnel.records import expect_choice

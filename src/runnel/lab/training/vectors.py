@@ -35,7 +35,8 @@ from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
 from runnel.models.base import Model
 from runnel.models.heads import VectorScore, known
-from runnel.models.sentence_vectors import SentenceVectors, VectorQuery, VectorScorer
+from runnel.models.sentence_retriever import VectorQuery, VectorScorer
+from runnel.models.sentence_vectors import SentenceVectors
 from runnel.request import Array
 
 log = logging.getLogger("runnel")
