@@ -31,13 +31,13 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
     """
     if backbone.fast is None:
         raise InputError(f"{backbone.title} has no compiled kernels here")
-    from runnel.backbones import cpu_step  # calls what all families share
+    from runnel.ops import int8_matmul  # imports numba, which is installed, as there are kernels
 
     seconds: dict[str, float] = defaultdict(float)
     kernels: list[tuple[ModuleType, str, Callable[..., Any]]] = [
-        *_kernels(sys.modules[type(backbone.fast).__module__], cpu_step),
+        *_kernels(sys.modules[type(backbone.fast).__module__]),
         (torch, "mm", torch.mm),
-        (cpu_step, "multiply", cpu_step.multiply),
+        (int8_matmul, "multiply", int8_matmul.multiply),
     ]
     try:
         for place, name, kernel in kernels:
@@ -52,12 +52,14 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
     return dict(sorted(seconds.items(), key=lambda part: -part[1]))
 
 
-def _kernels(module: ModuleType, shared: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
+def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
     """Return (module, name, function) of the compiled kernels that a module and the modules that it imports call."""
     from numba.core.dispatcher import Dispatcher  # installed, as there are kernels
 
+    from runnel.backbones import cpu_step  # calls what all families share
+
     called = [value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.")]
-    places = (module, *called, shared)
+    places = (module, *called, cpu_step)
     return [(place, name, value) for place in places for name, value in vars(place).items() if isinstance(value, Dispatcher)]
 
 

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import peak_bytes, reset_peak
-from runnel.backbones.encoder.layout import passages_of
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
@@ -30,7 +29,7 @@ from runnel.records import Document
 from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
-from runnel.text.sentences import read_sentences, split_sentences
+from runnel.text.sentences import passages_of, read_sentences, split_sentences
 
 WORDS = 1000  # of a document
 _QUERY_WORDS = 8

@@ -118,7 +118,7 @@ def test_base_dependencies_are_enough(tmp_path):
 # ---- how many files of the package one question passes through: whoever follows `runnel find` has to read these ----------
 
 PACKAGE = SOURCE / "runnel"
-MOST = 31
+MOST = 24
 # Notes the files of runnel in which a named function is entered, from the first import to the exit code.
 NOTE = """
 import json, sys, threading

@@ -14,9 +14,9 @@ from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.config import EncoderConfig
 from runnel.models.base import Model
 from runnel.models.heads import EndVector, Judge, PairJudge, PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.models.torch_heads import EndScore, MatchScore, MeanVector

@@ -17,10 +17,10 @@ from helpers.tiny_transformers import write_transformer
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.config import EncoderConfig
 from runnel.lab.training import recipes
 from runnel.lab.training.recipes import Recipe
 from runnel.models.bare import bare_templates

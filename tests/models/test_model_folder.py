@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.encoder.layout import EncoderConfig, Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
+from runnel.config import EncoderConfig, Form
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import Model, load_model

@@ -13,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.backbones.encoder.layout import lay_out
 from runnel.errors import InputError
 from runnel.files import Decoded
 from runnel.models.base import Model
@@ -26,7 +25,7 @@ from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
-from runnel.text.sentences import UNITS, read_sentences
+from runnel.text.sentences import UNITS, lay_out, read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
 SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea. ", UNSEEN, "The finally clause is executed. ", "A dog ran. "]

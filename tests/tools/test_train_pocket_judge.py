@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from runnel import Embedder, SentenceRetriever
-from runnel.backbones.encoder.layout import EncoderConfig
 from runnel.backbones.encoder.model import EncoderLayer
+from runnel.config import EncoderConfig
 from runnel.models.base import BUILT_IN
 from runnel.models.heads import Judge
 from tools.train_pocket import export, judge

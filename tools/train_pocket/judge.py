@@ -25,12 +25,12 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.encoder.layout import whole_tokens
 from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.models.base import load_model
 from runnel.models.heads import Judge, PairJudge
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors, lay_around
+from runnel.text.sentences import whole_tokens
 from tools.train_pocket.data import EVIDENCE, read_lines
 from tools.train_pocket.documents import load_evidence
 

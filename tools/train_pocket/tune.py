@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones.encoder.layout import passage_bounds
 from runnel.lab.training.document_trainer import span_loss
 from runnel.models.heads import known
 from runnel.models.sentence_vectors import SentenceVectors
+from runnel.text.sentences import passage_bounds
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
 from tools.train_pocket.examples import Example

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, weight_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
-from runnel.ops.int8_matmul import bytes_per_group, multiply
+from runnel.ops import int8_matmul
 from runnel.ops.numba_math import StepMemory, as_array, count_workers, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm
 
@@ -51,15 +51,15 @@ class Product:
 
     def __call__(self, x: Activations, out: Activations) -> None:
         """Set the first N columns of out, whose rows may be longer, to x (T, K) weight^T + bias."""
-        found = out.tensor[:, : self._outputs]
+        columns = out.tensor[:, : self._outputs]
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
             with parallel():
-                multiply(x.array, x.scale, weights, out.array, count_workers())
+                int8_matmul.multiply(x.array, x.scale, weights, out.array, count_workers())
         else:
-            torch.mm(x.tensor, self._layer.weight.t(), out=found)
+            torch.mm(x.tensor, self._layer.weight.t(), out=columns)
         if self._bias is not None:
-            found.add_(self._bias)
+            columns.add_(self._bias)
 
 
 class CpuStep(ABC):
@@ -105,7 +105,7 @@ class CpuStep(ABC):
         """Return memory for what a product takes: (T, K) in G groups."""
         if not self._int8:
             return self._numbers(name, tokens, columns)
-        size = groups * bytes_per_group(columns, groups)
+        size = groups * int8_matmul.bytes_per_group(columns, groups)
         x = self._tensor(name, tokens, size, dtype=torch.uint8)
         return Activations(x, x.numpy(), self._tensor(f"{name} scales", tokens, groups).numpy())
 

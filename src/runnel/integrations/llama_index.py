@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import passage_bounds
 from runnel.errors import needing
 from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
@@ -24,7 +23,7 @@ from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import expect_count, expect_text, trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
-from runnel.text.sentences import read_sentences
+from runnel.text.sentences import passage_bounds, read_sentences
 
 with needing("this needs llama-index-core", "llama-index"):
     from llama_index.core.base.base_retriever import BaseRetriever

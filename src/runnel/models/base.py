@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from safetensors import SafetensorError
 
-from runnel.backbones.encoder.layout import EncoderBlocks, EncoderConfig, Form
-from runnel.config import arguments, digest_arrays, read_model_json, valid_config
+from runnel.config import EncoderBlocks, EncoderConfig, Form, arguments, digest_arrays, read_model_json, valid_config
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError, RunnelError
 from runnel.models import heads

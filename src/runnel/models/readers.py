@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import Layout, lay_out, whole_tokens
 from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.models.heads import normalize
@@ -27,7 +26,16 @@ from runnel.records import expect_text
 from runnel.request import Array, Progress, Request, Result, TokenCount, space
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import SentenceTokens, read_sentences, sentence_of_tokens, split_sentences, whole_spans
+from runnel.text.sentences import (
+    Layout,
+    SentenceTokens,
+    lay_out,
+    read_sentences,
+    sentence_of_tokens,
+    split_sentences,
+    whole_spans,
+    whole_tokens,
+)
 from runnel.text.tokenizer import Encoded
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import Form, lay_out
-from runnel.config import Blocks
+from runnel.config import Blocks, Form
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import WITHOUT_TOKENS, VectorRelevance, VectorScore, normalize
@@ -39,7 +38,7 @@ from runnel.records import Sentence, expect_count, expect_loaded, expect_series,
 from runnel.request import Progress, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import SentenceTokens, Unit, read_sentences, read_spans
+from runnel.text.sentences import SentenceTokens, Unit, lay_out, read_sentences, read_spans
 from runnel.text.templates import Template
 
 if TYPE_CHECKING:

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runnel.backbones.encoder.layout import Form, lay_out, passages_of, whole_tokens
-from runnel.config import Blocks
+from runnel.config import Blocks, Form
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import Judge, PairJudge, normalize
@@ -28,7 +27,7 @@ from runnel.models.memory import Remembered
 from runnel.records import Sentence, probability, top
 from runnel.request import Array, RangeSums, Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, TITLES
-from runnel.text.sentences import SentenceTokens
+from runnel.text.sentences import SentenceTokens, lay_out, passages_of, whole_tokens
 
 _WIDEST = 127  # the largest 8-bit number
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...

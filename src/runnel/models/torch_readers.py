@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.backbones.encoder.layout import passage_bounds
 from runnel.backbones.state import State
 from runnel.errors import NumericalError, StateError
 from runnel.models.base import Model
@@ -31,7 +30,7 @@ from runnel.ops.numba_math import as_array
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
-from runnel.text.sentences import sentence_of_tokens, split_sentences
+from runnel.text.sentences import passage_bounds, sentence_of_tokens, split_sentences
 
 log = logging.getLogger("runnel")
 _TOGETHER = 128  # documents tokenized together

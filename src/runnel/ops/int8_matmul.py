@@ -254,8 +254,8 @@ def _numbers(typing_context: Any, sums: Any, offset: Any, starts: Any, start: An
     """Return sixteen sums of int32 memory, plus where they started, as fp32."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        read = [builder.load(build_pointer(builder, *place, VI32), align=4) for place in (values[:2], values[2:])]
-        return builder.sitofp(builder.add(*read), VF32)
+        places = [build_pointer(builder, base, at, VI32) for base, at in (values[:2], values[2:])]
+        return builder.sitofp(builder.add(*(builder.load(place, align=4) for place in places)), VF32)
 
     return f32x16(sums, types.intp, starts, types.intp), generate
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes, copy_rows
-from runnel.backbones.encoder.layout import FORMS, EncoderBlocks, EncoderConfig, Form
-from runnel.config import digest_arrays, expect_ids
+from runnel.config import FORMS, EncoderBlocks, EncoderConfig, Form, digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops import bf16_matmul, int8_matmul
 from runnel.ops.numba_math import StepMemory, count_workers, flat_rows, parallel

@@ -26,7 +26,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from runnel.backbones.encoder.layout import lay_out
 from runnel.backbones.encoder.model import Encoder
 from runnel.commands.display import Meter
 from runnel.files import digest, sweep, write
@@ -38,6 +37,7 @@ from runnel.models.heads import VectorScore, known
 from runnel.models.sentence_retriever import VectorQuery, VectorScorer
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.request import Array
+from runnel.text.sentences import lay_out
 
 log = logging.getLogger("runnel")
 
