@@ -248,7 +248,7 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
 def _document_scorer(model: Model) -> StateScorer | VectorScorer:
     """Return what remembers documents and scores them."""
     if model.stores_vectors("rerank"):
-        return VectorScorer(model, passages=model.backbone.own_sentences)
+        return VectorScorer(model, passages=True)
     from runnel.models.torch_readers import StateScorer
 
     return StateScorer(model)

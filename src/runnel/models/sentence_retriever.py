@@ -325,7 +325,10 @@ class VectorQuery:
 
 
 class VectorScorer:
-    """A reader of documents into `SentenceVectors`, which it scores; `passages`: as for `SentenceSums`."""
+    """A reader of documents into `SentenceVectors`, which it scores; `passages`: also of passages, as texts.
+
+    Where sentences have no layers of their own, the vectors of passages are sums of theirs, and nothing more is stored.
+    """
 
     remembers = True
     kind = SentenceVectors
@@ -335,8 +338,8 @@ class VectorScorer:
         head = model.head("sentences")  # an encoder has it `for_sentences`
         assert isinstance(head, VectorScore)
         self.model, self._head = model, head
-        self._passages = passages
-        self._forms: tuple[Form, ...] = ("texts", "sentences") if passages else ("sentences",)
+        self._passages = passages and model.backbone.own_sentences
+        self._forms: tuple[Form, ...] = ("texts", "sentences") if self._passages else ("sentences",)
         self.template = model.templates["document"]
         self.prompts = {name: model.prompt_ids(name) for name in ("query", "document")}
         self.judging = Judging(model) if "judge" in model.heads else None

@@ -209,7 +209,7 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
     settings = ", ".join(setting for setting, used in unused.items() if used)
     for message, wrong in {
         f"model.layers trains layers for sentences through a head that stays: {name} needs such layers, as pocket has, and "
-        "model.new_head = false": layers and (recipe.model.new_head or not stored or not model.backbone.own_sentences),
+        "model.new_head = false": layers and (recipe.model.new_head or not stored or not model.backbone.config.sentence_layers),
         f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains; start from a model that reads "
         "query and document together: --model pocket-mamba2": stored and not isinstance(model.head(recipe.job), VectorScore),
         f"{name} scores stored vectors: only its head is trained, so {settings} would have no effect; remove it, or use the "
