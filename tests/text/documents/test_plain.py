@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from runnel.errors import InputError
 from runnel.files import Decoded
+from runnel.formats import FORMATS, Format
 from runnel.text.documents.code import read_code
 from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
 from runnel.text.documents.markdown import read_markdown
@@ -55,6 +56,15 @@ def markdown(text):
 
 def code(text):
     return check(read_code(Decoded(text, "utf-8")))
+
+
+def test_a_new_format_is_a_reader_and_a_line_of_the_table(monkeypatch, tmp_path):
+    reader = "runnel.text.documents.code.read_log"
+    monkeypatch.setattr(reader, lambda decoded: Canonical().finish("log", text=decoded.text), raising=False)
+    monkeypatch.setitem(FORMATS, "log", Format("code:read_log", "text", ".log"))
+    (tmp_path / "a.log").write_text("words")
+    found = read_document(tmp_path / "a.log")
+    assert (found.kind, found.text) == ("log", "words")
 
 
 def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
