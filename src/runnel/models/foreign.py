@@ -7,7 +7,6 @@ version 4; from version 5 on, that library ignores the setting if the folder has
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import tokenizers
 
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError
-from runnel.files import write
+from runnel.files import write_json
 from runnel.models.heads import Pooling
 
 log = logging.getLogger("runnel")
@@ -71,8 +70,8 @@ def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) 
     else:  # a score is a logit; by default the library would apply a sigmoid
         settings["activation_fn"] = "torch.nn.modules.linear.Identity"
     modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
-    write(folder / "modules.json", json.dumps(modules, indent=2) + "\n")
-    write(folder / "config_sentence_transformers.json", json.dumps(settings, indent=2) + "\n")
+    write_json(folder / "modules.json", modules)
+    write_json(folder / "config_sentence_transformers.json", settings)
 
 
 def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
 from runnel.errors import InputError
-from runnel.files import replacing, write
+from runnel.files import replacing, write, write_json
 from runnel.models import embedding_rwkv, heads, torch_heads
 from runnel.models.bare import read_bare
 from runnel.models.base import VERSION, Description, Model, head_options
@@ -108,7 +107,7 @@ def write_model(model: Model, folder: Path, weights: str) -> None:
     model.tokenizer.save(folder)
     with replacing(folder / "model.safetensors") as partial:  # sentence-transformers saves in every process of a run
         save_file(tensors, partial, metadata={"format": "pt"})
-    write(folder / "config.json", json.dumps(config, indent=2) + "\n")
+    write_json(folder / "config.json", config)
 
 
 def expect_adapters(model: Model, adapted: bool) -> None:
