@@ -182,7 +182,7 @@ class SecondLook:
     answers: float | None  # the logit that the document answers, if the judge is fitted
     read: np.ndarray  # (S,) bool: what was read again
     judged: np.ndarray  # (S,) what was said of it, and a constant for the rest
-    apart: np.ndarray  # (n,) what the judge layers alone said of those that were read
+    apart: np.ndarray  # (n,) what the judge layers alone said of what was read
     led: np.ndarray  # (S,) what titles passed on of `judged`
 
 
@@ -418,7 +418,7 @@ class Judging:
         longest = whole_tokens(self._model.backbone, len(prompt))
         ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
         above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
-        if len(above) == _TITLES and above[0] != above[1] - 1:  # only those that follow each other
+        if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
             above = above[1:]
         titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
         return lay_around(ids, bounds, sentence, titles, longest, self._markers, prompt)
@@ -442,7 +442,7 @@ class Judging:
 
         Args:
             again: (S,) what was said of its sentences; -inf where nothing was asked, which counts as `floor + lowest`.
-            apart: (n,) what the judge layers said of those that were read; `floor`: of the others.
+            apart: (n,) what the judge layers said of what was read; `floor`: of the rest.
         """
         known = again > -np.inf
         judged = np.where(known, again, floor + lowest)

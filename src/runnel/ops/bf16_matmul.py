@@ -47,7 +47,7 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import as_kind, fill, store_up_to, strided_product, transpose
 
 _DEPTH = 2 * LANES  # numbers of a row of a tile
-_INPUTS_PER_TASK = 1024 * 384  # numbers that fit the second-level cache
+_BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
 _SECTION = 192  # words of K at a time: so many rows of a panel, 24 KB, stay in the first-level cache
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
@@ -115,7 +115,14 @@ def _pack(source: Array, scale: Array, words: Array) -> None:
 
 
 @njit(**SERIAL)
-def _copy_words(source: Pointer, size: int, target: Pointer, padded: int) -> None:
+def rows_per_task(row_bytes: int, tokens: int, panels: int, workers: int) -> int:
+    """Return how many rows of inputs a task multiplies with a panel: so few that there are tasks for all workers."""
+    rows = min(_BYTES_PER_TASK // row_bytes, tokens * panels // (4 * workers))
+    return max(BLOCK, rows // BLOCK * BLOCK)
+
+
+@njit(**SERIAL)
+def copy_words(source: Pointer, size: int, target: Pointer, padded: int) -> None:
     """Copy `size` words, then write zeros up to `padded` words."""
     for i in range(size):
         target[i] = source[i]
@@ -192,8 +199,7 @@ def _panel(
 def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, workers: int) -> None:
     """Run `multiply`. x: (T, Kp), from the start of a cache line on."""
     tokens, panels, depth = x.shape[0], w.words.shape[0], w.words.shape[1]
-    rows = min(_INPUTS_PER_TASK // (2 * depth), tokens * panels // (4 * workers))  # so small that there are tasks for all workers
-    rows = max(BLOCK, rows // BLOCK * BLOCK)
+    rows = rows_per_task(4 * depth, tokens, panels, workers)
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
     counter = np.empty(1, np.int64)  # not zeros, which would be a second parallel region: half of the time of few tokens
@@ -202,7 +208,7 @@ def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, workers: int) -
         memory = np.empty(BLOCK * depth + rows * TILE_COLUMNS + LANES, np.float32)
         last = shift(address(memory), -memory.ctypes.data % LINE // 4)
         if rest:
-            _copy_words(shift(as_kind(last, address(x)), (tokens - rest) * depth), rest * depth, last, BLOCK * depth)
+            copy_words(shift(as_kind(last, address(x)), (tokens - rest) * depth), rest * depth, last, BLOCK * depth)
         if tiles:
             configure_tiles()
         task = next_task(address(counter))

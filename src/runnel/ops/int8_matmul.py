@@ -25,7 +25,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from runnel.ops.bf16_matmul import store_rows
+from runnel.ops.bf16_matmul import copy_words, rows_per_task, store_rows
 from runnel.ops.numba_math import FEATURES, LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_constant
 from runnel.ops.simd import (
     BLOCK,
@@ -65,7 +65,6 @@ from runnel.ops.simd_tile import as_kind
 
 _BYTES_PER_WORD = 4
 _ZERO_POINT = 128
-_BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
 
 
 def vnni_problem() -> str | None:
@@ -299,7 +298,7 @@ def _panel(
             prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
         if tiles:
             source = source if rows == BLOCK else last
-            _block(source, stride, rows, own, groups, words, offsets, depth // groups, tile, sums)
+            _block(source, stride, rows, own, groups, words, offsets, depth // groups, tile, as_kind(words, sums))
         else:
             _tile(source, stride, rows, own, groups, words, offsets, depth // groups, tile)
         for c in range(0, TILE_COLUMNS, LANES):
@@ -313,24 +312,24 @@ def _panel(
 def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) -> None:
     """Run `multiply`; for `tiles`, x starts on a cache line."""
     tokens, panels, stride = x.shape[0], w.words.shape[0], x.shape[1]
-    rows = min(_BYTES_PER_TASK // stride, tokens * panels // (4 * workers))  # so small that there are tasks for all workers
-    rows = max(BLOCK, rows // BLOCK * BLOCK)
+    rows = rows_per_task(stride, tokens, panels, workers)
     tasks, rest = ceil_div(tokens, rows) * panels, tokens % BLOCK
     counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
     counter[0] = 0
     for _ in prange(workers):
         memory = np.empty(2 * BLOCK * TILE_COLUMNS + (BLOCK * stride // 4 if rest else 0) + LANES, np.float32)
         tile = shift(address(memory), -memory.ctypes.data % LINE // 4)
-        sums, last = shift(tile, BLOCK * TILE_COLUMNS), as_kind(address(x), shift(tile, 2 * BLOCK * TILE_COLUMNS))
+        sums, last = shift(tile, BLOCK * TILE_COLUMNS), shift(tile, 2 * BLOCK * TILE_COLUMNS)
         if tiles:
-            for i in range(rest * stride):
-                last[i] = x[tokens - rest + i // stride, i % stride]
+            if rest:
+                own = as_kind(tile, shift(address(x), (tokens - rest) * stride))
+                copy_words(own, rest * stride // 4, last, BLOCK * stride // 4)
             configure_tiles()
         task = next_task(address(counter))
         while task < tasks:
             first = task // panels * rows
             stop = min(first + rows, tokens)
-            _panel(tiles, x, last, scales, w, out, first, stop, task % panels, tile, as_kind(address(w.words), sums))
+            _panel(tiles, x, as_kind(address(x), last), scales, w, out, first, stop, task % panels, tile, sums)
             task = next_task(address(counter))
         if tiles:
             release_tiles()
