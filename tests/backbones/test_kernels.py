@@ -11,12 +11,19 @@ from torch.nn import functional as F
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
 from runnel.backbones.rwkv7.kernels import ROWS, square_relu
 from runnel.ops.int8_matmul import bytes_per_group
-from runnel.ops.numba_math import as_array, flat_rows, parallel
+from runnel.ops.numba_math import Scratch, StepMemory, as_array, flat_rows, parallel
 from runnel.ops.rms_norm import add_rms_norm
 
 
 def numbers(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def scratch(size: int) -> Scratch:
+    """Return scratch whose content is not a number: whatever was there before must not matter."""
+    made = StepMemory().scratch("test", size)
+    made.rows.fill(np.nan)
+    return made
 
 
 def assert_rounded(read: np.ndarray, scales: np.ndarray, exact: Tensor) -> None:
@@ -30,8 +37,7 @@ def assert_rounded(read: np.ndarray, scales: np.ndarray, exact: Tensor) -> None:
 
 def run_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int) -> Tensor:
     out = torch.full((len(qkv), qkv.shape[1] // 3), torch.nan)
-    memory = np.empty((2, attention_memory(qkv.shape[1] // 3 // heads, int(cu.diff().max()))[-1]), np.float32)
-    memory.fill(np.nan)  # whatever was there before
+    memory = scratch(attention_memory(qkv.shape[1] // 3 // heads, int(cu.diff().max()))[-1])
     with parallel():
         attend(as_array(qkv), bias.numpy(), cu.numpy(), heads, as_array(out), np.empty((len(out), 0), np.float32), memory)
     return out
@@ -69,8 +75,8 @@ def test_residual_and_rms_norm_also_in_8_bits(tokens: int, width: int, parts: in
     read, scales = np.zeros((tokens, bytes_per_group(width, 1)), np.uint8), np.full((tokens, 1), np.nan, np.float32)
     given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
     with parallel():
-        add_rms_norm(residual.numpy(), *given, whole.numpy(), scales)
-        add_rms_norm(again.numpy(), *given, read, scales)
+        add_rms_norm(residual.numpy(), *given, whole.numpy(), scales, scratch(width))
+        add_rms_norm(again.numpy(), *given, read, scales, scratch(width))
     torch.testing.assert_close(residual.double(), expected, atol=2e-6, rtol=1e-6)
     torch.testing.assert_close(whole.double(), F.rms_norm(expected, (width,), weight.double(), 1e-5), atol=2e-6, rtol=1e-6)
     assert torch.equal(again, residual)
@@ -91,7 +97,7 @@ def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
     assert_rounded(read, scales, out)
     with parallel():
-        bias_gelu_bytes(as_array(added), bias.numpy(), read, scales)
+        bias_gelu_bytes(as_array(added), bias.numpy(), read, scales, scratch(width))
     assert_rounded(read, scales, F.gelu(added.double() + bias.double()))
 
 
@@ -117,5 +123,5 @@ def test_squared_relu_in_8_bits(width: int, groups: int, dtype: torch.dtype) -> 
     out = np.zeros((len(x), groups * bytes_per_group(width, groups)), np.uint8)
     scales = np.full((len(x), groups), np.nan, np.float32)
     with parallel():
-        square_relu(as_array(x), out, scales)
+        square_relu(as_array(x), out, scales, scratch(width))
     assert_rounded(out, scales, x.float().relu().square())

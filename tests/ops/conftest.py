@@ -1,8 +1,11 @@
 """Products of both kinds, in bf16 and in 8 bits, are tested by tiles and by vectors."""
 
+from collections.abc import Callable
+
 import pytest
 
 from runnel.ops import bf16_matmul, int8_matmul
+from runnel.ops.numba_math import Scratch, StepMemory, aligned_zeros
 
 
 @pytest.fixture(params=[True, False], ids=["tiles", "vectors"])
@@ -11,3 +14,19 @@ def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.skip("no tiles of AMX here")
     for module in (bf16_matmul, int8_matmul):
         monkeypatch.setattr(module, "has_tiles", lambda: request.param)
+
+
+@pytest.fixture
+def workers(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that sets into how many workers kernels divide their work."""
+
+    scratch = StepMemory.scratch
+
+    def divide(count: int) -> None:
+        def of_count(self: StepMemory, name: str, numbers: int) -> Scratch:
+            rows, tasks = scratch(self, name, numbers)
+            return Scratch(aligned_zeros(count, rows.shape[1]), tasks)
+
+        monkeypatch.setattr(StepMemory, "scratch", of_count)
+
+    return divide

@@ -1,12 +1,14 @@
 """bf16 products against fp64, by the tiles and by vectors, and the weights that go into them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from runnel.ops.bf16_matmul import Bf16Weights, multiply, pack, pack_int8
-from runnel.ops.numba_math import aligned_zeros, as_array, parallel
+from runnel.ops.numba_math import StepMemory, aligned_zeros, as_array, parallel
 from runnel.ops.simd import BLOCK
 
 pytestmark = pytest.mark.usefixtures("tiles")
@@ -23,10 +25,10 @@ def unpack(w: Bf16Weights, inputs: int) -> np.ndarray:
     return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])
 
 
-def product(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32, workers: int = 2) -> Tensor:
+def product(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     out = torch.full((len(x) + 1, len(weight)), 7.0, dtype=dtype)
     with parallel():
-        multiply(as_array(x), pack(as_array(weight)), as_array(out)[: len(x)], workers)
+        multiply(as_array(x), pack(as_array(weight)), as_array(out)[: len(x)], StepMemory())
     assert bool((out[len(x)] == 7).all())  # nothing is written behind the end
     return out[: len(x)]
 
@@ -42,11 +44,12 @@ def test_products(tokens: int, outputs: int, inputs: int) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(65, 36), (64, 416)])
-def test_tokens_are_independent(outputs: int, inputs: int) -> None:
+def test_tokens_are_independent(outputs: int, inputs: int, workers: Callable[[int], None]) -> None:
     x, weight = drawn(1300, inputs), drawn(outputs, inputs, seed=1)
     whole = product(x, weight)
-    for workers in (1, 3):
-        assert torch.equal(product(x, weight, workers=workers), whole)
+    for count in (1, 3):
+        workers(count)
+        assert torch.equal(product(x, weight), whole)
     for first, stop in ((0, 1), (17, 18), (5, 20), (64, 64 + BLOCK), (3, 50), (700, 1299)):
         assert torch.equal(product(x[first:stop], weight), whole[first:stop])
 

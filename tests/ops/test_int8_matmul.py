@@ -1,5 +1,7 @@
 """8-bit products against exact integers, and the bytes that go into them."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 from runnel.backbones.int8 import quantize
 from runnel.ops import int8_matmul
 from runnel.ops.int8_matmul import bytes_per_group, multiply, pack, quantize_row, vnni_problem
-from runnel.ops.numba_math import parallel
+from runnel.ops.numba_math import StepMemory, parallel
 from runnel.ops.simd import address
 
 pytestmark = [
@@ -18,14 +20,14 @@ pytestmark = [
 ]
 
 
-def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32, workers: int = 2) -> Tensor:
+def _product(x: Tensor, scales: Tensor, q: Tensor, scale: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     tokens, groups, size = x.shape
     room = torch.full((tokens, groups, bytes_per_group(groups * size, groups)), 77, dtype=torch.uint8)
     room[..., :size] = x
     out = torch.full((tokens + 1, len(q)), 7.0, dtype=dtype)
     bits = (out.view(torch.uint16) if dtype == torch.bfloat16 else out).numpy()
     with parallel():
-        multiply(room.flatten(1).numpy(), scales.numpy(), pack(q.numpy(), scale.numpy(), groups), bits[:tokens], workers)
+        multiply(room.flatten(1).numpy(), scales.numpy(), pack(q.numpy(), scale.numpy(), groups), bits[:tokens], StepMemory())
     assert bool((out[tokens] == 7).all())  # nothing is written behind the end
     return out[:tokens]
 
@@ -67,14 +69,17 @@ def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) ->
     torch.testing.assert_close(_product(x, scales, q, scale, dtype).double(), exact, atol=tolerance, rtol=tolerance)
 
 
-def test_workers_neighbors_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_neighbors_and_tiles_change_nothing(
+    monkeypatch: pytest.MonkeyPatch, workers: Callable[[int], None]
+) -> None:
     torch.manual_seed(0)
     x, scales = torch.randint(0, 256, (513, 3, 64), dtype=torch.uint8), torch.rand(513, 3)
     q, scale = quantize(torch.randn(65, 3 * 64))
     whole = _product(x, scales, q, scale)
-    for workers in (1, 3):
-        assert torch.equal(_product(x, scales, q, scale, workers=workers), whole)
-        assert torch.equal(_product(x[300:305], scales[300:305], q, scale, workers=workers), whole[300:305])
+    for count in (1, 3):
+        workers(count)
+        assert torch.equal(_product(x, scales, q, scale), whole)
+        assert torch.equal(_product(x[300:305], scales[300:305], q, scale), whole[300:305])
     monkeypatch.setattr(int8_matmul, "has_tiles", lambda: False)
     assert torch.equal(_product(x, scales, q, scale), whole)
 

@@ -17,7 +17,7 @@ from runnel.backbones.base import Backbone, weight_dtype
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.ops import int8_matmul
-from runnel.ops.numba_math import StepMemory, as_array, count_workers, index_array, parallel
+from runnel.ops.numba_math import StepMemory, as_array, index_array, parallel
 from runnel.ops.rms_norm import add_rms_norm
 
 Floats = NDArray[np.float32]
@@ -40,11 +40,20 @@ class Activations(NamedTuple):
 class Product:
     """A linear layer in fp32, bf16 or 8 bits that writes into given memory. Its weight stays the model's own.
 
-    `bias`: whether to add the layer's, if it has one; False where the kernel that comes next does.
+    `memory`: of the step that it is part of. `bias`: whether to add the layer's, if it has one; False where the kernel that comes
+    next does.
     """
 
-    def __init__(self, layer: nn.Linear | Int8Linear, groups: int = 1, *, bias: bool = True) -> None:
-        self._layer, self._groups, self._bias = layer, groups, layer.bias if bias else None
+    def __init__(
+        self,
+        layer: nn.Linear | Int8Linear,
+        memory: StepMemory,
+        groups: int = 1,
+        *,
+        bias: bool = True,
+    ) -> None:
+        self._layer, self._memory, self._groups = layer, memory, groups
+        self._bias = layer.bias if bias else None
         self._outputs = layer.out_features
         if isinstance(layer, Int8Linear):
             layer.packed(groups)
@@ -55,7 +64,7 @@ class Product:
         if isinstance(self._layer, Int8Linear):
             weights = self._layer.packed(self._groups)
             with parallel():
-                int8_matmul.multiply(x.array, x.scale, weights, out.array, count_workers())
+                int8_matmul.multiply(x.array, x.scale, weights, out.array, self._memory)
         else:
             torch.mm(x.tensor, self._layer.weight.t(), out=columns)
         if self._bias is not None:
@@ -92,6 +101,10 @@ class CpuStep(ABC):
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
         """Run all layers on hidden (T, D) fp32, which may be overwritten; update the pool's states, ordered as `state_shapes`."""
 
+    def _product(self, layer: nn.Linear | Int8Linear, groups: int = 1) -> Product:
+        """Return the product with a linear layer, whose inputs have G scales in 8 bits."""
+        return Product(layer, self._memory, groups)
+
     def _tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return memory of any content as a tensor of fp32, bf16 or uint8."""
         kinds = {torch.bfloat16: np.uint16, torch.uint8: np.uint8}
@@ -114,7 +127,7 @@ class CpuStep(ABC):
         (tokens, width), nothing = residual.shape, np.empty((len(residual), 0), np.float32)
         normed, out = self._inputs("normed", tokens, width), self._numbers("out", tokens, width)
         out.tensor.zero_()
-        return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing)
+        return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing, self._memory)
 
 
 class ResidualStream(NamedTuple):
@@ -126,18 +139,21 @@ class ResidualStream(NamedTuple):
     out: Activations  # (T, D), zero in the beginning
     eps: float  # of the norms
     nothing: Floats  # (T, 0)
+    memory: StepMemory
 
     def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
         """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see `add_rms_norm`."""
-        squares = self.nothing if squares is None else squares
-        with parallel():
-            given = (self.array, self.out.array, squares, count, weight, self.eps)
-            add_rms_norm(*given, self.normed.array, self.normed.scale)
+        self._add(weight, squares, count, self.normed.array, self.normed.scale)
 
     def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
         """Add `out` to the residual stream and return (T, D) fp32 after the last norm."""
         hidden = torch.empty_like(self.tensor)
+        self._add(weight, squares, count, hidden.numpy(), self.nothing)
+        return hidden
+
+    def _add(self, weight: Floats, squares: Floats | None, count: int, out: NDArray[Any], scales: Floats) -> None:
         squares = self.nothing if squares is None else squares
         with parallel():
-            add_rms_norm(self.array, self.out.array, squares, count, weight, self.eps, hidden.numpy(), self.nothing)
-        return hidden
+            scratch = self.memory.scratch("row", self.array.shape[1])
+            given = (self.array, self.out.array, squares, count, weight, self.eps)
+            add_rms_norm(*given, out, scales, scratch)

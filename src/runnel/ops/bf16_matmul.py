@@ -16,7 +16,19 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from runnel.ops.numba_math import LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_round, parallel
+from runnel.ops.numba_math import (
+    LINE,
+    PARALLEL,
+    SERIAL,
+    Array,
+    Pointer,
+    Scratch,
+    StepMemory,
+    aligned_zeros,
+    build_round,
+    count_workers,
+    parallel,
+)
 from runnel.ops.simd import (
     BF16_PAIRS,
     BLOCK,
@@ -72,8 +84,9 @@ def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> Bf16Weights:
 def _packed(source: Array, scale: NDArray[np.float32]) -> Bf16Weights:
     outputs, inputs = source.shape
     words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32)
+    stages = StepMemory().scratch("stages", LANES * LANES).rows
     with parallel():
-        _pack(source, scale, words)
+        _pack(source, scale, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
     return Bf16Weights(words, outputs)
 
 
@@ -106,15 +119,19 @@ def _pack_panel(source: Array, scale: Array, first: int, depth: int, words: Poin
 
 
 @njit(**PARALLEL)
-def _pack(source: Array, scale: Array, words: Array) -> None:
-    """Write `Bf16Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8."""
+def _pack(source: Array, scale: Array, words: Array, stages: Array) -> None:
+    """Write `Bf16Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8.
+
+    stages: (workers, LANES, _DEPTH) uint16.
+    """
     panels, depth, columns = words.shape
-    for panel in prange(panels):
-        stage = np.empty((LANES, _DEPTH), np.uint16)
-        _pack_panel(source, scale, panel * columns, depth, shift(address(words), panel * depth * columns), stage)
+    workers = stages.shape[0]
+    for worker in prange(workers):
+        for panel in range(worker, panels, workers):
+            target = shift(address(words), panel * depth * columns)
+            _pack_panel(source, scale, panel * columns, depth, target, stages[worker])
 
 
-@njit(**SERIAL)
 def rows_per_task(row_bytes: int, tokens: int, panels: int, workers: int) -> int:
     """Return how many rows of inputs a task multiplies with a panel: so few that there are tasks for all workers."""
     rows = min(_BYTES_PER_TASK // row_bytes, tokens * panels // (4 * workers))
@@ -196,42 +213,46 @@ def _panel(
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, workers: int) -> None:
-    """Run `multiply`. x: (T, Kp), from the start of a cache line on."""
+def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, rows: int, scratch: Scratch) -> None:
+    """Run `multiply` in tasks of `rows` tokens.
+
+    Args:
+        x: (T, Kp), from the start of a cache line on.
+        scratch: BLOCK rows of inputs, and `rows` rows of sums.
+    """
     tokens, panels, depth = x.shape[0], w.words.shape[0], w.words.shape[1]
-    rows = rows_per_task(4 * depth, tokens, panels, workers)
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
-    counter = np.empty(1, np.int64)  # not zeros, which would be a second parallel region: half of the time of few tokens
-    counter[0] = 0
-    for _ in prange(workers):
-        memory = np.empty(BLOCK * depth + rows * TILE_COLUMNS + LANES, np.float32)
-        last = shift(address(memory), -memory.ctypes.data % LINE // 4)
+    for worker in prange(scratch.rows.shape[0]):
+        last = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        sums = shift(last, BLOCK * depth)
         if rest:
             copy_words(shift(as_kind(last, address(x)), (tokens - rest) * depth), rest * depth, last, BLOCK * depth)
         if tiles:
             configure_tiles()
-        task = next_task(address(counter))
+        task = next_task(address(scratch.tasks))
         while task < tasks:
-            first, sums = task // panels * rows, shift(last, BLOCK * depth)
+            first = task // panels * rows
             _panel(tiles, x, as_kind(address(x), last), w, out, first, min(first + rows, tokens), task % panels, sums)
-            task = next_task(address(counter))
+            task = next_task(address(scratch.tasks))
         if tiles:
             release_tiles()
 
 
-def multiply(x: NDArray[np.uint16], w: Bf16Weights, out: Array, workers: int) -> None:
+def multiply(x: NDArray[np.uint16], w: Bf16Weights, out: Array, memory: StepMemory) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
         x: (T, K) bf16 bits, C-contiguous. It is copied unless K is a multiple of 32 and it starts on a cache line.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
-        workers: the number of workers, which take tasks dynamically.
+        memory: of the step, for what its workers write; they take tasks dynamically.
     """
     inputs = 2 * w.words.shape[1]
     if x.shape[1] != inputs or x.ctypes.data % LINE:
         padded = aligned_zeros(len(x), inputs, dtype=np.uint16)
         padded[:, : x.shape[1]] = x
         x = padded
-    _multiply(has_tiles(), x, w, out, workers)
+    rows = rows_per_task(2 * inputs, len(x), len(w.words), count_workers())
+    scratch = memory.scratch("product", BLOCK * inputs // 2 + rows * TILE_COLUMNS)
+    _multiply(has_tiles(), x, w, out, rows, scratch)

@@ -26,7 +26,19 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from runnel.ops.bf16_matmul import copy_words, rows_per_task, store_rows
-from runnel.ops.numba_math import FEATURES, LINE, PARALLEL, SERIAL, Array, Pointer, aligned_zeros, build_constant
+from runnel.ops.numba_math import (
+    FEATURES,
+    LINE,
+    PARALLEL,
+    SERIAL,
+    Array,
+    Pointer,
+    Scratch,
+    StepMemory,
+    aligned_zeros,
+    build_constant,
+    count_workers,
+)
 from runnel.ops.simd import (
     BLOCK,
     F32,
@@ -309,33 +321,42 @@ def _panel(
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, workers: int) -> None:
-    """Run `multiply`; for `tiles`, x starts on a cache line."""
+def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, rows: int, scratch: Scratch) -> None:
+    """Run `multiply` in tasks of `rows` tokens.
+
+    Args:
+        x: for `tiles`, from the start of a cache line on.
+        scratch: BLOCK rows of results, BLOCK rows of sums, and BLOCK rows of inputs.
+    """
     tokens, panels, stride = x.shape[0], w.words.shape[0], x.shape[1]
-    rows = rows_per_task(stride, tokens, panels, workers)
-    tasks, rest = ceil_div(tokens, rows) * panels, tokens % BLOCK
-    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
-    counter[0] = 0
-    for _ in prange(workers):
-        memory = np.empty(2 * BLOCK * TILE_COLUMNS + (BLOCK * stride // 4 if rest else 0) + LANES, np.float32)
-        tile = shift(address(memory), -memory.ctypes.data % LINE // 4)
-        sums, last = shift(tile, BLOCK * TILE_COLUMNS), shift(tile, 2 * BLOCK * TILE_COLUMNS)
+    tasks = ceil_div(tokens, rows) * panels
+    rest = tokens % BLOCK
+    for worker in prange(scratch.rows.shape[0]):
+        tile = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        sums = shift(tile, BLOCK * TILE_COLUMNS)
+        last = shift(sums, BLOCK * TILE_COLUMNS)
         if tiles:
             if rest:
                 own = as_kind(tile, shift(address(x), (tokens - rest) * stride))
                 copy_words(own, rest * stride // 4, last, BLOCK * stride // 4)
             configure_tiles()
-        task = next_task(address(counter))
+        task = next_task(address(scratch.tasks))
         while task < tasks:
             first = task // panels * rows
             stop = min(first + rows, tokens)
             _panel(tiles, x, as_kind(address(x), last), scales, w, out, first, stop, task % panels, tile, sums)
-            task = next_task(address(counter))
+            task = next_task(address(scratch.tasks))
         if tiles:
             release_tiles()
 
 
-def multiply(x: NDArray[np.uint8], scales: NDArray[np.float32], w: Int8Weights, out: NDArray[Any], workers: int) -> None:
+def multiply(
+    x: NDArray[np.uint8],
+    scales: NDArray[np.float32],
+    w: Int8Weights,
+    out: NDArray[Any],
+    memory: StepMemory,
+) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -343,7 +364,10 @@ def multiply(x: NDArray[np.uint8], scales: NDArray[np.float32], w: Int8Weights, 
         scales: (T, G) fp32.
         w: `Int8Weights` packed for G groups.
         out: (T, N) fp32 or bf16 bits; its rows may be longer.
-        workers: the number of workers, which take tasks dynamically.
+        memory: of the step, for what its workers write; they take tasks dynamically.
     """
-    whole = x.shape[1] // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
-    _multiply(whole and has_tiles(), x, scales, w, out, workers)
+    tokens, stride = x.shape
+    whole = stride // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
+    rows = rows_per_task(stride, tokens, len(w.words), count_workers())
+    scratch = memory.scratch("product", 2 * BLOCK * TILE_COLUMNS + BLOCK * stride // _BYTES_PER_WORD)
+    _multiply(whole and has_tiles(), x, scales, w, out, rows, scratch)

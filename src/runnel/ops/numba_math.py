@@ -309,6 +309,17 @@ def aligned_zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
     return memory[first : first + size].view(dtype).reshape(shape)
 
 
+class Scratch(NamedTuple):
+    """What the workers of a kernel write besides its results; `StepMemory.scratch` makes it.
+
+    A kernel makes no array whose address it uses: numba frees an array after the last use of its
+    name, whatever addresses of it are still in use.
+    """
+
+    rows: NDArray[np.float32]  # (workers, numbers), each row from the start of a cache line on
+    tasks: NDArray[np.int64]  # (2,) the next free task, of two kernels at most
+
+
 class StepMemory:
     """Memory by name that is kept between steps and grows to the largest one asked for. A copy begins empty.
 
@@ -336,6 +347,17 @@ class StepMemory:
                 self._flat[name] = aligned_zeros(size, dtype=dtype)
             self._last[name] = shape, self._flat[name][:size].reshape(shape)
         return self._last[name][1]
+
+    def scratch(self, name: str, numbers: int) -> Scratch:
+        """Return memory of any content for each worker of a kernel, and tasks that begin at 0.
+
+        It is valid until the next call with this name. A kernel runs as many workers as it has rows.
+        """
+        line = LINE // np.dtype(np.float32).itemsize
+        rows = self.array(f"{name} scratch", count_workers(), (numbers + line - 1) // line * line)
+        tasks = self.array(f"{name} tasks", 2, dtype=np.int64)
+        tasks.fill(0)
+        return Scratch(rows, tasks)
 
 
 def as_array(tensor: Tensor) -> np.ndarray:

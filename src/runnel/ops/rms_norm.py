@@ -11,11 +11,9 @@ import numpy as np
 from numba import njit, prange
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer
-from runnel.ops.simd import LANES, address, ceil_div, fma, mul, shift, splat, total
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, Scratch
+from runnel.ops.simd import LANES, address, fma, mul, shift, splat, total
 from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
-
-_BLOCK = 16  # tokens per task
 
 
 @njit(**SERIAL)
@@ -52,8 +50,9 @@ def _scale(squares: Array, t: int, count: int, eps: Number) -> Any:
 
 @njit(**PARALLEL)
 def add_rms_norm(
-    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array, scales: Array
-) -> None:
+    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array,
+    scales: Array, scratch: Scratch,
+) -> None:  # fmt: skip
     """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -65,16 +64,18 @@ def add_rms_norm(
         weight: (D,) fp32.
         out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
         scales: (T, 1) fp32, filled with the scales of `out` in 8 bits; else not used.
+        scratch: D numbers.
     """
     tokens, width = residual.shape
     in_bytes = numbers_per_word(address(out)) == 4
-    for block in prange(ceil_div(tokens, _BLOCK)):
-        normed = np.empty(width, np.float32)
-        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
+    workers = scratch.rows.shape[0]
+    for worker in prange(workers):
+        normed = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             row, target = shift(address(residual), t * width), shift(address(out), t * out.shape[1])
             inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
             if in_bytes:
-                _multiply(row, inverse, address(weight), width, address(normed))
-                scales[t, 0] = quantize_row(address(normed), width, target)
+                _multiply(row, inverse, address(weight), width, normed)
+                scales[t, 0] = quantize_row(normed, width, target)
             else:
                 _multiply(row, inverse, address(weight), width, target)

@@ -23,7 +23,7 @@ from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_m
 from runnel.config import FORMS, EncoderBlocks, EncoderConfig, Form, digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops import bf16_matmul, int8_matmul
-from runnel.ops.numba_math import StepMemory, count_workers, flat_rows, parallel
+from runnel.ops.numba_math import StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
@@ -55,8 +55,8 @@ class EncoderWeights(Protocol):
     def floats(self, name: str) -> Floats:
         """Return a small weight."""
 
-    def product(self, name: str, groups: int) -> Product:
-        """Return the product with a linear layer, whose inputs have G scales in 8 bits."""
+    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
+        """Return the product with a linear layer, whose inputs have G scales in 8 bits, in the memory of a step."""
 
 
 class _Layer(NamedTuple):
@@ -82,7 +82,7 @@ class _Work(NamedTuple):
     middle: ProductInputs  # (T, F): for down; `up` unless in 8 bits
     out: NDArray[Any]  # (T, D)
     cu_seqlens: NDArray[np.int64]
-    memory: Floats  # of attention
+    attention: int  # numbers of scratch that it needs
 
 
 class EncoderStep:
@@ -101,9 +101,9 @@ class EncoderStep:
             sizes = (c.hidden_size, c.intermediate_size)
             self._groups, self._middle_groups = (int8_matmul.count_groups(size, _GROUP) for size in sizes)
         self._norm = self._read_norm(weights, "norm")
+        self._memory = StepMemory()
         layers = {name: self._layer(weights, name) for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))}
         self._forms = {form: [layers[name] for name in c.layer_names(form)] for form in FORMS}
-        self._memory = StepMemory()
 
     def step_forms(self, hidden: Floats, cu_seqlens: NDArray[np.int64], forms: Sequence[Form]) -> Floats:
         """Run all layers of each form, the common ones once.
@@ -144,12 +144,13 @@ class EncoderStep:
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
         """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in the first one."""
-        residual = work.residual
+        residual, memory = work.residual, self._memory
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(work.normed or _rows(residual), work.qkv)
             with parallel():
-                attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, work.memory)
+                scratch = memory.scratch("attention", work.attention)
+                attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
             layer.out(work.seen, work.out)
             with parallel():
                 self._add_norm(work, residual, bias_out, layer.attention_norm, target)
@@ -157,7 +158,8 @@ class EncoderStep:
             layer.up(work.normed or _rows(residual), work.up)
             with parallel():
                 if self._in_8_bits:
-                    bias_gelu_bytes(work.up, bias_up, *work.middle)
+                    scratch = memory.scratch("row", self._config.intermediate_size)
+                    bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
                 else:
                     bias_gelu(work.up, bias_up)
             layer.down(work.middle, work.out)
@@ -185,7 +187,7 @@ class EncoderStep:
             middle=self._inputs("middle", tokens, c.intermediate_size, self._middle_groups) if self._in_8_bits else _rows(up),
             out=reserve("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
-            memory=reserve("attention", count_workers(), attention_memory(c.head_size, longest)[-1]),
+            attention=int(attention_memory(c.head_size, longest)[-1]),
         )
 
     def _inputs(self, name: str, tokens: int, columns: int, groups: int) -> ProductInputs:
@@ -197,10 +199,10 @@ class EncoderStep:
 
     def _layer(self, weights: EncoderWeights, name: str) -> _Layer:
         return _Layer(
-            weights.product(f"{name}.qkv", self._groups),
-            weights.product(f"{name}.out", self._config.num_heads),
-            weights.product(f"{name}.up", self._groups),
-            weights.product(f"{name}.down", self._middle_groups),
+            weights.product(f"{name}.qkv", self._groups, self._memory),
+            weights.product(f"{name}.out", self._config.num_heads, self._memory),
+            weights.product(f"{name}.up", self._groups, self._memory),
+            weights.product(f"{name}.down", self._middle_groups, self._memory),
             [weights.floats(f"{name}.{linear}.bias") for linear in _LINEAR],
             self._read_norm(weights, f"{name}.attention_norm"),
             self._read_norm(weights, f"{name}.norm"),
@@ -267,15 +269,15 @@ class ArrayEncoder(EncoderBlocks):
         array, scale = self._stored(name)
         return np.asarray(array, np.float32) if scale is None else array * scale[:, None]
 
-    def product(self, name: str, groups: int) -> Product:
+    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
         """See `EncoderWeights`."""
         array, scale = self._stored(f"{name}.weight")
         if self.in_8_bits:
-            return partial(_multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups))
+            return partial(_multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups), memory)
         if self.numbers is np.float32:
             return partial(_multiply_floats, np.ascontiguousarray(self.floats(f"{name}.weight").T))
         packed = bf16_matmul.pack(bf16_bits(array)) if scale is None else bf16_matmul.pack_int8(array, scale)
-        return partial(_multiply_bits, packed)
+        return partial(_multiply_bits, packed, memory)
 
     @property
     def dtypes(self) -> list[str]:
@@ -367,11 +369,11 @@ def _multiply_floats(weight: Floats, x: ProductInputs, out: NDArray[Any]) -> Non
     np.matmul(x.array, weight, out=out)
 
 
-def _multiply_bits(weight: bf16_matmul.Bf16Weights, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply_bits(weight: bf16_matmul.Bf16Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
     with parallel():
-        bf16_matmul.multiply(x.array, weight, out, count_workers())
+        bf16_matmul.multiply(x.array, weight, out, memory)
 
 
-def _multiply_bytes(weight: int8_matmul.Int8Weights, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply_bytes(weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
     with parallel():
-        int8_matmul.multiply(*x, weight, out, count_workers())
+        int8_matmul.multiply(*x, weight, out, memory)

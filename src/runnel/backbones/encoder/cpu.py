@@ -19,7 +19,7 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
 from runnel.config import Form
-from runnel.ops.numba_math import float_array, index_array
+from runnel.ops.numba_math import StepMemory, float_array, index_array
 
 
 class EncoderCpu:
@@ -38,11 +38,11 @@ class EncoderCpu:
         """See `EncoderWeights`."""
         return float_array(self._model.get_parameter(name))
 
-    def product(self, name: str, groups: int) -> Product:
+    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
         """See `EncoderWeights`; the weight stays the model's own."""
         layer = self._model.get_submodule(name)
         assert isinstance(layer, nn.Linear | Int8Linear)
-        return partial(_multiply, cpu_step.Product(layer, groups, bias=False))
+        return partial(_multiply, cpu_step.Product(layer, memory, groups, bias=False))
 
     def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
         """See `FastPath.step`; there is no state."""

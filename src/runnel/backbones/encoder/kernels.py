@@ -20,7 +20,7 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import LOG2_E, PARALLEL, SERIAL, Array, Number, Pointer, build_constant
+from runnel.ops.numba_math import LOG2_E, PARALLEL, SERIAL, Array, Number, Pointer, Scratch, build_constant
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -201,18 +201,25 @@ def bias_gelu(x: Array, bias: Array) -> None:
 
 
 @njit(**PARALLEL)
-def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array) -> None:
-    """Run `bias_gelu` with an 8-bit result for `int8_matmul.multiply`: out (T, G Kp) uint8, scales (T, G) fp32; keep x."""
+def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array, scratch: Scratch) -> None:
+    """Run `bias_gelu` with an 8-bit result for `int8_matmul.multiply`; keep x.
+
+    Args:
+        out: (T, G Kp) uint8.
+        scales: (T, G) fp32.
+        scratch: F numbers.
+    """
     tokens, width = x.shape
     groups = scales.shape[1]
     size, padded = width // groups, out.shape[1] // groups
-    for block in prange(ceil_div(tokens, _BLOCK)):
-        middle = np.empty(width, np.float32)
-        for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            _gelu_row(shift(address(x), t * width), address(bias), width, address(middle))
+    workers = scratch.rows.shape[0]
+    for worker in prange(workers):
+        middle = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
+            _gelu_row(shift(address(x), t * width), address(bias), width, middle)
             for g in range(groups):
                 target = shift(address(out), t * out.shape[1] + g * padded)
-                scales[t, g] = quantize_row(shift(address(middle), g * size), size, target)
+                scales[t, g] = quantize_row(shift(middle, g * size), size, target)
 
 
 def _build_larger(builder: Any, a: Any, b: Any) -> Any:
@@ -362,7 +369,7 @@ def _head(
 
 
 @njit(**PARALLEL)
-def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, scales: Array, memory: Array) -> None:
+def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, scales: Array, scratch: Scratch) -> None:
     """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
 
     Args:
@@ -372,20 +379,19 @@ def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, s
         heads: H.
         out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
         scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
-        memory: (workers, last of `attention_memory` for the longest sequence) fp32.
+        scratch: as many numbers as the last of `attention_memory` for the longest sequence.
     """
     stride, row = qkv.shape[1], out.shape[1]
     size = stride // 3 // heads
     tasks = (cu_seqlens.shape[0] - 1) * heads
-    counter = np.empty(1, np.int64)  # not np.zeros: inside a parallel kernel it is a parallel loop of its own
-    counter[0] = 0
-    for worker in prange(memory.shape[0]):
-        task = next_task(address(counter))
+    for worker in prange(scratch.rows.shape[0]):
+        memory = scratch.rows[worker]
+        task = next_task(address(scratch.tasks))
         while task < tasks:
             start, h = cu_seqlens[task // heads], task % heads
             tokens = cu_seqlens[task // heads + 1] - start
             source = shift(address(qkv), start * stride + h * size)
             target = shift(address(out), start * row + h * (row // heads))
             own = scales[start : start + tokens, h] if scales.shape[1] else scales[0, :0]
-            _head(source, stride, shift(address(bias), h * size), size, tokens, memory[worker], target, row, own)
-            task = next_task(address(counter))
+            _head(source, stride, shift(address(bias), h * size), size, tokens, memory, target, row, own)
+            task = next_task(address(scratch.tasks))

@@ -59,14 +59,16 @@ class Mamba1Cpu(CpuStep):
             stream.norm(block.norm)
             block.in_proj(stream.normed, projected)
             with parallel():
-                kernels.conv_silu(projected.array, 0, block.conv, self._taps, conv, index, *rows, x.array, group)
+                scratch = self._memory.scratch("inputs", kernels.inputs_size(c.conv_width, group))
+                kernels.conv_silu(projected.array, 0, block.conv, self._taps, conv, index, *rows, x.array, group, scratch)
             block.x_proj(x, low_rank)
             torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)
             coefficients = low_rank.tensor[:, c.dt_rank :].float().contiguous()
             with parallel():
+                scratch = self._memory.scratch("states", group * c.state_size * LANES)
                 kernels.gated_scan(
                     x.array, dt.array, block.dt_bias, block.rates, as_array(coefficients), block.skip,
-                    projected.array, c.inner_size, ssm, index, *rows, y.array, group,
+                    projected.array, c.inner_size, ssm, index, *rows, y.array, group, scratch,
                 )  # fmt: skip
                 if self._int8:
                     quantize_rows(y.array, gated.array, gated.scale)
@@ -79,10 +81,10 @@ class Mamba1Cpu(CpuStep):
         rates = -np.exp(float_array(mixer.A_log)) * np.float32(LOG2_E)
         return _Block(
             norm=float_array(layer.norm.weight),
-            in_proj=Product(mixer.in_proj),
-            x_proj=Product(mixer.x_proj),
+            in_proj=self._product(mixer.in_proj),
+            x_proj=self._product(mixer.x_proj),
             dt_proj=mixer.dt_proj.weight.detach().t(),
-            out_proj=Product(mixer.out_proj, self._groups),
+            out_proj=self._product(mixer.out_proj, self._groups),
             dt_bias=float_array(mixer.dt_proj.bias),
             conv=np.concatenate([taps, float_array(mixer.conv1d.bias, taps.shape[1])[None]]),
             rates=np.ascontiguousarray(rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)),

@@ -20,7 +20,18 @@ from numba import njit, prange
 
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, store_state
-from runnel.ops.numba_math import ATANH, LOG2_E, PARALLEL, SERIAL, Array, Pointer, Vector, build_constant, count_workers
+from runnel.ops.numba_math import (
+    ATANH,
+    LOG2_E,
+    PARALLEL,
+    SERIAL,
+    Array,
+    Pointer,
+    Scratch,
+    Vector,
+    build_constant,
+    count_workers,
+)
 from runnel.ops.simd import (
     LANES,
     VF32,
@@ -34,11 +45,13 @@ from runnel.ops.simd import (
     fma,
     load,
     mul,
+    next_task,
     shift,
     silu,
     splat,
     store,
 )
+from runnel.ops.simd_tile import fill
 
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
 
@@ -63,6 +76,11 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
     cache. Fewer if there would be less than two items per core.
     """
     return max(1, min(16, sequences * tiles // (2 * count_workers())))
+
+
+def inputs_size(conv_width: int, group: int) -> int:
+    """Return how many numbers of scratch `conv_silu` needs."""
+    return (conv_width - 1) * group * LANES
 
 
 @njit(inline="always")
@@ -100,7 +118,7 @@ def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: 
 @njit(**PARALLEL)
 def conv_silu(
     projection: Array, column: int, weights: Array, taps: tuple[int, ...],
-    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int,
+    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int, scratch: Scratch,
 ) -> None:  # fmt: skip
     """out = silu(causal convolution of the Di columns of `projection` from `column` on).
 
@@ -112,28 +130,34 @@ def conv_silu(
         cu: (S+1,) cumulative lengths.
         out: (T, Di), dtype of `projection`.
         group: tiles of a work item.
+        scratch: `inputs_size` numbers.
     """
     S, channels, stride, back = len(reads), out.shape[1], projection.shape[1], len(taps) - 1
-    for item in prange(S * ceil_div(channels, group * LANES)):
-        s, first = item % S, item // S * group * LANES
-        width, known = min(channels - first, group * LANES), reads[s] >= 0
-        old = shift(address(pool), ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back)
-        source, past = shift(address(projection), column + first), np.empty(max(1, back * width), np.float32)
-        own_weights, target = shift(address(weights), first), shift(address(out), first)
-        for t in range(cu[s], cu[s + 1], _TOKENS):
-            tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
-            history(here, stride, width, width, t - cu[s], back, old, known, address(past))
-            result = shift(target, t * channels)
-            convolve(here, stride, width, width, tokens, address(past), own_weights, channels, taps, result, channels)
-        if writes[s] >= 0:
-            new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
-            keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
+    items = S * ceil_div(channels, group * LANES)
+    for worker in prange(scratch.rows.shape[0]):
+        past = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        item = next_task(address(scratch.tasks))
+        while item < items:
+            s, first = item % S, item // S * group * LANES
+            width, known = min(channels - first, group * LANES), reads[s] >= 0
+            old = shift(address(pool), ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back)
+            source = shift(address(projection), column + first)
+            own_weights, target = shift(address(weights), first), shift(address(out), first)
+            for t in range(cu[s], cu[s + 1], _TOKENS):
+                tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
+                history(here, stride, width, width, t - cu[s], back, old, known, past)
+                result = shift(target, t * channels)
+                convolve(here, stride, width, width, tokens, past, own_weights, channels, taps, result, channels)
+            if writes[s] >= 0:
+                new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
+                keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
+            item = next_task(address(scratch.tasks))
 
 
 @njit(**PARALLEL)
 def gated_scan(
     x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
-    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int,
+    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int, scratch: Scratch,
 ) -> None:  # fmt: skip
     """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
 
@@ -147,37 +171,44 @@ def gated_scan(
         cu: (S+1,) cumulative lengths.
         out: (T, Di), dtype of x.
         group: tiles of a work item.
+        scratch: the states of `group` tiles.
     """
     S, G, N = len(reads), rates.shape[0], rates.shape[1]
-    for item in prange(S * ceil_div(G, group)):
-        s, first = item % S, item // S * group
-        last = min(G, first + group)
-        states = np.zeros((last - first, N, LANES), np.float32)
-        size, row = (last - first) * LANES, pool.shape[2] * N
-        if reads[s] >= 0:
-            old = shift(address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N)
-            load_state(old, size, N, N, LANES, address(states))
-        tiles = first, last, G
-        _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
-        if writes[s] >= 0:
-            new = shift(address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N)
-            store_state(address(states), size, N, N, LANES, new)
+    items, row = S * ceil_div(G, group), pool.shape[2] * N
+    for worker in prange(scratch.rows.shape[0]):
+        states = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        item = next_task(address(scratch.tasks))
+        while item < items:
+            s, first = item % S, item // S * group
+            last = min(G, first + group)
+            size = (last - first) * LANES
+            if reads[s] >= 0:
+                old = shift(address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N)
+                load_state(old, size, N, N, LANES, states)
+            else:
+                fill(states, size * N, np.float32(0.0))
+            tiles = first, last, G
+            _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
+            if writes[s] >= 0:
+                new = shift(address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N)
+                store_state(states, size, N, N, LANES, new)
+            item = next_task(address(scratch.tasks))
 
 
 @njit(**SERIAL)
 def _scan_item(
     x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
-    t: int, end: int, states: Array, out: Array, tiles: tuple[int, int, int], N: int,
+    t: int, end: int, states: Pointer, out: Array, tiles: tuple[int, int, int], N: int,
 ) -> None:  # fmt: skip
     """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16) moves to the end."""
     first, last, G = tiles
     width, wide = G * LANES, projection.shape[1]
     x_, dt_, gate, out_ = address(x), address(dt), address(projection), address(out)
-    h, rate, bc = address(states), address(rates), address(coefficients)
+    rate, bc = address(rates), address(coefficients)
     while t < end:
         four = t + 4 <= end
         for g in range(first, last):
-            states_, rates_ = shift(h, (g - first) * N * LANES), shift(rate, g * N * LANES)
+            states_, rates_ = shift(states, (g - first) * N * LANES), shift(rate, g * N * LANES)
             i, z = t * width + g * LANES, t * wide + column + g * LANES
             D, bias, row = load(address(skip), g * LANES), load(address(dt_bias), g * LANES), shift(bc, t * 2 * N)
             d0, x0 = softplus(add(load(dt_, i), bias)), load(x_, i)

@@ -17,7 +17,7 @@ from runnel.backbones.mamba2 import kernels
 from runnel.backbones.mamba2.kernels import Shape, Weights, allocate, pad_conv
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Mixer
 from runnel.ops.chunks import plan_chunks
-from runnel.ops.numba_math import LINE, count_workers, float_array, parallel
+from runnel.ops.numba_math import LINE, float_array, parallel
 from runnel.ops.simd import has_tiles, round_up
 
 
@@ -52,7 +52,7 @@ class Mamba2Cpu(CpuStep):
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
         rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
-        buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word, count_workers())
+        buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word)
         deferred = None
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm, deferred, c.inner_size)
@@ -79,4 +79,6 @@ class Mamba2Cpu(CpuStep):
             float_array(mixer.D),
             float_array(mixer.norm.weight),
         )
-        return _Block(float_array(layer.norm.weight), Product(mixer.in_proj), Product(mixer.out_proj, c.num_heads), kernels)
+        return _Block(
+            float_array(layer.norm.weight), self._product(mixer.in_proj), self._product(mixer.out_proj, c.num_heads), kernels
+        )

@@ -103,17 +103,18 @@ def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
     return out
 
 
-def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
     words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
+    scratch, tasks = memory.scratch("heads", scratch_size(s, conv_width))
     return Buffers(
         b_words=memory.array("b_words", words),
         c_words=memory.array("c_words", words),
         products=memory.array("products", rows * s.groups * CHUNK),
         dt=memory.array("dt", steps),
         sums=memory.array("sums", steps),
-        scratch=memory.array("scratch", workers, scratch_size(s, conv_width)),
-        tasks=np.zeros(2, np.int64),
+        scratch=scratch,
+        tasks=tasks,
         tiles=tiles,
     )
 

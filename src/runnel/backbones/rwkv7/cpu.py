@@ -27,7 +27,7 @@ from runnel.backbones.rwkv7.kernels import (
 )
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Layer
 from runnel.ops.int8_matmul import count_groups
-from runnel.ops.numba_math import as_array, count_workers, float_array, parallel
+from runnel.ops.numba_math import as_array, float_array, parallel
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS
 
 _GROUP = 128  # inputs of an 8-bit ffn.value that share a scale, where it divides their number
@@ -77,7 +77,7 @@ class Rwkv7Cpu(CpuStep):
     def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
         eps, work, (att_shift, wkv, ffn_shift) = self._config.norm_eps, self._work(len(hidden)), states
         plan = plan_blocks(cu_seqlens, read_rows, write_rows)
-        buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows), count_workers())
+        buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows))
         residual, out, slots, mixes, gated = hidden.numpy(), work.out, work.slots, work.mixes, work.gated
         for_r, for_k, for_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
         out.tensor.zero_()
@@ -107,11 +107,13 @@ class Rwkv7Cpu(CpuStep):
                 )  # fmt: skip
             layer.ffn_key(for_r, work.middle)
             with parallel():
-                kernels.square_relu(work.middle.array, work.squared.array, work.squared.scale)
+                scratch = self._memory.scratch("squared", self._config.ffn_size)
+                kernels.square_relu(work.middle.array, work.squared.array, work.squared.scale, scratch)
             layer.ffn_value(work.squared, out)
         end = torch.empty_like(hidden)
         with parallel():
-            kernels.add_norm(residual, out.array, self._norm_f, eps, end.numpy())
+            scratch = self._memory.scratch("normed", self._config.hidden_size)
+            kernels.add_norm(residual, out.array, self._norm_f, eps, end.numpy(), scratch)
         return end
 
     def _work(self, tokens: int) -> _Work:
@@ -148,12 +150,12 @@ class Rwkv7Cpu(CpuStep):
         downs, ups = ([pair[i].weight.detach() for pair in pairs] for i in range(2))
         small = (att.w0, att.a0, v0, att.k_k, att.k_a, att.r_k, att.ln_x.weight, att.ln_x.bias)
         return _Layer(
-            Product(att.receptance),
-            Product(att.key),
-            Product(att.value),
-            Product(att.output, shape.heads),
-            Product(layer.ffn.key),
-            Product(layer.ffn.value, self._groups),
+            self._product(att.receptance),
+            self._product(att.key),
+            self._product(att.value),
+            self._product(att.output, shape.heads),
+            self._product(layer.ffn.key),
+            self._product(layer.ffn.value, self._groups),
             _shift_weights(layer.norm_att, att.x_r, att.x_k, att.x_v, att.x_w, att.x_a, att.x_g),
             pack_low_rank(downs, ups, shape),
             HeadWeights(*(pad_heads(float_array(weight), shape) for weight in small)),

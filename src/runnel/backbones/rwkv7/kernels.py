@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, StepMemory, Vector, build_constant
+from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, Scratch, StepMemory, Vector, build_constant
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -34,7 +34,6 @@ from runnel.ops.simd import (
     address,
     build_call,
     build_polynomial,
-    ceil_div,
     elementwise,
     fma,
     keep,
@@ -150,13 +149,11 @@ def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
     return LowRank(pack_panels(down), pack_panels(up), first)
 
 
-def allocate(memory: StepMemory, s: Shape, rows: int, workers: int) -> Buffers:
+def allocate(memory: StepMemory, s: Shape, rows: int) -> Buffers:
     """Return buffers for a plan whose blocks and sequences are together `rows`."""
-    return Buffers(
-        before=memory.array("before", rows, round_up(s.heads * s.head_size)),
-        scratch=memory.array("scratch", workers, scratch_size(s)),
-        tasks=np.zeros(1, np.int64),
-    )
+    scratch, tasks = memory.scratch("heads", scratch_size(s))
+    before = memory.array("before", rows, round_up(s.heads * s.head_size))
+    return Buffers(before, scratch, tasks)
 
 
 def scratch_size(s: Shape) -> int:
@@ -552,36 +549,45 @@ def add_norm_shift(
 
 
 @njit(**PARALLEL)
-def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array) -> None:
-    """out = norm(residual + added); arguments as in `add_norm_shift`, but `out` is (T, D) fp32 and the residual is left alone."""
-    tokens, width = residual.shape[0], residual.shape[1]
-    for block in prange(ceil_div(tokens, ROWS)):
-        row = np.empty(round_up(width), np.float32)
-        for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
+def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array, scratch: Scratch) -> None:
+    """out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is left alone.
+
+    Args:
+        out: (T, D) fp32.
+        scratch: D numbers, padded to LANES.
+    """
+    tokens, width = residual.shape
+    small = np.float32(eps)
+    workers = scratch.rows.shape[0]
+    for worker in prange(workers):
+        row = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             at = t * width
-            norm_token(shift(address(residual), at), shift(address(added), at), width, w, np.float32(eps), address(row), False)
-            copy(address(row), width, shift(address(out), at))
+            norm_token(shift(address(residual), at), shift(address(added), at), width, w, small, row, False)
+            copy(row, width, shift(address(out), at))
 
 
 @njit(**PARALLEL)
-def square_relu(x: Array, out: Array, scales: Array) -> None:
+def square_relu(x: Array, out: Array, scales: Array, scratch: Scratch) -> None:
     """max(x, 0)^2 of x (T, F) fp32 or bf16 bits.
 
     Args:
         out: (T, F) in the dtype of `x`; may be `x`. Or in 8 bits for `int8_matmul.multiply`: (T, G Kp) uint8.
         scales: (T, G) fp32, filled with the scales of `out` in 8 bits; else (T, 0).
+        scratch: F numbers, padded to LANES.
     """
     (tokens, width), groups = x.shape, scales.shape[1]
     size, padded, in_bytes = width // max(groups, 1), out.shape[1] // max(groups, 1), numbers_per_word(address(out)) == 4
-    for block in prange(ceil_div(tokens, ROWS)):
-        row = np.empty(round_up(width), np.float32)
-        for t in range(block * ROWS, min(tokens, (block + 1) * ROWS)):
+    workers = scratch.rows.shape[0]
+    for worker in prange(workers):
+        row = shift(address(scratch.rows), worker * scratch.rows.shape[1])
+        for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             for c in range(0, width, LANES):
                 v = squared_relu(load_up_to(address(x), t * width + c, width - c))
                 if in_bytes:
-                    store(address(row), c, v)
+                    store(row, c, v)
                 else:
                     store_up_to(address(out), t * width + c, v, width - c)
             for g in range(groups):
                 own = shift(address(out), t * out.shape[1] + g * padded)
-                scales[t, g] = quantize_row(shift(address(row), g * size), size, own)
+                scales[t, g] = quantize_row(shift(row, g * size), size, own)
