@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from runnel.ops import bf16_matmul, int8_matmul
+from runnel.ops import int8_matmul, matmul
 from runnel.ops.numba_math import Scratch, StepMemory, aligned_zeros
 
 
@@ -12,7 +12,7 @@ from runnel.ops.numba_math import Scratch, StepMemory, aligned_zeros
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param and not int8_matmul.has_tiles():
         pytest.skip("no tiles of AMX here")
-    for module in (bf16_matmul, int8_matmul):
+    for module in (matmul, int8_matmul):
         monkeypatch.setattr(module, "has_tiles", lambda: request.param)
 
 

@@ -69,9 +69,7 @@ def test_scales_of_tokens_groups_and_outputs(groups: int, dtype: torch.dtype) ->
     torch.testing.assert_close(_product(x, scales, q, scale, dtype).double(), exact, atol=tolerance, rtol=tolerance)
 
 
-def test_workers_neighbors_and_tiles_change_nothing(
-    monkeypatch: pytest.MonkeyPatch, workers: Callable[[int], None]
-) -> None:
+def test_workers_neighbors_and_tiles_change_nothing(monkeypatch: pytest.MonkeyPatch, workers: Callable[[int], None]) -> None:
     torch.manual_seed(0)
     x, scales = torch.randint(0, 256, (513, 3, 64), dtype=torch.uint8), torch.rand(513, 3)
     q, scale = quantize(torch.randn(65, 3 * 64))

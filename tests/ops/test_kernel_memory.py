@@ -132,6 +132,8 @@ def test_the_pattern_is_seen(body: str) -> None:
 
 
 def test_what_the_caller_owns_is_allowed() -> None:
-    lines = "y, z = w\n    first = z[3]\n    last = first.part\n    use(address(x), address(last), address(TABLE), x.ctypes.data)\n"
+    lines = (
+        "y, z = w\n    first = z[3]\n    last = first.part\n    use(address(x), address(last), address(TABLE), x.ctypes.data)\n"
+    )
     assert unsafe(f"TABLE = np.zeros(8)\n@njit(**SERIAL)\ndef kernel(x, w):\n    {lines}") == []
     assert len(unsafe(f"@njit(inline='always')\ndef kernel(x, w):\n    {lines}")) == 4

@@ -25,7 +25,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from runnel.ops.bf16_matmul import copy_words, rows_per_task, store_rows
+from runnel.ops.matmul import copy_words, rows_per_task, store_rows
 from runnel.ops.numba_math import (
     FEATURES,
     LINE,

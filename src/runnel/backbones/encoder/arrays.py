@@ -22,7 +22,7 @@ from safetensors import safe_open
 from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes, copy_rows
 from runnel.config import FORMS, EncoderBlocks, EncoderConfig, Form, digest_arrays, expect_ids
 from runnel.errors import InputError
-from runnel.ops import bf16_matmul, int8_matmul
+from runnel.ops import int8_matmul, matmul
 from runnel.ops.numba_math import StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
 
@@ -275,9 +275,10 @@ class ArrayEncoder(EncoderBlocks):
         if self.in_8_bits:
             return partial(_multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups), memory)
         if self.numbers is np.float32:
-            return partial(_multiply_floats, np.ascontiguousarray(self.floats(f"{name}.weight").T))
-        packed = bf16_matmul.pack(bf16_bits(array)) if scale is None else bf16_matmul.pack_int8(array, scale)
-        return partial(_multiply_bits, packed, memory)
+            packed = matmul.pack_floats(self.floats(f"{name}.weight"))
+        else:
+            packed = matmul.pack(bf16_bits(array)) if scale is None else matmul.pack_int8(array, scale)
+        return partial(_multiply, packed, memory)
 
     @property
     def dtypes(self) -> list[str]:
@@ -365,13 +366,9 @@ def widened(bits: NDArray[np.uint16]) -> Floats:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _multiply_floats(weight: Floats, x: ProductInputs, out: NDArray[Any]) -> None:
-    np.matmul(x.array, weight, out=out)
-
-
-def _multiply_bits(weight: bf16_matmul.Bf16Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply(weight: matmul.Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
     with parallel():
-        bf16_matmul.multiply(x.array, weight, out, memory)
+        matmul.multiply(x.array, weight, out, memory)
 
 
 def _multiply_bytes(weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:

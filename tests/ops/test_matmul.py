@@ -1,4 +1,4 @@
-"""bf16 products against fp64, by the tiles and by vectors, and the weights that go into them."""
+"""Products in bf16, by tiles and by vectors, and in fp32 against fp64, and the weights that go into them."""
 
 from collections.abc import Callable
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runnel.ops.bf16_matmul import Bf16Weights, multiply, pack, pack_int8
+from runnel.ops.matmul import Weights, multiply, pack, pack_floats, pack_int8
 from runnel.ops.numba_math import StepMemory, aligned_zeros, as_array, parallel
 from runnel.ops.simd import BLOCK
 
@@ -19,7 +19,13 @@ def drawn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-def unpack(w: Bf16Weights, inputs: int) -> np.ndarray:
+@pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
+def dtype(request: pytest.FixtureRequest) -> torch.dtype:
+    """The dtype of the factors."""
+    return request.param
+
+
+def unpack(w: Weights, inputs: int) -> np.ndarray:
     """Return the bf16 bits (N, K) that were packed, with K = `inputs`."""
     numbers = w.words.view(np.uint16).reshape(*w.words.shape, 2).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])
@@ -27,16 +33,17 @@ def unpack(w: Bf16Weights, inputs: int) -> np.ndarray:
 
 def product(x: Tensor, weight: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     out = torch.full((len(x) + 1, len(weight)), 7.0, dtype=dtype)
+    packed = pack_floats(as_array(weight)) if weight.dtype == torch.float32 else pack(as_array(weight))
     with parallel():
-        multiply(as_array(x), pack(as_array(weight)), as_array(out)[: len(x)], StepMemory())
+        multiply(as_array(x), packed, as_array(out)[: len(x)], StepMemory())
     assert bool((out[len(x)] == 7).all())  # nothing is written behind the end
     return out[: len(x)]
 
 
 @pytest.mark.parametrize(("tokens", "outputs", "inputs"), SIZES)
-def test_products(tokens: int, outputs: int, inputs: int) -> None:
+def test_products(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> None:
     """A product of bf16 numbers is exact in fp32; each of K additions rounds by at most 2^-24 of what is summed, in any order."""
-    x, weight = drawn(tokens, inputs), drawn(outputs, inputs, seed=1)
+    x, weight = drawn(tokens, inputs).to(dtype), drawn(outputs, inputs, seed=1).to(dtype)
     exact, bound = x.double() @ weight.double().T, inputs * 2.0**-24 * (x.double().abs() @ weight.double().abs().T)
     found = product(x, weight)
     assert bool(((found.double() - exact).abs() <= bound).all())
@@ -44,8 +51,8 @@ def test_products(tokens: int, outputs: int, inputs: int) -> None:
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(65, 36), (64, 416)])
-def test_tokens_are_independent(outputs: int, inputs: int, workers: Callable[[int], None]) -> None:
-    x, weight = drawn(1300, inputs), drawn(outputs, inputs, seed=1)
+def test_tokens_are_independent(outputs: int, inputs: int, dtype: torch.dtype, workers: Callable[[int], None]) -> None:
+    x, weight = drawn(1300, inputs).to(dtype) / 3, drawn(outputs, inputs, seed=1).to(dtype) / 3
     whole = product(x, weight)
     for count in (1, 3):
         workers(count)
@@ -55,8 +62,8 @@ def test_tokens_are_independent(outputs: int, inputs: int, workers: Callable[[in
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_damage_stays_in_its_row_and_column(value: float) -> None:
-    x, weight = drawn(40, 50), drawn(33, 50, seed=1)
+def test_damage_stays_in_its_row_and_column(value: float, dtype: torch.dtype) -> None:
+    x, weight = drawn(40, 50).to(dtype), drawn(33, 50, seed=1).to(dtype)
     x[37, 49], weight[3, 0] = value, value
     damaged = ~product(x, weight).isfinite()
     expected = torch.zeros(40, 33, dtype=torch.bool)

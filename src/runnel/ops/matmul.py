@@ -1,9 +1,9 @@
-"""Products of bf16 matrices for CPU inference, without torch: by tiles if there are some, else by vectors; sums in fp32.
+"""Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by tiles if there are some, else by vectors.
 
-    T  tokens      K  inputs      N  outputs      Kp  K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
+    T  tokens      K  inputs      N  outputs      Kp  of bf16, K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
 
-A token's result depends on neither the other tokens nor the workers: its sums are taken in the same order whatever T is. The
-instructions for bf16 take denormal numbers as zero, and what they sum to.
+Sums are in fp32. A token's result depends on neither the other tokens nor the workers: its sums are taken in the same order
+whatever T is, which BLAS does not promise. The instructions for bf16 take denormal numbers as zero, and what they sum to.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from runnel.ops.simd import (
     round_up,
     shift,
 )
-from runnel.ops.simd_tile import as_kind, fill, store_up_to, strided_product, transpose
+from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, store_up_to, strided_product, transpose
 
 _DEPTH = 2 * LANES  # numbers of a row of a tile
 _BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
@@ -64,30 +64,41 @@ _SECTION = 192  # words of K at a time: so many rows of a panel, 24 KB, stay in 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-class Bf16Weights(NamedTuple):
+class Weights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
-    words: NDArray[np.int32]  # (Np / TILE_COLUMNS, Kp / 2, TILE_COLUMNS): two inputs of one output in each
+    # (Np / TILE_COLUMNS, depth, TILE_COLUMNS): of bf16, int32 with two inputs of one output in each of Kp / 2 words; of fp32, K
+    words: NDArray[Any]
     outputs: int  # N
 
 
-def pack(weight: NDArray[np.uint16]) -> Bf16Weights:
+def pack(weight: NDArray[np.uint16]) -> Weights:
     """Lay weights out for `multiply`: bf16 bits (N, K), C-contiguous."""
     return _packed(weight, np.ones(len(weight), np.float32))
 
 
-def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> Bf16Weights:
+def pack_floats(weight: NDArray[np.float32]) -> Weights:
+    """Lay weights out for `multiply` in fp32: (N, K)."""
+    outputs, inputs = weight.shape
+    words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), inputs, TILE_COLUMNS)
+    for panel, target in enumerate(words):
+        rows = weight[panel * TILE_COLUMNS : (panel + 1) * TILE_COLUMNS]
+        target[:, : len(rows)] = rows.T
+    return Weights(words, outputs)
+
+
+def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> Weights:
     """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale (N,)."""
     return _packed(q, scale)
 
 
-def _packed(source: Array, scale: NDArray[np.float32]) -> Bf16Weights:
+def _packed(source: Array, scale: NDArray[np.float32]) -> Weights:
     outputs, inputs = source.shape
     words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32)
     stages = StepMemory().scratch("stages", LANES * LANES).rows
     with parallel():
         _pack(source, scale, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
-    return Bf16Weights(words, outputs)
+    return Weights(words, outputs)
 
 
 @intrinsic
@@ -120,7 +131,7 @@ def _pack_panel(source: Array, scale: Array, first: int, depth: int, words: Poin
 
 @njit(**PARALLEL)
 def _pack(source: Array, scale: Array, words: Array, stages: Array) -> None:
-    """Write `Bf16Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8.
+    """Write `Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8.
 
     stages: (workers, LANES, _DEPTH) uint16.
     """
@@ -150,7 +161,7 @@ def copy_words(source: Pointer, size: int, target: Pointer, padded: int) -> None
 def _multiply_rows(
     tiles: bool, x: Pointer, rows: int, x_row: int, words: Pointer, depth: int, fresh: bool, sums: Pointer
 ) -> None:  # fmt: skip
-    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: bf16, rows x_row words apart, readable up to BLOCK."""
+    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: rows x_row words apart, readable up to BLOCK."""
     left = as_kind(sums, x)
     if not tiles:
         for r in range(0, rows, TILE_ROWS):
@@ -193,31 +204,32 @@ def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int)
 
 @njit(**SERIAL)
 def _panel(
-    tiles: bool, x: Array, last: Pointer, w: Bf16Weights, out: Array, first: int, stop: int, panel: int, sums: Pointer
+    tiles: bool, x: Array, last: Pointer, w: Weights, out: Array, first: int, stop: int, panel: int, sums: Pointer
 ) -> None:  # fmt: skip
     """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block that is not full."""
     width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
+    step = numbers_per_word(address(x))
     for k in range(0, depth, _SECTION):
         words, length = shift(address(w.words), (panel * depth + k) * TILE_COLUMNS), min(_SECTION, depth - k)
         for t in range(first, stop, BLOCK):
             rows = min(BLOCK, stop - t)
             own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
-            left = shift(address(x), t * 2 * depth) if rows == BLOCK else last
+            left = shift(address(x), t * step * depth) if rows == BLOCK else last
             place, complete = t * width + column, k + length == depth
             if complete:
                 for r in range(rows):
                     prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
-            _multiply_rows(tiles, shift(left, 2 * k), rows, depth, words, length, k == 0, own)
+            _multiply_rows(tiles, shift(left, step * k), rows, depth, words, length, k == 0, own)
             if complete:
                 store_rows(own, rows, shift(address(out), place), width, width - column)
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, rows: int, scratch: Scratch) -> None:
+def _multiply(tiles: bool, x: Array, w: Weights, out: Array, rows: int, scratch: Scratch) -> None:
     """Run `multiply` in tasks of `rows` tokens.
 
     Args:
-        x: (T, Kp), from the start of a cache line on.
+        x: (T, Kp) bf16 bits, from the start of a cache line on, or (T, K) fp32.
         scratch: BLOCK rows of inputs, and `rows` rows of sums.
     """
     tokens, panels, depth = x.shape[0], w.words.shape[0], w.words.shape[1]
@@ -239,20 +251,22 @@ def _multiply(tiles: bool, x: Array, w: Bf16Weights, out: Array, rows: int, scra
             release_tiles()
 
 
-def multiply(x: NDArray[np.uint16], w: Bf16Weights, out: Array, memory: StepMemory) -> None:
+def multiply(x: NDArray[Any], w: Weights, out: Array, memory: StepMemory) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
-        x: (T, K) bf16 bits, C-contiguous. It is copied unless K is a multiple of 32 and it starts on a cache line.
+        x: (T, K) fp32 or bf16 bits as the weights, C-contiguous. Bits are copied unless K is a multiple of 32 and they start on
+            a cache line.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
         memory: of the step, for what its workers write; they take tasks dynamically.
     """
-    inputs = 2 * w.words.shape[1]
-    if x.shape[1] != inputs or x.ctypes.data % LINE:
+    depth, bits = w.words.shape[1], x.dtype == np.uint16
+    inputs = 2 * depth
+    if bits and (x.shape[1] != inputs or x.ctypes.data % LINE):
         padded = aligned_zeros(len(x), inputs, dtype=np.uint16)
         padded[:, : x.shape[1]] = x
         x = padded
-    rows = rows_per_task(2 * inputs, len(x), len(w.words), count_workers())
-    scratch = memory.scratch("product", BLOCK * inputs // 2 + rows * TILE_COLUMNS)
-    _multiply(has_tiles(), x, w, out, rows, scratch)
+    rows = rows_per_task(4 * depth, len(x), len(w.words), count_workers())
+    scratch = memory.scratch("product", BLOCK * depth + rows * TILE_COLUMNS)
+    _multiply(bits and has_tiles(), x, w, out, rows, scratch)
