@@ -315,7 +315,7 @@ class Engine:
             # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
             if not bool(xp.isfinite(hidden.sum())) and not bool(xp.isfinite(hidden).all()):
                 at = item.done + int(np.flatnonzero(~np.asarray(_on_cpu(xp.isfinite(hidden).all(1))))[0])
-                raise NumericalError(f"NaN or infinity in the hidden vectors at token {at}; the weights may be damaged")
+                raise NumericalError.while_reading(f"the hidden vectors at token {at}")
             item.add(len(hidden), _on_cpu(picked), _on_cpu(rows))
             if item.request.take is not None:
                 item.request.take(item.done - len(hidden), _on_cpu(hidden))

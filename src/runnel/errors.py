@@ -1,5 +1,7 @@
 """Every error that runnel raises on purpose. A message says what is wrong, what was expected and what to do."""
 
+from __future__ import annotations
+
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -54,6 +56,15 @@ class StateError(RunnelError, ValueError):
 
 class NumericalError(RunnelError, ArithmeticError):
     """NaN or infinity where a number is needed."""
+
+    @classmethod
+    def while_reading(cls, where: str, stored: str = "") -> NumericalError:
+        """Return the error for a result, with what may be the cause; `stored`: what else entered it, as "the saved stream"."""
+        causes = f"{stored} is damaged, or a" if stored else "a"
+        return cls(
+            f"NaN or infinity in {where}; if it comes back each time, {causes} number is too large for this dtype "
+            '(try dtype="float32"); if it comes only sometimes, report it with what `runnel doctor` prints'
+        )
 
 
 class MissingDependency(RunnelError, ImportError):

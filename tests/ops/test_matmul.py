@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from runnel.ops.matmul import Weights, multiply, pack, pack_floats, pack_int8
+from runnel.ops.matmul import FloatWeights, multiply, pack, pack_floats, pack_int8
 from runnel.ops.numba_math import StepMemory, aligned_zeros, as_array, parallel
 from runnel.ops.simd import BLOCK
 
@@ -25,7 +25,7 @@ def dtype(request: pytest.FixtureRequest) -> torch.dtype:
     return request.param
 
 
-def unpack(w: Weights, inputs: int) -> np.ndarray:
+def unpack(w: FloatWeights, inputs: int) -> np.ndarray:
     """Return the bf16 bits (N, K) that were packed, with K = `inputs`."""
     numbers = w.words.view(np.uint16).reshape(*w.words.shape, 2).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(numbers.reshape(-1, 2 * w.words.shape[1])[: w.outputs, :inputs])

@@ -102,7 +102,7 @@ class Stream(ABC):
             )
         vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
         if not np.isfinite(vector).all():
-            raise NumericalError("the stream's vector is NaN or infinite; the weights or the saved stream may be damaged")
+            raise NumericalError.while_reading("the stream's vector", "the saved stream")
         return vector
 
     def save(self, path: str | Path) -> None:

@@ -326,7 +326,7 @@ class StateScorer:
         while documents := [cast(DocumentState, memory[name]) for name in itertools.islice(names, rows)]:
             scores = self._score_batch(documents, room, ids, start, query_ids)
             if not np.isfinite(scores).all():
-                raise NumericalError("a score is NaN or infinite; the weights or the remembered documents may be damaged")
+                raise NumericalError.while_reading("a score", "a remembered document")
             count.add(len(documents) * len(ids))
             scores[[not len(document.ids) for document in documents]] = WITHOUT_TOKENS
             yield scores.astype(np.float32)

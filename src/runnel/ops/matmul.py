@@ -64,7 +64,7 @@ _SECTION = 192  # words of K at a time: so many rows of a panel, 24 KB, stay in 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-class Weights(NamedTuple):
+class FloatWeights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
     # (Np / TILE_COLUMNS, depth, TILE_COLUMNS): of bf16, int32 with two inputs of one output in each of Kp / 2 words; of fp32, K
@@ -72,33 +72,33 @@ class Weights(NamedTuple):
     outputs: int  # N
 
 
-def pack(weight: NDArray[np.uint16]) -> Weights:
+def pack(weight: NDArray[np.uint16]) -> FloatWeights:
     """Lay weights out for `multiply`: bf16 bits (N, K), C-contiguous."""
     return _packed(weight, np.ones(len(weight), np.float32))
 
 
-def pack_floats(weight: NDArray[np.float32]) -> Weights:
+def pack_floats(weight: NDArray[np.float32]) -> FloatWeights:
     """Lay weights out for `multiply` in fp32: (N, K)."""
     outputs, inputs = weight.shape
     words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), inputs, TILE_COLUMNS)
     for panel, target in enumerate(words):
         rows = weight[panel * TILE_COLUMNS : (panel + 1) * TILE_COLUMNS]
         target[:, : len(rows)] = rows.T
-    return Weights(words, outputs)
+    return FloatWeights(words, outputs)
 
 
-def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> Weights:
+def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> FloatWeights:
     """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale (N,)."""
     return _packed(q, scale)
 
 
-def _packed(source: Array, scale: NDArray[np.float32]) -> Weights:
+def _packed(source: Array, scale: NDArray[np.float32]) -> FloatWeights:
     outputs, inputs = source.shape
     words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32)
     stages = StepMemory().scratch("stages", LANES * LANES).rows
     with parallel():
         _pack(source, scale, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
-    return Weights(words, outputs)
+    return FloatWeights(words, outputs)
 
 
 @intrinsic
@@ -131,7 +131,7 @@ def _pack_panel(source: Array, scale: Array, first: int, depth: int, words: Poin
 
 @njit(**PARALLEL)
 def _pack(source: Array, scale: Array, words: Array, stages: Array) -> None:
-    """Write `Weights.words`, which are zero, from a weight (N, K), bf16 bits or int8.
+    """Write `FloatWeights.words`, which are zero, from a weight (N, K), bf16 bits or int8.
 
     stages: (workers, LANES, _DEPTH) uint16.
     """
@@ -204,7 +204,7 @@ def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int)
 
 @njit(**SERIAL)
 def _panel(
-    tiles: bool, x: Array, last: Pointer, w: Weights, out: Array, first: int, stop: int, panel: int, sums: Pointer
+    tiles: bool, x: Array, last: Pointer, w: FloatWeights, out: Array, first: int, stop: int, panel: int, sums: Pointer
 ) -> None:  # fmt: skip
     """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block that is not full."""
     width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
@@ -225,7 +225,7 @@ def _panel(
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, w: Weights, out: Array, rows: int, scratch: Scratch) -> None:
+def _multiply(tiles: bool, x: Array, w: FloatWeights, out: Array, rows: int, scratch: Scratch) -> None:
     """Run `multiply` in tasks of `rows` tokens.
 
     Args:
@@ -251,7 +251,7 @@ def _multiply(tiles: bool, x: Array, w: Weights, out: Array, rows: int, scratch:
             release_tiles()
 
 
-def multiply(x: NDArray[Any], w: Weights, out: Array, memory: StepMemory) -> None:
+def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -> None:
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:

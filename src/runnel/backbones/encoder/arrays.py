@@ -366,7 +366,7 @@ def widened(bits: NDArray[np.uint16]) -> Floats:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _multiply(weight: matmul.Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply(weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
     with parallel():
         matmul.multiply(x.array, weight, out, memory)
 

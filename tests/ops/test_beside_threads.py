@@ -1,0 +1,61 @@
+"""Every product, dtype and family gives the same bits alone and beside other threads, whatever the allocator does.
+
+With one arena, all threads take memory that another has just freed; MALLOC_PERTURB_ fills what is freed. Each case is
+a process of its own. Instructions that this processor does not have are replaced by software (`helpers/stand_in_processor.py`).
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers.children import GIVE_UP_S, PATHS, PROGRAMS
+
+from runnel.ops.int8_matmul import vnni_problem
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="the variables are of glibc's malloc"),
+]
+FAMILIES = "mamba1", "mamba2", "mamba3", "rwkv7", "xlstm"
+CASES = [(name, dtype) for name in (*FAMILIES, "pocket") for dtype in ("float32", "bfloat16")]
+CASES += [(name, "int8") for name in ("mamba1", "mamba2", "rwkv7", "pocket")]
+REUSED = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
+
+
+def read(folder: Path, name: str, dtype: str, threads: int, stand_in: str, environment: dict[str, str]) -> dict[str, Any]:
+    """Return what `programs/beside_threads.py` prints."""
+    variables = os.environ | PATHS | environment
+    if stand_in:
+        variables["NUMBA_CACHE_DIR"] = str(folder)
+    command = [sys.executable, str(PROGRAMS / "beside_threads.py"), name, dtype, str(threads), *filter(None, [stand_in])]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels with stand-ins are compiled."""
+    return tmp_path_factory.mktemp("stand-ins")
+
+
+@pytest.mark.parametrize(("name", "dtype"), CASES)
+def test_threads_and_reused_memory_change_no_bit(folder: Path, name: str, dtype: str) -> None:
+    stand_in = "stand-in" if dtype == "int8" and vnni_problem() else ""
+    plain = read(folder, name, dtype, 1, stand_in, {})
+    reused = [read(folder, name, dtype, threads, stand_in, REUSED) for threads in (1, 16)]
+    for found in (plain, *reused):
+        assert found["finite"]
+        assert found["wrong"] == 0, found["first"]
+        assert found["digest"] == plain["digest"]
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("mamba2", "bfloat16"), ("mamba2", "int8"), ("rwkv7", "int8")])
+def test_tiles_change_no_bit_either(folder: Path, name: str, dtype: str) -> None:
+    found = read(folder / "tiles", name, dtype, 16, "stand-in tiles", REUSED)
+    assert found["finite"]
+    assert found["wrong"] == 0, found["first"]
