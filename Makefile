@@ -22,8 +22,9 @@ demo: $(BASE)
 	$(BIN)/python examples/stream_embedding.py $(DEMO)/python-reference.txt
 
 # Two processes at a time with a thread each: most tests are too small for more. Files are handed out in the order of tests/conftest.py.
+# glibc fills memory that is allocated or freed (MALLOC_PERTURB_), so that a use of freed memory is seen.
 # Bytecode is kept even where the environment says otherwise: hundreds of tests start a process that imports the package.
-TEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+TEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 MALLOC_PERTURB_=165 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)
 	$(TEST)
