@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -221,13 +222,17 @@ def sibling(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
-    """Open a file that runnel keeps beside a user's files, to read and append; create it, with `mode`, if it does not exist."""
+def open_own(path: Path) -> BinaryIO:
+    """Open a file that runnel keeps beside a user's files, to read and append.
+
+    If it does not exist, it is created for this user alone.
+    """
 
     def opener(name: str, flags: int) -> int:
-        if not path.is_symlink():
+        if not path.is_symlink() and not path.is_dir():
             # Without waiting for the other end of a pipe. Windows has neither flag.
-            handle = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
+            flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            handle = os.open(name, flags, 0o600)
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
                 return handle
@@ -237,9 +242,35 @@ def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
     return open(path, "a+b", opener=opener)
 
 
+_SAFE = "RUNNEL_SAFE_DIRECTORIES"
+
+
+def expect_trusted(place: Path) -> None:
+    """Raise StoreError if `place` is a link, or another user's, who may have put anything into it.
+
+    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write everywhere anyway. The folders
+    of RUNNEL_SAFE_DIRECTORIES are trusted with what is directly in them.
+    """
+    if place.is_symlink():
+        raise StoreError(f"{place} is a link, so that writing there could change files elsewhere; remove it")
+    if os.name == "nt":
+        return
+    owner, user = place.lstat().st_uid, os.geteuid()
+    trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
+    if str(owner) not in trusted and place.parent.resolve() not in listed_folders(_SAFE):
+        safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(place.parent)])
+        problem = f"{place} belongs to another user ({owner}), who may have put anything into it"
+        raise StoreError(f"{problem}; if you trust it: export {_SAFE}={shlex.quote(safe)}")
+
+
+def listed_folders(variable: str) -> set[Path]:
+    """Return the absolute paths of folders in an environment variable."""
+    return {Path(name).resolve() for name in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(name)}
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` once all of it is on disk.
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
+    """Yield the path of a temporary file, with `mode`, that replaces `path` once all of it is on disk.
 
     Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
     leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
@@ -248,7 +279,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     try:
         with naming(path, partial):
-            partial.touch(exist_ok=False)  # never through a link
+            partial.touch(mode, exist_ok=False)  # never through a link
             yield partial
             sync(partial)
             partial.replace(path)
@@ -258,9 +289,9 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write(path: Path, data: bytes | str) -> None:
-    """Replace the file `path` with these bytes, or with this text in UTF-8."""
-    with replacing(path) as partial:
+def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
+    """Replace the file `path` with these bytes, or with this text in UTF-8; `mode`: as for `replacing`."""
+    with replacing(path, mode=mode) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
