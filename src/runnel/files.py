@@ -248,29 +248,30 @@ _SAFE = "RUNNEL_SAFE_DIRECTORIES"
 def expect_trusted(place: Path) -> None:
     """Raise StoreError if `place` is a link, or another user's, who may have put anything into it.
 
-    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write everywhere anyway. The folders
-    of RUNNEL_SAFE_DIRECTORIES are trusted with what is directly in them.
+    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write
+    everywhere anyway. What is directly in a folder of RUNNEL_SAFE_DIRECTORIES is trusted.
     """
     if place.is_symlink():
-        raise StoreError(f"{place} is a link, so that writing there could change files elsewhere; remove it")
-    if os.name == "nt":
-        return
-    owner, user = place.lstat().st_uid, os.geteuid()
+        raise StoreError(f"{place} is a link, which may lead to files elsewhere; remove it")
+    owner, user = place.lstat().st_uid, getattr(os, "geteuid", int)()  # both 0 on Windows
     trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
-    if str(owner) not in trusted and place.parent.resolve() not in listed_folders(_SAFE):
+    if str(owner) not in trusted and place.parent.resolve() not in listed(_SAFE):
         safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(place.parent)])
-        problem = f"{place} belongs to another user ({owner}), who may have put anything into it"
-        raise StoreError(f"{problem}; if you trust it: export {_SAFE}={shlex.quote(safe)}")
+        raise StoreError(
+            f"{place} belongs to another user ({owner}), who may have put anything into it; "
+            f"if you trust it: export {_SAFE}={shlex.quote(safe)}"
+        )
 
 
-def listed_folders(variable: str) -> set[Path]:
+def listed(variable: str) -> set[Path]:
     """Return the absolute paths of folders in an environment variable."""
-    return {Path(name).resolve() for name in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(name)}
+    names = os.environ.get(variable, "").split(os.pathsep)
+    return {Path(name).resolve() for name in names if os.path.isabs(name)}
 
 
 @contextmanager
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
-    """Yield the path of a temporary file, with `mode`, that replaces `path` once all of it is on disk.
+    """Yield the path of a temporary file of this mode that replaces `path` once it is on disk.
 
     Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
     leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
@@ -290,7 +291,7 @@ def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
 
 
 def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
-    """Replace the file `path` with these bytes, or with this text in UTF-8; `mode`: as for `replacing`."""
+    """Replace the file `path` with these bytes, or with this text in UTF-8."""
     with replacing(path, mode=mode) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 

@@ -12,25 +12,38 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError, StoreBusy, StoreError, counted
-from runnel.files import WriterLock, digest, expect_replaceable, open_own, replacing, sibling, sweep, write_json
+from runnel.errors import InputError, StoreBusy, StoreError
+from runnel.files import (
+    WriterLock,
+    digest,
+    expect_replaceable,
+    open_own,
+    replacing,
+    sibling,
+    sweep,
+    write_json,
+)
 
 log = logging.getLogger("runnel")
-_MAGIC = b"SQLite format 3\0"  # at the start of the file; Source: https://sqlite.org/fileformat.html
+_MAGIC = b"SQLite format 3\0"  # Source: https://sqlite.org/fileformat.html
 _APPLICATION = b"runl"  # at byte 68
 _FILES = ("", "-wal", "-shm", "-journal")  # that SQLite writes, by their endings
 _TABLES = (
     "CREATE TABLE settings (settings TEXT NOT NULL, digest TEXT NOT NULL)",
-    "CREATE TABLE rows (key PRIMARY KEY, value TEXT NOT NULL, data BLOB NOT NULL, digest TEXT NOT NULL)",
+    """CREATE TABLE rows (
+        key PRIMARY KEY, value TEXT NOT NULL, data BLOB NOT NULL, digest TEXT NOT NULL)""",
 )
 _CREATE = f"""PRAGMA journal_mode = MEMORY;
 BEGIN;
 PRAGMA application_id = {int.from_bytes(_APPLICATION, "big")};
 {";".join(_TABLES)};
 COMMIT"""
-_CUT = """DELETE FROM rows WHERE rowid > (
-    SELECT COUNT(*) FROM (SELECT rowid AS place, ROW_NUMBER() OVER (ORDER BY rowid) AS number FROM rows) WHERE place = number
-)"""
+_CUT = """
+DELETE FROM rows WHERE rowid > (
+    SELECT COUNT(*) FROM (
+        SELECT rowid AS place, ROW_NUMBER() OVER (ORDER BY rowid) AS number FROM rows
+    ) WHERE place = number
+)"""  # what follows a missing row
 
 
 class Row(NamedTuple):
@@ -56,7 +69,8 @@ class Journal:
         InputError: the work was begun or finished with other settings, or a file to make is not from this work.
         OSError: OUT cannot be a file.
         StoreBusy: another process is at work, or another program has OUT.sqlite open.
-        StoreError: OUT.sqlite is damaged, a link or not a journal of this version, or cannot be read or written.
+        StoreError: OUT.sqlite is damaged, a link or not a journal of this version, or cannot be
+            read or written.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, object], *, also: Sequence[Path] = ()) -> None:
@@ -112,14 +126,15 @@ class Journal:
         if self.facts is not None:
             return self.facts
         with self._connection() as database, database:
-            # A row that is made again comes after all others, so those that followed it are made again too.
+            # A row that is made again comes last, so the rows that followed it are made again too.
             if again := database.execute(_CUT).rowcount:
-                log.warning("%s: what follows a missing row is made again (%s)", self._path, counted(again, "row"))
+                log.warning("%s: rows after a missing one are made again: %d", self._path, again)
                 self._count = len(self) - again
             if not self._count:
                 self._about.unlink(missing_ok=True)  # of a result that was removed
+                settings_row = _signed(json.dumps(self._settings))
                 database.execute("DELETE FROM settings")
-                database.execute("INSERT INTO settings VALUES (?, ?)", _signed(json.dumps(self._settings)))
+                database.execute("INSERT INTO settings VALUES (?, ?)", settings_row)
         return None
 
     def add(self, *rows: Row) -> None:
@@ -161,8 +176,8 @@ class Journal:
         recorded = self.facts
         if recorded is None:
             with self._connection() as database:
-                found = database.execute("SELECT * FROM settings").fetchone() if self._count else None
-                if found is None:
+                found = database.execute("SELECT * FROM settings").fetchone()
+                if found is None or not self._count:
                     return
                 if found != _signed(found[0]):
                     raise sqlite3.DatabaseError("its settings have changed")
@@ -184,9 +199,10 @@ class Journal:
         return facts if isinstance(facts, dict) else {}
 
     def _look(self) -> bool:
-        """Return whether OUT.sqlite is a journal; nothing is changed. A file without content may be replaced.
+        """Return whether OUT.sqlite is a journal; nothing is changed.
 
-        Raises StoreError if it, or a file that SQLite writes beside it, is a link or from elsewhere.
+        A file without content may be replaced. Raises StoreError if OUT.sqlite, or a file that
+        SQLite writes beside it, is a link or from elsewhere.
         """
         begun = False
         for ending in _FILES:  # OUT.sqlite first
@@ -198,35 +214,43 @@ class Journal:
                 if not ending:
                     begun = head.startswith(_MAGIC) and head.endswith(_APPLICATION)
                 if head and not begun:
-                    problem = f"{path} is of another program or of an earlier version of runnel, or damaged"
-                    raise StoreError(f"{problem}; move it away and repeat the command")
+                    raise StoreError(
+                        f"{path} is of another program, of an earlier version of runnel, or "
+                        "damaged; move it away and repeat the command"
+                    )
         self._own = True
         return begun
 
     def _open(self, *, new: bool) -> None:
-        if new:  # at once, so that the file of a killed process is known by its header
-            with replacing(self._path, mode=0o600) as file, self._naming(), closing(sqlite3.connect(file)) as database:
-                database.executescript(_CREATE)
+        if new:  # whole or not at all, so that what a killed process leaves has its header
+            with replacing(self._path, mode=0o600) as file, self._naming():
+                with closing(sqlite3.connect(file)) as database:
+                    database.executescript(_CREATE)
         self._database = sqlite3.connect(self._path, check_same_thread=False)
-        self._database.text_factory = lambda text: text.decode(errors="surrogateescape")  # damage is for the digest to see
+        # Text that is not UTF-8 has changed: the digest tells.
+        self._database.text_factory = lambda text: text.decode(errors="surrogateescape")
         with self._connection() as database:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
             damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
-            tables = database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL ORDER BY rowid").fetchall()
+            tables = database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
             if tables != [(table,) for table in _TABLES]:
-                problem = f"{self._path} has other tables than expected, as of an earlier version of runnel"
-                raise StoreError(f"{problem}; finish it with that version, or move it away")
+                raise StoreError(
+                    f"{self._path} has other tables than expected, as of an earlier version of "
+                    "runnel; finish it with that version, or move it away"
+                )
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            rows = database.execute("SELECT rowid, * FROM rows")
-            changed = [[place] for place, *row in rows if tuple(row) != _signed(*row[:-1])]
+            changed = [
+                (at,)
+                for at, *row, its_digest in database.execute("SELECT rowid, * FROM rows")
+                if (*row, its_digest) != _signed(*row)
+            ]
             with database:
                 database.executemany("DELETE FROM rows WHERE rowid = ?", changed)
             if changed:
-                content = f"content that has changed ({counted(len(changed), 'row')})"
-                log.warning("%s: %s is not used but made again", self._path, content)
+                log.warning("%s: changed rows are made again: %d", self._path, len(changed))
             self._count = database.execute("SELECT COUNT(*) FROM rows").fetchone()[0]
 
     @contextmanager
@@ -238,20 +262,22 @@ class Journal:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Turn the errors of SQLite into ours, which name the file; only damage is called damage."""
+        """Turn errors of SQLite into ours, which name the file; only damage is called damage."""
         try:
             yield
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # without its details
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged message
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # its kind
             if code == sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
             if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-                problem = "is open in another program; close it there and repeat the command"
-                raise StoreBusy(f"{self._path} {problem}") from error
-            problem = f"cannot be read or written ({error}); check its mode and the disk, and repeat the command"
+                raise StoreBusy(
+                    f"{self._path} is open in another program, such as a browser of databases; "
+                    "close it there and repeat the command"
+                ) from error
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-                problem = f"is damaged ({error}); move it away and repeat the command"
-            raise StoreError(f"{self._path} {problem}") from error
+                raise StoreError(f"{self._path} is damaged ({error}); move it away") from error
+            advice = "check its mode and the disk, and repeat the command"
+            raise StoreError(f"{self._path} cannot be used ({error}); {advice}") from error
 
     def _remove(self) -> None:
         for ending in reversed(_FILES):  # OUT.sqlite last: the others are known by it

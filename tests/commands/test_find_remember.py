@@ -281,7 +281,7 @@ def test_a_folder_with_other_files_is_not_used(find, run, tmp_path, monkeypatch,
     Path("b.txt").write_text(" ")
     done = find("a.md", "b.txt", "--remember")
     assert (done.code, done.out) == (0, right) and done.err.count(str(folder)) == 1
-    assert f"a.md is not remembered: {folder} " in done.err and "RUNNEL_CACHE" in done.err
+    assert f"a.md is not remembered ({folder} " in done.err and "RUNNEL_CACHE" in done.err
     for options in (), ("--empty",), ("--empty", "--json"):
         done = run("info", "--cache", *options)
         assert done.code == 1 and str(folder) in done.err and done.out == ""
@@ -368,7 +368,7 @@ def test_a_folder_that_cannot_be_trusted_is_not_used(find, run, reading, tmp_pat
     reading.clear()
     done = find("a.md", "--remember")
     assert (done.code, done.out) == (0, right) and "a.md" in reading
-    assert done.err.count("\n") == 1 and f"a.md is not remembered: {folder}" in done.err
+    assert done.err.count("\n") == 1 and f"a.md is not remembered ({folder}" in done.err
     for options in (), ("--empty",):
         assert (done := run("info", "--cache", *options)).code == 1 and str(folder) in done.err
     assert contents(tmp_path) == before
@@ -433,7 +433,7 @@ def test_without_a_home_folder_nothing_is_remembered_and_this_is_said(find, run,
     Path("b.txt").write_text("The cat sat. A river runs.")
     before, root = contents(tmp_path), Path("/.cache/runnel").exists()
     done = find("a.md", "b.txt")
-    assert done.code == 0 and done.err.count("not remembered: there is no home folder") == done.err.count("\n") == 1
+    assert done.code == 0 and done.err.count("not remembered (no home folder") == done.err.count("\n") == 1
     assert find("a.md", "--no-remember").err == ""
     done = find("a.md", "--remember")
     assert done.code == 2 and "set RUNNEL_CACHE" in done.err

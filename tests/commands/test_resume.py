@@ -188,7 +188,8 @@ def test_a_row_that_has_changed_is_reported_and_made_again(user, work, files, ca
     for path in (files / "work").glob("*.sqlite"):
         with sqlite3.connect(path) as file:
             if file.execute(f"UPDATE rows SET {change} WHERE rowid = 1").rowcount:
-                expected.add(f"{path.relative_to(files)}: content that has changed (1 row) is not used but made again")
+                name = path.relative_to(files)
+                expected.add(f"{name}: changed rows are made again: 1")
         file.close()
     assert work(*user.command).code == 0
     assert expected and expected <= {*caplog.messages} and made(files) == whole

@@ -62,8 +62,8 @@ def _cache(empty: bool, as_json: bool) -> int:
     if empty:
         trim(folder, -1)
     if as_json:
-        facts = {"folder": str(folder), "documents": count, "bytes": size, "limit_bytes": LIMIT_BYTES}
-        print_json(facts | {"emptied": empty})
+        facts = {"folder": str(folder), "documents": count, "bytes": size}
+        print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
     else:
         print_text(_line("folder", str(folder)))
         print_text(_line("documents", f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"))

@@ -21,7 +21,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel import __version__
-from runnel.errors import InputError, MissingDependency, ReadError, StoreError, UnsupportedKind, describe
+from runnel.errors import (
+    InputError,
+    MissingDependency,
+    ReadError,
+    StoreError,
+    UnsupportedKind,
+    describe,
+)
 from runnel.files import digest, expect_trusted, file_digest, signature, write
 from runnel.formats import ROWS
 from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
@@ -325,8 +332,8 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
 # find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and "sentences", their vectors.
 # CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
 # The digest of an entry covers its name, so an entry in the place of another is reported. The modification time of an entry is
-# its last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed. Files of other names and
-# subfolders are not touched.
+# its last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
+# Files of other names and subfolders are not touched.
 
 LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
@@ -336,7 +343,8 @@ _MARK = "CACHEDIR.TAG"  # which backup programs know, too; Source: https://bford
 _MARKED = b"""Signature: 8a477f597d28d172789f06886806bc55
 # This folder is the cache of `runnel find`, which removes its own files from it.
 """
-_OWN_NAMES = re.compile(r"([0-9a-f]{32}-[0-9a-f]{32}\.safetensors(\.[0-9a-f]{8}\.partial)?|CACHEDIR\.TAG\.[0-9a-f]{8}\.partial)")
+_ENTRY = r"[0-9a-f]{32}-[0-9a-f]{32}\.safetensors"
+_OWN_NAMES = re.compile(rf"{_ENTRY}|({_ENTRY}|{re.escape(_MARK)})\.[0-9a-f]{{8}}\.partial")
 
 
 def open_cache(
@@ -355,15 +363,17 @@ def open_cache(
     Raises:
         InputError: with True, there is no home folder.
     """
+    if remember is False:
+        return None
     if remember:
         cache_folder()
-    return None if remember is False else DocumentCache(load, model, reading, keep=bool(remember), report=report)
+    return DocumentCache(load, model, reading, keep=bool(remember), report=report)
 
 
 def cache_folder() -> Path:
     """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default.
 
-    Raises InputError if the home folder is not known: a relative or empty path is none, and another user's is not asked for.
+    Raises InputError if there is no home folder; a relative or an empty path is none.
     """
     if chosen := os.environ.get("RUNNEL_CACHE"):
         return Path(chosen).absolute() / "find"
@@ -371,13 +381,15 @@ def cache_folder() -> Path:
     if not common.is_absolute():
         home = Path(os.environ.get("USERPROFILE" if os.name == "nt" else "HOME", ""))
         if not home.is_absolute():
-            raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
+            raise InputError("no home folder to remember documents in; set RUNNEL_CACHE to one")
         common = home / ".cache"
     return common / "runnel" / "find"
 
 
 def is_cache(folder: Path) -> bool:
-    """Return whether a folder is marked as a cache; if not, it is missing, empty, or of a version that wrote no mark.
+    """Return whether a folder is marked as a cache.
+
+    If not, it is missing, empty, or of a version that wrote no mark.
 
     Raises:
         StoreError: the folder is a link or another user's, or has other files and no mark.
@@ -389,9 +401,12 @@ def is_cache(folder: Path) -> bool:
     if mark.is_file() and not mark.is_symlink() and mark.read_bytes() == _MARKED:
         return True
     with os.scandir(folder) as entries:
-        if (other := next((entry.name for entry in entries if not _is_own(entry)), None)) is not None:
-            problem = f"{folder} has {other!r} in it, and no {_MARK} of runnel, so it is not used as a cache"
-            raise StoreError(f"{problem}; expected a new or an empty folder: set RUNNEL_CACHE to another one")
+        others = [entry.name for entry in entries if not _is_own(entry)]
+    if others:
+        raise StoreError(
+            f"{folder} is not used as a cache: it holds {min(others)!r} and no {_MARK} of runnel; "
+            "expected a new or an empty folder"
+        )
     return False
 
 
@@ -400,7 +415,10 @@ def _is_own(entry: os.DirEntry[str]) -> bool:
 
 
 def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return the time of its last use, the bytes and the path of each file of a cache, latest first; errors as of `is_cache`."""
+    """Return the last use, the bytes and the path of each file of a cache, latest first.
+
+    Errors as of `is_cache`.
+    """
     files = []
     if is_cache(folder) or folder.is_dir():
         with os.scandir(folder) as entries:
@@ -487,12 +505,13 @@ class DocumentCache:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write(path.parent / _MARK, _MARKED, mode=0o600)
             parts = {"document": json.dumps(source.document.to_wire()).encode(), "sentences": vectors.to_bytes()}
-            write(path, pack(parts, "", path.name), mode=0o600)  # what a user reads is private, also in a folder that is not
+            # What a user reads is private, also in a folder that is not.
+            write(path, pack(parts, "", path.name), mode=0o600)
             trim(path.parent, LIMIT_BYTES)
         except (OSError, InputError, StoreError) as error:
             self._failed = True
-            advice = "; set RUNNEL_CACHE to a folder that can be written" if isinstance(error, OSError) else ""
-            self.report(f"note: {source.file} is not remembered: {describe(error)}{advice}, or give --no-remember")
+            advice = "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
+            self.report(f"note: {source.file} is not remembered ({describe(error)}); {advice}")
             return
         if new:
             show = "`runnel info --cache` shows and empties it"

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.files import WriterLock, expect_trusted, listed_folders, signature, write, write_json
+from runnel.files import WriterLock, expect_trusted, listed, signature, write, write_json
 from runnel.request import Progress
 from runnel.search.files import FileHashes, left_out
 from runnel.search.index import Changes, Index
@@ -179,7 +179,7 @@ def folders_of(start: Path) -> Iterator[Path]:
     yielded only if they are `start`.
     """
     start = start.resolve()
-    ceilings = {Path(os.path.expanduser("~")).resolve(), *listed_folders("RUNNEL_CEILING_DIRECTORIES")}
+    ceilings = {Path(os.path.expanduser("~")).resolve(), *listed("RUNNEL_CEILING_DIRECTORIES")}
     for folder in (start, *start.parents):
         try:
             ends = folder in ceilings or (os.name != "nt" and bool(folder.stat().st_mode & stat.S_IWOTH))
@@ -192,11 +192,11 @@ def folders_of(start: Path) -> Iterator[Path]:
 
 
 def _expect_trusted(place: Path) -> None:
-    """Raise StoreError if `.runnel` is another user's, who has chosen what is read, and what is shown, or has links."""
+    """Raise StoreError if `.runnel` has links, or is another user's, who chose what is shown."""
     expect_trusted(place)
     inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
     if (link := next(filter(os.path.islink, inside), None)) is not None:
-        raise StoreError(f"{link} is a link, so that an update could change an index or a file elsewhere; remove it")
+        raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
 
 
 # ---- watching: sizes and times tell of changes on network drives and in containers, too ------------------------------
