@@ -215,16 +215,16 @@ def test_an_index_in_a_folder_that_others_can_enter_is_closed_to_them(embedder, 
     expect_private(open_folder)
     if os.geteuid() == 0:
         for command, code in (("ls", 0), ("cat *.lance/*/*", 1), ("cat writer.lock", 1)):
-            done = subprocess.run(["sh", "-c", command], cwd=open_folder, user=65534, group=65534, extra_groups=[])
+            other = {"user": 65534, "group": 65534, "extra_groups": []}
+            done = subprocess.run(["sh", "-c", command], cwd=open_folder, **other)
             assert done.returncode == code
 
 
 def expect_private(folder):
     """Expect that no other user can read a file below a folder, which they can enter."""
     for at, folders, files in os.walk(folder):
-        open_folders = [name for name in folders if os.stat(os.path.join(at, name)).st_mode & 0o077]
-        assert open_folders == [] and [name for name in files if os.stat(os.path.join(at, name)).st_mode & 0o077] == []
-        folders[:] = open_folders  # nobody comes below the others
+        assert [name for name in (*folders, *files) if os.stat(Path(at, name)).st_mode & 0o077] == []
+        folders.clear()  # nobody else comes below them
 
 
 def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):
