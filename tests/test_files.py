@@ -207,7 +207,7 @@ def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind, take
 
 def test_a_file_of_our_own_is_read_and_appended_to(tmp_path):
     for already in (0, 1):
-        with open_own(tmp_path / "own", mode=0o600) as file:
+        with open_own(tmp_path / "own") as file:
             file.seek(0)
             assert file.read() == b"123" * already
             file.write(b"123")

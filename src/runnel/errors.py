@@ -43,7 +43,7 @@ class StoreError(RunnelError):
 
 
 class StoreBusy(StoreError):
-    """An index that another process is writing; retry later."""
+    """An index or unfinished work that another process is using; retry later."""
 
 
 class EndpointError(RunnelError):

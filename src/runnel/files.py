@@ -14,6 +14,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import stat
 import sys
 from collections.abc import Iterable, Iterator
@@ -221,13 +222,17 @@ def sibling(path: Path, ending: str) -> Path:
     return path.with_name(path.name + ending)
 
 
-def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
-    """Open a file that runnel keeps beside a user's files, to read and append; create it, with `mode`, if it does not exist."""
+def open_own(path: Path) -> BinaryIO:
+    """Open a file that runnel keeps beside a user's files, to read and append.
+
+    If it does not exist, it is created for this user alone.
+    """
 
     def opener(name: str, flags: int) -> int:
-        if not path.is_symlink():
+        if not path.is_symlink() and not path.is_dir():
             # Without waiting for the other end of a pipe. Windows has neither flag.
-            handle = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), mode)
+            flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+            handle = os.open(name, flags, 0o600)
             facts = os.fstat(handle)
             if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
                 return handle
@@ -237,9 +242,36 @@ def open_own(path: Path, *, mode: int = 0o666) -> BinaryIO:
     return open(path, "a+b", opener=opener)
 
 
+_SAFE = "RUNNEL_SAFE_DIRECTORIES"
+
+
+def expect_trusted(place: Path) -> None:
+    """Raise StoreError if `place` is a link, or another user's, who may have put anything into it.
+
+    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write
+    everywhere anyway. What is directly in a folder of RUNNEL_SAFE_DIRECTORIES is trusted.
+    """
+    if place.is_symlink():
+        raise StoreError(f"{place} is a link, which may lead to files elsewhere; remove it")
+    owner, user = place.lstat().st_uid, getattr(os, "geteuid", int)()  # both 0 on Windows
+    trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
+    if str(owner) not in trusted and place.parent.resolve() not in listed(_SAFE):
+        safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(place.parent)])
+        raise StoreError(
+            f"{place} belongs to another user ({owner}), who may have put anything into it; "
+            f"if you trust it: export {_SAFE}={shlex.quote(safe)}"
+        )
+
+
+def listed(variable: str) -> set[Path]:
+    """Return the absolute paths of folders in an environment variable."""
+    names = os.environ.get(variable, "").split(os.pathsep)
+    return {Path(name).resolve() for name in names if os.path.isabs(name)}
+
+
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield the path of a temporary file that replaces `path` once all of it is on disk.
+def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
+    """Yield the path of a temporary file of this mode that replaces `path` once it is on disk.
 
     Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
     leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
@@ -248,7 +280,7 @@ def replacing(path: Path) -> Iterator[Path]:
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
     try:
         with naming(path, partial):
-            partial.touch(exist_ok=False)  # never through a link
+            partial.touch(mode, exist_ok=False)  # never through a link
             yield partial
             sync(partial)
             partial.replace(path)
@@ -258,9 +290,9 @@ def replacing(path: Path) -> Iterator[Path]:
             partial.unlink(missing_ok=True)
 
 
-def write(path: Path, data: bytes | str) -> None:
+def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
     """Replace the file `path` with these bytes, or with this text in UTF-8."""
-    with replacing(path) as partial:
+    with replacing(path, mode=mode) as partial:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 

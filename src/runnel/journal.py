@@ -4,23 +4,46 @@ from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from runnel.errors import InputError, StoreError
-from runnel.files import WriterLock, expect_replaceable, open_own, sibling, sweep, write_json
+from runnel.errors import InputError, StoreBusy, StoreError
+from runnel.files import (
+    WriterLock,
+    digest,
+    expect_replaceable,
+    open_own,
+    replacing,
+    sibling,
+    sweep,
+    write_json,
+)
 
-_APPLICATION = 0x72756E6C  # in the header of the file
-_FILES = ("", "-wal", "-journal")  # that SQLite writes, by their endings
-_TABLES = f"""BEGIN;
-PRAGMA application_id = {_APPLICATION};
-CREATE TABLE settings (settings TEXT NOT NULL);
-CREATE TABLE rows (key PRIMARY KEY, value TEXT NOT NULL, data BLOB NOT NULL);
+log = logging.getLogger("runnel")
+_MAGIC = b"SQLite format 3\0"  # Source: https://sqlite.org/fileformat.html
+_APPLICATION = b"runl"  # at byte 68
+_FILES = ("", "-wal", "-shm", "-journal")  # that SQLite writes, by their endings
+_TABLES = (
+    "CREATE TABLE settings (settings TEXT NOT NULL, digest TEXT NOT NULL)",
+    """CREATE TABLE rows (
+        key PRIMARY KEY, value TEXT NOT NULL, data BLOB NOT NULL, digest TEXT NOT NULL)""",
+)
+_CREATE = f"""PRAGMA journal_mode = MEMORY;
+BEGIN;
+PRAGMA application_id = {int.from_bytes(_APPLICATION, "big")};
+{";".join(_TABLES)};
 COMMIT"""
+_CUT = """
+DELETE FROM rows WHERE rowid > (
+    SELECT COUNT(*) FROM (
+        SELECT rowid AS place, ROW_NUMBER() OVER (ORDER BY rowid) AS number FROM rows
+    ) WHERE place = number
+)"""  # what follows a missing row
 
 
 class Row(NamedTuple):
@@ -45,8 +68,9 @@ class Journal:
     Raises:
         InputError: the work was begun or finished with other settings, or a file to make is not from this work.
         OSError: OUT cannot be a file.
-        StoreBusy: another process is at work.
-        StoreError: OUT.sqlite is damaged, a link or not a journal.
+        StoreBusy: another process is at work, or another program has OUT.sqlite open.
+        StoreError: OUT.sqlite is damaged, a link or not a journal of this version, or cannot be
+            read or written.
     """
 
     def __init__(self, out: Path, settings: Mapping[str, object], *, also: Sequence[Path] = ()) -> None:
@@ -57,6 +81,7 @@ class Journal:
         self._made = [out, *also, self._about]
         self._lock = WriterLock(sibling(out, ".sqlite.lock"), out)
         self._database: sqlite3.Connection | None = None
+        self._own = False  # OUT.sqlite is of this work, or does not exist
         self._count: int | None = None  # None: nothing is known of the file
 
     def __enter__(self) -> Journal:
@@ -64,18 +89,23 @@ class Journal:
         self._lock.acquire()
         with ExitStack() as failed:
             failed.callback(self.__exit__)
-            for path in self._made:
-                sweep(path.parent, path.name)
             if self.out.exists() and self._about.exists():
                 self.facts = self._read_facts()
-                self._remove()  # what a killed process left
+                with suppress(StoreError, OSError):  # a file from elsewhere stays
+                    self._look()
+                self._compare()
+                if self._own:
+                    self._remove()  # what a killed process left
             else:
+                begun = self._look()
                 found = next((path for path in self._made if path.exists()), None)
                 own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()  # its OUT was removed
-                if found is not None and not self._path.exists() and not own:
+                if found is not None and not begun and not own:
                     raise InputError(f"{found} exists already and is not from this command; move it away or choose another name")
-                self._open()
-            self._compare()
+                self._open(new=not begun)
+                self._compare()
+            for path in (*self._made, self._path):
+                sweep(path.parent, path.name)
             failed.pop_all()
         return self
 
@@ -93,18 +123,25 @@ class Journal:
         """Return the facts of finished work; if there are none, record the settings, with these in addition, and return None."""
         self._settings |= settings
         self._compare()
-        if not self._count and self.facts is None:
-            self._about.unlink(missing_ok=True)  # of a result that was removed
-            with self._connection() as database, database:
+        if self.facts is not None:
+            return self.facts
+        with self._connection() as database, database:
+            # A row that is made again comes last, so the rows that followed it are made again too.
+            if again := database.execute(_CUT).rowcount:
+                log.warning("%s: rows after a missing one are made again: %d", self._path, again)
+                self._count = len(self) - again
+            if not self._count:
+                self._about.unlink(missing_ok=True)  # of a result that was removed
+                settings_row = _signed(json.dumps(self._settings))
                 database.execute("DELETE FROM settings")
-                database.execute("INSERT INTO settings VALUES (?)", [json.dumps(self._settings)])
-        return self.facts
+                database.execute("INSERT INTO settings VALUES (?, ?)", settings_row)
+        return None
 
     def add(self, *rows: Row) -> None:
         """Store rows with new keys: all of them or, if this fails or the process is killed, none."""
         with self._connection() as database, database:
-            values = ((row.key, json.dumps(row.value), row.data) for row in rows)
-            database.executemany("INSERT INTO rows VALUES (?, ?, ?)", values)
+            values = (_signed(row.key, json.dumps(row.value), row.data) for row in rows)
+            database.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", values)
         self._count = len(self) + len(rows)
 
     def get(self, key: str | int) -> Any:
@@ -130,17 +167,20 @@ class Journal:
 
     def changed_error(self, what: str) -> InputError:
         """Return the error for work that belongs to other input; `what` says what has changed."""
-        files = ", ".join(str(path) for path in (self._path, *self._made) if path.exists())
-        return InputError(f"{what}; remove {files} to start from scratch")
+        files = [self._path, *self._made] if self._own else self._made
+        shown = ", ".join(str(path) for path in files if path.exists())
+        return InputError(f"{what}; remove {shown} to start from scratch")
 
     def _compare(self) -> None:
         """Raise InputError if the work was begun or finished with other settings."""
         recorded = self.facts
         if recorded is None:
             with self._connection() as database:
-                found = database.execute("SELECT settings FROM settings").fetchone() if self._count else None
-            if found is None:
-                return
+                found = database.execute("SELECT * FROM settings").fetchone()
+                if found is None or not self._count:
+                    return
+                if found != _signed(found[0]):
+                    raise sqlite3.DatabaseError("its settings have changed")
             recorded = json.loads(found[0])
         for name, value in self._settings.items():
             if recorded.get(name) != value:
@@ -158,37 +198,93 @@ class Journal:
             return {}
         return facts if isinstance(facts, dict) else {}
 
-    def _open(self) -> None:
-        for path in (sibling(self._path, ending) for ending in _FILES):
-            if path == self._path or os.path.lexists(path):
-                open_own(path, mode=0o600).close()  # never through a link; texts are for this user only
+    def _look(self) -> bool:
+        """Return whether OUT.sqlite is a journal; nothing is changed.
+
+        A file without content may be replaced. Raises StoreError if OUT.sqlite, or a file that
+        SQLite writes beside it, is a link or from elsewhere.
+        """
+        begun = False
+        for ending in _FILES:  # OUT.sqlite first
+            path = sibling(self._path, ending)
+            if os.path.lexists(path):
+                with open_own(path) as file:
+                    file.seek(0)
+                    head = file.read(72)
+                if not ending:
+                    begun = head.startswith(_MAGIC) and head.endswith(_APPLICATION)
+                if head and not begun:
+                    raise StoreError(
+                        f"{path} is of another program, of an earlier version of runnel, or "
+                        "damaged; move it away and repeat the command"
+                    )
+        self._own = True
+        return begun
+
+    def _open(self, *, new: bool) -> None:
+        if new:  # whole or not at all, so that what a killed process leaves has its header
+            with replacing(self._path, mode=0o600) as file, self._naming():
+                with closing(sqlite3.connect(file)) as database:
+                    database.executescript(_CREATE)
         self._database = sqlite3.connect(self._path, check_same_thread=False)
+        # Text that is not UTF-8 has changed: the digest tells.
+        self._database.text_factory = lambda text: text.decode(errors="surrogateescape")
         with self._connection() as database:
             database.execute("PRAGMA locking_mode = EXCLUSIVE")
-            has_tables = database.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()[0]
             damage = database.execute("PRAGMA quick_check(1)").fetchone()[0]
-            if has_tables and database.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION:
-                damage = "a file of another program"
             if damage != "ok":
                 raise sqlite3.DatabaseError(damage)
+            tables = database.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL").fetchall()
+            if tables != [(table,) for table in _TABLES]:
+                raise StoreError(
+                    f"{self._path} has other tables than expected, as of an earlier version of "
+                    "runnel; finish it with that version, or move it away"
+                )
             database.execute("PRAGMA journal_mode = WAL")
             database.execute("PRAGMA synchronous = NORMAL")
-            if not has_tables:
-                database.executescript(_TABLES)
+            changed = [
+                (at,)
+                for at, *row, its_digest in database.execute("SELECT rowid, * FROM rows")
+                if (*row, its_digest) != _signed(*row)
+            ]
+            with database:
+                database.executemany("DELETE FROM rows WHERE rowid = ?", changed)
+            if changed:
+                log.warning("%s: changed rows are made again: %d", self._path, len(changed))
             self._count = database.execute("SELECT COUNT(*) FROM rows").fetchone()[0]
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        """Yield the open file; errors name it."""
+        """Yield the open file."""
         assert self._database is not None, "the work is finished, or was not entered"
-        try:
+        with self._naming():
             yield self._database
-        except sqlite3.Error as error:
-            damage = StoreError(f"{self._path} is damaged or not a journal of runnel ({error}); move it away")
-            full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) if full else damage from error
+
+    @contextmanager
+    def _naming(self) -> Iterator[None]:
+        """Turn errors of SQLite into ours, which name the file; only damage is called damage."""
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError) as error:  # the latter of a damaged message
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # its kind
+            if code == sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+            if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise StoreBusy(
+                    f"{self._path} is open in another program, such as a browser of databases; "
+                    "close it there and repeat the command"
+                ) from error
+            if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+                raise StoreError(f"{self._path} is damaged ({error}); move it away") from error
+            advice = "check its mode and the disk, and repeat the command"
+            raise StoreError(f"{self._path} cannot be used ({error}); {advice}") from error
 
     def _remove(self) -> None:
-        for ending in _FILES:
+        for ending in reversed(_FILES):  # OUT.sqlite last: the others are known by it
             sibling(self._path, ending).unlink(missing_ok=True)
         self._count = None
+
+
+def _signed(*values: object) -> tuple[object, ...]:
+    """Return the values of a row with their digest, which also covers their types."""
+    return (*values, digest(ascii(values)))

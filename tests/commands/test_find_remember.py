@@ -80,6 +80,18 @@ def entries(tmp_path):
     return sorted((tmp_path / "cache").rglob("*.safetensors"))
 
 
+def partial_of(entry, writer="0123abcd"):
+    return entry.with_name(f"{entry.name}.{writer}.partial")
+
+
+def contents(folder):
+    """Return the mode and the content of all that is in a folder, and of itself."""
+    return {
+        path: (stat.S_IMODE(path.lstat().st_mode), path.read_bytes() if path.is_file() else b"")
+        for path in (folder, *folder.rglob("*"))
+    }
+
+
 def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(find, run, reading, tmp_path):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
@@ -102,8 +114,9 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(f
     facts = {"folder": str(folder), "documents": 1, "bytes": entry.stat().st_size, "limit_bytes": 1 << 30}
     assert json.loads(run("info", "--cache", "--json").out) == facts | {"emptied": False}
     assert str(folder) in run("info", "--cache").out and entries(tmp_path) == [entry]
-    (folder / "x.safetensors.0123abcd.partial").write_bytes(b"")
-    assert "1, " in run("info", "--cache", "--empty").out and [*folder.iterdir()] == []
+    partial_of(entry).write_bytes(b"")
+    assert "1, " in run("info", "--cache", "--empty").out
+    assert [path.name for path in folder.iterdir()] == ["CACHEDIR.TAG"]
     assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
 
 
@@ -230,8 +243,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         [stored[name]] = set(entries(tmp_path)) - {*stored.values()}
         os.utime(stored[name], (0, 1000 + ord(name)))
     folder = tmp_path / "cache" / "find"
-    folder.chmod(0o755)
-    killed, writing = folder / "x.safetensors.0123abcd.partial", folder / "y.safetensors.0123abcd.partial"
+    killed, writing = partial_of(stored["a"]), partial_of(stored["b"])
     for path, used in (killed, 1000), (writing, None):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
@@ -240,7 +252,136 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     find("a.md", "--remember")
     left = {*folder.iterdir()}
     assert stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+ENTRY = f"{'0' * 32}-{'1' * 32}.safetensors"
+USERS_FILES = {
+    "notes": lambda folder: (folder / "notes.txt").write_text("mine"),
+    "a file like an entry": lambda folder: (folder / "model.safetensors").write_text("mine"),
+    "a partial file": lambda folder: (folder / "x.safetensors.0123abcd.partial").write_text("mine"),
+    "folders": lambda folder: (
+        (folder / "photos").mkdir(),
+        (folder / "photos" / "p.jpg").write_text("mine"),
+    ),
+    "a folder like an entry": lambda folder: (folder / ENTRY).mkdir(),
+    "a link like an entry": lambda folder: (folder / ENTRY).symlink_to(__file__),
+    "a hidden file": lambda folder: (folder / ".hidden").write_text("mine"),
+    "a mark of another program": lambda folder: (folder / "CACHEDIR.TAG").write_text(
+        "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache directory tag created by cargo.\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", USERS_FILES)
+def test_a_folder_with_other_files_is_not_used(find, run, tmp_path, monkeypatch, kind):
+    right = find("a.md", "--no-remember").out
+    folder = tmp_path / "cache" / "find"
+    folder.mkdir(parents=True)
+    USERS_FILES[kind](folder)
+    for path in (path for path in folder.rglob("*") if not path.is_symlink()):
+        os.utime(path, (1000, 1000))
+    folder.chmod(0o755)
+    before = contents(folder)
+    monkeypatch.setattr(finding, "LIMIT_BYTES", 0)
+    Path("b.txt").write_text(" ")
+    done = find("a.md", "b.txt", "--remember")
+    assert (done.code, done.out) == (0, right) and done.err.count(str(folder)) == 1
+    assert f"a.md is not remembered ({folder} " in done.err and "RUNNEL_CACHE" in done.err
+    for options in (), ("--empty",), ("--empty", "--json"):
+        done = run("info", "--cache", *options)
+        assert done.code == 1 and str(folder) in done.err and done.out == ""
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("kind", [kind for kind in USERS_FILES if "mark" not in kind])
+def test_only_its_own_files_are_counted_and_removed(find, run, tmp_path, monkeypatch, kind):
+    find("a.md", "--remember")
+    [entry] = entries(tmp_path)
+    folder = entry.parent
+    size = entry.stat().st_size
+    USERS_FILES[kind](folder)
+    elsewhere = folder / "old" / entry.name
+    elsewhere.parent.mkdir()
+    shutil.copy(entry, elsewhere)
+    before = contents(folder)
+    facts = json.loads(run("info", "--cache", "--json").out)
+    assert (facts["documents"], facts["bytes"]) == (1, size)
+    monkeypatch.setattr(finding, "LIMIT_BYTES", 0)
+    Path("b.txt").write_text("The cat sat. A river runs.")
+    assert find("b.txt", "--remember").err == "" and not entry.exists()
+    del before[entry]
+    assert contents(folder) == before
+    monkeypatch.setattr(finding, "LIMIT_BYTES", 1 << 30)
+    find("a.md", "--remember")
+    assert run("info", "--cache", "--empty").code == 0 and contents(folder) == before
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+def test_what_is_remembered_is_for_this_user_alone(find, tmp_path, mask, there):
+    folder = tmp_path / "cache" / "find"
+    if there:
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+    before = os.umask(mask)
+    try:
+        assert f"stored in {folder}" in find("a.md", "--remember").err
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert len([*folder.iterdir()]) == 2 and modes == {0o600}
+    assert stat.S_IMODE(folder.stat().st_mode) == (0o755 if there else 0o700)
+
+
+def test_a_cache_of_a_version_that_wrote_no_mark_is_taken_over(find, run, reading, tmp_path):
+    find("a.md", "--remember")
+    [entry] = entries(tmp_path)
+    mark = entry.with_name("CACHEDIR.TAG")
+    mark.unlink()
+    partial_of(mark).touch()  # of a process that was killed
+    reading.clear()
+    assert find("a.md").code == 0 and reading == [5]
+    assert json.loads(run("info", "--cache", "--json").out)["documents"] == 1
+    assert "stored in" in find("a.md", "--unit", "paragraph", "--remember").err and mark.exists()
+    (entry.parent / "mine").touch()  # in a folder with a mark
+    assert find("a.md").err == "" and len(entries(tmp_path)) == 2
+    mark.unlink()
+    assert run("info", "--cache", "--empty").code == 1 and len(entries(tmp_path)) == 2
+    (entry.parent / "mine").unlink()
+    assert run("info", "--cache", "--empty").code == 0 and [*entry.parent.iterdir()] == []
+
+
+@pytest.mark.parametrize("kind", ["of another user", "a link", "a file"])
+def test_a_folder_without_trust_is_not_used(find, run, reading, tmp_path, monkeypatch, kind):
+    right = find("a.md", "--remember").out
+    [entry] = entries(tmp_path)
+    folder = entry.parent
+    if kind == "of another user":
+        if os.name == "nt":
+            pytest.skip("Windows has no such owners")
+        if os.geteuid() == 0:
+            os.chown(folder, 1234, -1)
+        owner = folder.stat().st_uid
+        monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    elif kind == "a link":
+        folder.rename(tmp_path / "elsewhere")
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        shutil.rmtree(folder)
+        folder.write_text("mine")
+    before = contents(tmp_path)
+    reading.clear()
+    done = find("a.md", "--remember")
+    assert (done.code, done.out) == (0, right) and "a.md" in reading
+    assert done.err.count("\n") == 1 and f"a.md is not remembered ({folder}" in done.err
+    for options in (), ("--empty",):
+        assert (done := run("info", "--cache", *options)).code == 1 and str(folder) in done.err
+    assert contents(tmp_path) == before
+    if kind == "of another user":
+        monkeypatch.setenv("RUNNEL_SAFE_DIRECTORIES", str(folder.parent))
+        reading.clear()
+        assert find("a.md").out == right and reading == [5]
 
 
 def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch, full_disk):
@@ -279,17 +420,38 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
     assert cache_folder() == tmp_path / "x" / "runnel" / "find"
     monkeypatch.setenv("RUNNEL_CACHE", "here")
     assert cache_folder() == Path("here/find").absolute()
+    monkeypatch.setenv("RUNNEL_CACHE", "")
+    assert cache_folder() == tmp_path / "x" / "runnel" / "find"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "runnel" / "find"
+
+
+@pytest.mark.parametrize("home", [None, "", "relative", "./relative"])
+@pytest.mark.parametrize("common", [None, "", "relative"])
+def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, home, common):
+    monkeypatch.setattr(finding, "LONG_S", 0.0)
     monkeypatch.delenv("RUNNEL_CACHE")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-
-    def no_home():
-        raise RuntimeError("no home")
-
-    monkeypatch.setattr(Path, "home", no_home)
-    assert cache_folder() is None
+    for name, value in (
+        ("USERPROFILE" if os.name == "nt" else "HOME", home),
+        ("XDG_CACHE_HOME", common),
+    ):
+        if value is None:
+            monkeypatch.delenv(name, raising=False)
+        else:
+            monkeypatch.setenv(name, value)
+    Path("b.txt").write_text("The cat sat. A river runs.")
+    before, root = contents(tmp_path), Path("/.cache/runnel").exists()
+    done = find("a.md", "b.txt")
+    assert done.code == 0 and done.err.count("\n") == 1
+    assert "not remembered (no home folder" in done.err
+    assert find("a.md", "--no-remember").err == ""
+    done = find("a.md", "--remember")
+    assert done.code == 2 and "set RUNNEL_CACHE" in done.err
+    for command in ("info", "--cache"), ("info", "--cache", "--empty"):
+        assert (done := run(*command)).code == 1 and "no home folder" in done.err
+    assert contents(tmp_path) == before and Path("/.cache/runnel").exists() == root
     with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
         open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
-    assert open_cache(lambda: pytest.fail("not needed"), "pocket", []) is None
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import sqlite3
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -112,8 +113,18 @@ def after_rows():
     Journal.add = lambda journal, *rows: (add(journal, *rows), die())
 
 
-def in_a_file():
+def after_a_second_time():
+    add, first = Journal.add, iter([True])
+    Journal.add = lambda journal, *rows: (add(journal, *rows), next(first, False) or die())
+
+
+def in_a_journal():
     runnel.files.sync = die
+
+
+def in_a_file():
+    sync = runnel.files.sync
+    runnel.files.sync = lambda path: sync(path) if ".sqlite" in path.name else die()
 
 
 def before_the_end():
@@ -124,7 +135,7 @@ def at_the_end():
     runnel.journal.write_json = lambda *written: (runnel.files.write_json(*written), die())
 
 
-PLACES = (within_a_transaction, after_rows, in_a_file, before_the_end, at_the_end)
+PLACES = (within_a_transaction, after_rows, in_a_journal, in_a_file, before_the_end, at_the_end)
 
 
 def killed(place, call):
@@ -163,6 +174,25 @@ def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, 
         assert came or (place in (before_the_end, at_the_end) and "synthesize" in user.command), place
         assert (ended := work(*user.command)).code == 0, (place, ended.err)
         assert made(files) == whole and sorted(log.read_text().splitlines()) == keys, place
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows cannot fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("change", ["value = '[]'", "data = x'00'", "value = '{'"])
+def test_a_row_that_has_changed_is_reported_and_made_again(user, work, files, caplog, change):
+    assert work(*user.command).code == 0
+    whole = made(files)
+    shutil.rmtree(files / "work")
+    assert killed(after_a_second_time, lambda: work(*user.command))
+    expected = set()
+    for path in (files / "work").glob("*.sqlite"):
+        with sqlite3.connect(path) as file:
+            if file.execute(f"UPDATE rows SET {change} WHERE rowid = 1").rowcount:
+                name = path.relative_to(files)
+                expected.add(f"{name}: changed rows are made again: 1")
+        file.close()
+    assert work(*user.command).code == 0
+    assert expected and expected <= {*caplog.messages} and made(files) == whole
 
 
 def advised(message):

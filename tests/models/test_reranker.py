@@ -105,6 +105,7 @@ def test_a_new_folder_of_a_memory_is_private_and_an_existing_one_keeps_its_mode(
     for name, mode in (("new", 0o700), ("there", 0o750)):
         reranker.remember(DOCUMENTS, tmp_path / name)
         assert (tmp_path / name).stat().st_mode & 0o777 == mode
+        assert {path.stat().st_mode & 0o777 for path in (tmp_path / name).iterdir()} == {0o600}
 
 
 def test_rank(reranker: Reranker) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,6 +181,50 @@ def test_bad_places_and_settings_are_refused_and_a_new_folder_is_private(embedde
     for name, mode in (("new", 0o700), ("there", 0o750)):
         Index.create(tmp_path / name, embedder).close()
         assert (tmp_path / name).stat().st_mode & 0o777 == mode or os.name == "nt"  # Windows has no such modes
+
+
+@pytest.fixture
+def open_folder():
+    """An empty folder that all users can enter; pytest's own cannot be entered."""
+    with tempfile.TemporaryDirectory() as outer:
+        folder = Path(outer) / "lib"
+        folder.mkdir()
+        for path in (folder, folder.parent):
+            path.chmod(0o755)
+        yield folder
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+def test_an_index_in_a_folder_that_others_can_enter_is_closed_to_them(embedder, open_folder, mask):
+    before = os.umask(mask)
+    try:
+        with Index.create(open_folder, embedder, remember=True) as index:
+            expect_private(open_folder)
+            index.add(documents())
+            index.optimize()
+            expect_private(open_folder)
+            for number in range(22):  # the commits' table is compacted too
+                index.add([Document("cat", f"A bird flies {number}.")])
+            index.delete(["clause"])
+            index.optimize()
+        with Index.open(open_folder, embedder) as index:
+            index.add([Document("new", "A secret dog.")])
+    finally:
+        os.umask(before)
+    expect_private(open_folder)
+    if os.geteuid() == 0:
+        for command, code in (("ls", 0), ("cat *.lance/*/*", 1), ("cat writer.lock", 1)):
+            other = {"user": 65534, "group": 65534, "extra_groups": []}
+            done = subprocess.run(["sh", "-c", command], cwd=open_folder, **other)
+            assert done.returncode == code
+
+
+def expect_private(folder):
+    """Expect that no other user can read a file below a folder, which they can enter."""
+    for at, folders, files in os.walk(folder):
+        assert [name for name in (*folders, *files) if os.stat(Path(at, name)).st_mode & 0o077] == []
+        folders.clear()  # nobody else comes below them
 
 
 def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):

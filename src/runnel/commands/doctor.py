@@ -183,7 +183,9 @@ def _open_folders() -> list[str]:
     from runnel.search.finding import cache_folder
     from runnel.search.project import NAME, Project
 
-    folders = [cache] if (cache := cache_folder()) is not None else []
+    folders = []
+    with suppress(RunnelError):  # there is no home folder
+        folders.append(cache_folder())
     with suppress(StoreError):  # the commands that use this project say why it cannot be used
         if (project := Project.find(Path.cwd())) is not None:
             folders.append(project.folder / NAME)

@@ -57,15 +57,15 @@ def _cache(empty: bool, as_json: bool) -> int:
     from runnel.search.finding import LIMIT_BYTES, cache_folder, stored_files, trim
 
     folder = cache_folder()
-    files = [] if folder is None else stored_files(folder)
+    files = stored_files(folder)
     count, size = sum(path.suffix != ".partial" for _, _, path in files), sum(size for _, size, _ in files)
-    if folder is not None and empty:
+    if empty:
         trim(folder, -1)
     if as_json:
-        facts = {"folder": folder and str(folder), "documents": count, "bytes": size, "limit_bytes": LIMIT_BYTES}
-        print_json(facts | {"emptied": empty})
+        facts = {"folder": str(folder), "documents": count, "bytes": size}
+        print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
     else:
-        print_text(_line("folder", "none: there is no home folder; set RUNNEL_CACHE" if folder is None else str(folder)))
+        print_text(_line("folder", str(folder)))
         print_text(_line("documents", f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"))
     return 0
 

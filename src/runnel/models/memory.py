@@ -172,5 +172,5 @@ def remember_in(
     stored = {text: StoredDocument(file, text, kind, by) for text, file in files.items()}
     missing = [text for text, document in stored.items() if not document.is_sound()]
     for text, document in zip(missing, read(texts[text] for text in missing), strict=True):
-        write(files[text], document.to_bytes(by))
+        write(files[text], document.to_bytes(by), mode=0o600)  # the folder may let others in
     return Memory(backbone, {name: stored[text_of(document)] for name, document in documents.items()})

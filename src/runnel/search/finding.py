@@ -21,8 +21,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel import __version__
-from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind, describe
-from runnel.files import digest, file_digest, signature, write
+from runnel.errors import (
+    InputError,
+    MissingDependency,
+    ReadError,
+    StoreError,
+    UnsupportedKind,
+    describe,
+)
+from runnel.files import digest, expect_trusted, file_digest, signature, write
 from runnel.formats import ROWS
 from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
@@ -321,15 +328,23 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
 
 # ---- the cache of documents whose reading took long, in the user's cache folder ----------------------------------------
 #
+# find/CACHEDIR.TAG is the mark of the folder: without it, a folder with other files is not used.
 # find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and "sentences", their vectors.
 # CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
 # The digest of an entry covers its name, so an entry in the place of another is reported. The modification time of an entry is
 # its last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
+# Files of other names and subfolders are not touched.
 
 LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
 _MODEL_FILES = (".json", ".safetensors", ".txt")
+_MARK = "CACHEDIR.TAG"  # which backup programs know, too; Source: https://bford.info/cachedir/
+_MARKED = b"""Signature: 8a477f597d28d172789f06886806bc55
+# This folder is the cache of `runnel find`, which removes its own files from it.
+"""
+_ENTRY = r"[0-9a-f]{32}-[0-9a-f]{32}\.safetensors"
+_OWN_NAMES = re.compile(rf"{_ENTRY}|({_ENTRY}|{re.escape(_MARK)})\.[0-9a-f]{{8}}\.partial")
 
 
 def open_cache(
@@ -343,35 +358,74 @@ def open_cache(
     """Return the cache of documents. Other arguments as of `DocumentCache`.
 
     Args:
-        remember: True also stores what was read in a moment; with False, and without a home folder, there is no cache.
+        remember: True also stores what was read in a moment; with False there is no cache.
+
+    Raises:
+        InputError: with True, there is no home folder.
     """
-    folder = cache_folder()
-    if folder is None and remember:
-        raise InputError("there is no home folder to remember documents in; set RUNNEL_CACHE to a folder")
-    if folder is None or remember is False:
+    if remember is False:
         return None
-    return DocumentCache(folder, load, model, reading, keep=bool(remember), report=report)
+    if remember:
+        cache_folder()
+    return DocumentCache(load, model, reading, keep=bool(remember), report=report)
 
 
-def cache_folder() -> Path | None:
-    """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default; None without a home folder."""
+def cache_folder() -> Path:
+    """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default.
+
+    Raises InputError if there is no home folder; a relative or an empty path is none.
+    """
     if chosen := os.environ.get("RUNNEL_CACHE"):
         return Path(chosen).absolute() / "find"
-    common = os.environ.get("XDG_CACHE_HOME", "")
-    try:
-        return (Path(common) if os.path.isabs(common) else Path.home() / ".cache") / "runnel" / "find"
-    except RuntimeError:  # a user without a home
-        return None
+    common = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    if not common.is_absolute():
+        home = Path(os.environ.get("USERPROFILE" if os.name == "nt" else "HOME", ""))
+        if not home.is_absolute():
+            raise InputError("no home folder to remember documents in; set RUNNEL_CACHE to one")
+        common = home / ".cache"
+    return common / "runnel" / "find"
+
+
+def is_cache(folder: Path) -> bool:
+    """Return whether a folder is marked as a cache.
+
+    If not, it is missing, empty, or of a version that wrote no mark.
+
+    Raises:
+        StoreError: the folder is a link or another user's, or has other files and no mark.
+    """
+    if not os.path.lexists(folder):
+        return False
+    expect_trusted(folder)
+    mark = folder / _MARK
+    if mark.is_file() and not mark.is_symlink() and mark.read_bytes() == _MARKED:
+        return True
+    with os.scandir(folder) as entries:
+        others = [entry.name for entry in entries if not _is_own(entry)]
+    if others:
+        raise StoreError(
+            f"{folder} is not used as a cache: it holds {min(others)!r} and no {_MARK} of runnel; "
+            "expected a new or an empty folder"
+        )
+    return False
+
+
+def _is_own(entry: os.DirEntry[str]) -> bool:
+    return _OWN_NAMES.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
 
 
 def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return the time of its last use, the bytes and the path of each file of a cache, latest first."""
+    """Return the last use, the bytes and the path of each file of a cache, latest first.
+
+    Errors as of `is_cache`.
+    """
     files = []
-    for path in folder.rglob("*"):
-        with suppress(FileNotFoundError):  # another process has removed it
-            status = path.lstat()
-            if not path.is_dir():
-                files.append((status.st_mtime, status.st_size, path))
+    if is_cache(folder) or folder.is_dir():
+        with os.scandir(folder) as entries:
+            for entry in filter(_is_own, entries):
+                with suppress(FileNotFoundError):  # another process has removed it
+                    status = entry.stat(follow_symlinks=False)
+                    files.append((status.st_mtime, status.st_size, Path(entry.path)))
     return sorted(files, reverse=True)
 
 
@@ -388,13 +442,12 @@ def trim(folder: Path, most_bytes: int) -> None:
 class DocumentCache:
     """The cache entries of one model and one set of reading options."""
 
-    folder: Path
     load: Callable[[], SentenceRetriever]  # called when needed
     model: str
     reading: Sequence[str | None]  # encoding, unit, and the OCR command if there is one
     keep: bool = False  # whether to add all documents, however quickly they were read
     report: Callable[[str], None] = log.warning
-    _failed: bool = field(default=False, init=False)  # the folder cannot be written
+    _failed: bool = field(default=False, init=False)  # there is no folder, or it cannot be used
 
     def content(self, name: str) -> str | None:
         """Return a digest of a file and of the options for reading it; None if its document is not remembered."""
@@ -435,35 +488,37 @@ class DocumentCache:
     def put(self, source: FileDocument, vectors: SentenceVectors, seconds: float) -> None:
         """Store a document with a `content` if reading took long (`seconds`) or `keep` is set, unless its file has changed.
 
-        A folder that cannot be written is reported once.
+        A folder that is missing, from elsewhere or cannot be written is reported once.
         """
         if not (self.keep or seconds > LONG_S) or self._failed:
             return
         from runnel.models.memory import pack
 
         assert source.content is not None
-        path = self._path(source.content)
         try:
             if self.content(source.file) != source.content:
                 self.report(f"note: {source.file} is not remembered: it changed while it was read")
                 return
-            new = not self.folder.is_dir()
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.folder.chmod(0o700)  # what a user reads is private
+            path = self._path(source.content)
+            new = not is_cache(path.parent)
+            if new:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                write(path.parent / _MARK, _MARKED, mode=0o600)
             parts = {"document": json.dumps(source.document.to_wire()).encode(), "sentences": vectors.to_bytes()}
-            write(path, pack(parts, "", path.name))
-            trim(self.folder, LIMIT_BYTES)
-        except OSError as error:
+            # What a user reads is private, also in a folder that is not.
+            write(path, pack(parts, "", path.name), mode=0o600)
+            trim(path.parent, LIMIT_BYTES)
+        except (OSError, InputError, StoreError) as error:
             self._failed = True
             advice = "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
             self.report(f"note: {source.file} is not remembered ({describe(error)}); {advice}")
             return
         if new:
             show = "`runnel info --cache` shows and empties it"
-            self.report(f"note: documents are stored in {self.folder} for later questions; {show}")
+            self.report(f"note: documents are stored in {path.parent} for later questions; {show}")
 
     def _path(self, content: str) -> Path:
-        return self.folder / f"{content}-{self._model_digest}.safetensors"
+        return cache_folder() / f"{content}-{self._model_digest}.safetensors"
 
     @cached_property
     def _model_digest(self) -> str:
@@ -479,8 +534,8 @@ class DocumentCache:
     def _stored(self) -> set[str]:
         """Digests of the contents that have an entry, with this model or another."""
         try:
-            return {name.partition("-")[0] for name in os.listdir(self.folder)}
-        except OSError:
+            return {path.name.partition("-")[0] for _, _, path in stored_files(cache_folder())}
+        except (OSError, InputError, StoreError):  # reported when a document is to be stored
             return set()
 
 

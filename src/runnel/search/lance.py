@@ -52,6 +52,9 @@ def connect(uri: str, *, create: bool) -> Any:
         return lancedb.connect(uri, storage_options=_PATIENCE)
     if create:
         Path(uri).mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold texts
+        # A folder that exists may let others in, and the modes of LanceDB's files follow the umask.
+        for name in (*_CONTENT, "commits"):
+            (Path(uri) / f"{name}.lance").mkdir(mode=0o700, exist_ok=True)
     elif not Path(uri).is_dir():
         raise no_index_error(uri)
     return lancedb.connect(uri)

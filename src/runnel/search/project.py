@@ -12,17 +12,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shlex
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.files import WriterLock, signature, write, write_json
+from runnel.files import WriterLock, expect_trusted, listed, signature, write, write_json
 from runnel.request import Progress
 from runnel.search.files import FileHashes, left_out
 from runnel.search.index import Changes, Index
@@ -34,7 +32,6 @@ log = logging.getLogger("runnel")
 NAME = ".runnel"
 _INDEX = "index"
 _FORMAT = 1
-_SAFE = "RUNNEL_SAFE_DIRECTORIES"
 
 
 def index_name(place: str) -> str:
@@ -69,7 +66,7 @@ class Project:
     @classmethod
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
-        _expect_trusted(folder)
+        _expect_trusted(place)
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
@@ -182,7 +179,7 @@ def folders_of(start: Path) -> Iterator[Path]:
     yielded only if they are `start`.
     """
     start = start.resolve()
-    ceilings = {Path(os.path.expanduser("~")).resolve(), *_listed("RUNNEL_CEILING_DIRECTORIES")}
+    ceilings = {Path(os.path.expanduser("~")).resolve(), *listed("RUNNEL_CEILING_DIRECTORIES")}
     for folder in (start, *start.parents):
         try:
             ends = folder in ceilings or (os.name != "nt" and bool(folder.stat().st_mode & stat.S_IWOTH))
@@ -194,29 +191,12 @@ def folders_of(start: Path) -> Iterator[Path]:
             return
 
 
-def _expect_trusted(folder: Path) -> None:
-    """Raise StoreError if `.runnel` is another user's, who has chosen what is read, and what is shown, or has links.
-
-    As in git, root also trusts the user who called sudo. Everybody trusts root, who may write everywhere anyway.
-    """
-    place, problem = folder / NAME, ""
-    if os.name != "nt":
-        owner, user = place.lstat().st_uid, os.geteuid()
-        trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
-        if str(owner) not in trusted and folder not in _listed(_SAFE):
-            safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(folder)])
-            problem = f"{place} belongs to another user ({owner}), who may have put anything into it; if you trust it: "
-            problem += f"export {_SAFE}={shlex.quote(safe)}"
+def _expect_trusted(place: Path) -> None:
+    """Raise StoreError if `.runnel` has links, or is another user's, who chose what is shown."""
+    expect_trusted(place)
     inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
-    if not problem and (link := next(filter(os.path.islink, chain([str(place)], inside)), None)) is not None:
-        problem = f"{link} is a link, so that an update could change an index or a file elsewhere; remove it"
-    if problem:
-        raise StoreError(problem)
-
-
-def _listed(variable: str) -> set[Path]:
-    """Return the absolute paths of folders in an environment variable."""
-    return {Path(name).resolve() for name in os.environ.get(variable, "").split(os.pathsep) if os.path.isabs(name)}
+    if (link := next(filter(os.path.islink, inside), None)) is not None:
+        raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
 
 
 # ---- watching: sizes and times tell of changes on network drives and in containers, too ------------------------------
