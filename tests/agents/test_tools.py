@@ -1,6 +1,8 @@
 """What the tools return: exact places, bounded answers, and cursors that continue them."""
 
+import gzip
 import json
+import tracemalloc
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -246,3 +248,25 @@ def test_shown_answers(tools, monkeypatch):
         found = tools.find("the dog", "a.md")
         assert found.answers == (None if answers is None else pytest.approx(probability(answers)))
         assert shown(found).startswith("nothing here seems to answer this (5 %)\n") == said and found.total
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.csv", "rows.tsv.gz"])
+def test_rows_are_read_as_a_stream(tools, tmp_path, name, run):
+    count = 3000
+    rows = [json.dumps({"text": f"row {n}"}) if "json" in name else f"row {n}" for n in range(count)]
+    data = "\n".join(rows if "json" in name else ["text", *rows]).encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    tools.read(name, row="1")
+    for row in (None, "2", str(count), "4000"):
+        for by_command in (False, True):
+            tracemalloc.start()
+            try:
+                if by_command:
+                    ended = run("read", tmp_path / name, *(() if row is None else ("--row", row)))
+                    assert ended.code == (row in (None, "4000"))
+                else:
+                    assert tools.read(name, row=row).place.text.endswith(f"row {int(row) - 1}")
+            except InputError as error:
+                assert "3000 rows" in str(error) and "'1', '2', '3', '4', '5', ..." in str(error) and row in (None, "4000")
+            assert tracemalloc.get_traced_memory()[1] < 1_000_000
+            tracemalloc.stop()

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
@@ -222,15 +222,16 @@ class Tools:
         Without start and end, the whole document, in as many answers as it needs.
         """
         notes: list[str] = []
-        documents = self._documents.read(file, notes)
-        document = choose_row([one.document for one in documents], file, row)
+        documents = iter(self._documents.read(file, notes))
+        first_source = list(islice(documents, 1))
+        document = choose_row((one.document for one in chain(first_source, documents)), file, row)
         if sha256 is not None and (len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())):
             raise InputError(f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}")
         first, stop = span_of(document, file, by, start, end)
         if cursor is not None:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
         cut = _cut(document.text, first, stop, self.settings.max_characters)
-        (place,) = locate(documents[0].file, document, [(first, cut)])
+        (place,) = locate(first_source[0].file, document, [(first, cut)])
         return Read(
             place=replace(_bounded(place, cut - first), line=document.text.count("\n", 0, first) + 1),
             characters=len(document.text),
