@@ -24,7 +24,7 @@ from runnel.search.finding import FileDocument
 from runnel.search.index import Index
 from runnel.search.project import Project
 from runnel.search.stores import Store, open_store
-from runnel.text.documents.document import DocumentText
+from runnel.text.documents.document import DocumentText, short_name
 from runnel.text.documents.reader import DocumentReader
 
 _NAMED = 5  # the most files to name that an update could not read
@@ -115,6 +115,7 @@ class AgentDocuments:
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()
         self._kept = Recent[FileDocument](lambda one: one.bytes, _KEPT_BYTES)
+        self._ids = Recent[str](len, _KEPT_BYTES)  # of documents of the index, by names that are shorter
 
     def read(self, name: str, notes: list[str], remember: Remember = lambda document: None) -> Iterable[FileDocument]:
         """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream; add warnings to `notes`.
@@ -152,6 +153,12 @@ class AgentDocuments:
         yield from first
         yield from documents
 
+    def indexed_name(self, id: str) -> str:
+        """Return the name of a document of the index, which `read` takes: a short one for a long id."""
+        name = short_name(INDEXED + id)
+        self._ids.put(name, id)
+        return name
+
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed folders, or of no file."""
         with suppress(OSError, RuntimeError, ValueError):
@@ -183,12 +190,14 @@ class AgentDocuments:
         return os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
 
     def _indexed(self, name: str) -> FileDocument:
-        wanted = name.removeprefix(INDEXED)
+        wanted = self._ids.get(name) or name.removeprefix(INDEXED)
         with self._store() as store:
             stored = store.documents([wanted])
         if wanted not in stored or not self.shows(stored[wanted].source):
-            raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
-        return FileDocument(name, replace(stored[wanted].document(), id=None))
+            raise InputError(
+                f"the index has no document {short_name(wanted)!r} of the allowed folders; use a name that search returned"
+            )
+        return FileDocument(self.indexed_name(wanted), replace(stored[wanted].document(), id=None))
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""
