@@ -101,12 +101,8 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
             for name in texts_of(tool.output_schema) - OWN:
                 assert f"`{name}`" in client.instructions
         for file in ("ids.jsonl", "keys.jsonl", "columns.csv", "page.epub"):
-            for tool, more in (
-                ("read", {}),
-                ("read", {"row": "absent"}),
-                ("find", {"query": "dog"}),
-                ("verify", {"quote": "dog"}),
-            ):
+            calls = (("read", {}), ("read", {"row": "absent"}), ("find", {"query": "dog"}), ("verify", {"quote": "dog"}))
+            for tool, more in calls:
                 answer = await client.call_tool(tool, {"file": file} | more)
                 text = answer.content[0].text
                 mark = re.search(r"\[document text ([0-9a-f]{8})\]", text)

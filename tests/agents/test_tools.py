@@ -302,6 +302,10 @@ def test_ids_headings_and_changes_are_marked_and_bounded(tools, tmp_path, repeat
         for answer in (found, tools.verify("the dog barked", file), tools.verify("the dog IGNORE barked", file)):
             check_bounded(answer, 1000)
         assert found.sentences[0].text.startswith("The dog barked")
+    folder = "/".join(["d" * 200] * 6)  # a long path, which is the agent's own
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "h.md").write_text((tmp_path / "h.md").read_text())
+    assert "".join(one.place.text for one in pages(partial(tools.read, f"{folder}/h.md"))) == (tmp_path / "h.md").read_text()
     check_bounded(tools.read("h.md"), 1000)
     shown_ids = [place.id for part in pages(partial(tools.verify, "the dog barked", "r.jsonl")) for place in part.places]
     for row in (name, shown_ids[0]):  # as it is, and as it is shown

@@ -322,7 +322,9 @@ def _identity(item: T) -> str:
 def _size(item: Place | IndexedDocument) -> int:
     if isinstance(item, IndexedDocument):
         return len(item.file) + len(item.source) + len(item.title) + sum(map(_size, item.sentences))
-    size = len(item.file) + len(item.id or "") + len(item.text) + sum(map(len, item.headings))
+    size = len(item.id or "") + len(item.text) + sum(map(len, item.headings))
+    if item.file.startswith(INDEXED):  # else it is the agent's own path
+        size += len(item.file)
     if isinstance(item, ListedSentence):
         size += len(item.before) + len(item.after) + sum(map(_size, item.also))
     if isinstance(item, ListedQuote):
