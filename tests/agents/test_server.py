@@ -95,12 +95,11 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
     (root / "ids.jsonl").write_text(json.dumps({"id": attack * 5000, "text": "One dog."}) + "\n")
     (root / "keys.jsonl").write_text(json.dumps({attack * 5000: "One dog."}) + "\n")
     (root / "columns.csv").write_text(f"{attack * 5000},text\na,b,c,d\n")
-    (root / "page.epub").write_bytes(b"PK\x03\x04" + attack.encode() * 100)
     async with Client(server(root)) as client:
         for tool in (await client.list_tools()).tools:
             for name in texts_of(tool.output_schema) - OWN:
                 assert f"`{name}`" in client.instructions
-        for file in ("ids.jsonl", "keys.jsonl", "columns.csv", "page.epub"):
+        for file in ("ids.jsonl", "keys.jsonl", "columns.csv"):
             calls = (("read", {}), ("read", {"row": "absent"}), ("find", {"query": "dog"}), ("verify", {"quote": "dog"}))
             for tool, more in calls:
                 answer = await client.call_tool(tool, {"file": file} | more)
