@@ -90,8 +90,7 @@ class Endpoint:
         written = user_of(address)
         user, _, password = written.partition(":")
         login = (unquote(user), unquote(password)) if written else None
-        plain = address.replace(f"{written}@", "", 1) if written else address  # httpx logs it
-        base, _, query = plain.partition("?")
+        base, _, query = address.replace(f"//{written}@", "//", 1).partition("?")  # httpx logs addresses
         http = openai.DefaultHttpxClient(timeout=timeout_s, auth=login, event_hooks={"response": [_guard]})
         self.client = openai.OpenAI(
             base_url=base,
@@ -216,8 +215,8 @@ class Endpoint:
 
     def _harmless(self, reply: Reply) -> Reply:
         """Return a reply, which will be stored and quoted, without secrets that are no ordinary words."""
-        harmless = partial(hide, secrets=self._secrets, least=WORD)
-        return replace(reply, raw=harmless(reply.raw), finish=harmless(reply.finish))
+        raw, finish = (hide(text, self._secrets, WORD) for text in (reply.raw, reply.finish))
+        return replace(reply, raw=raw, finish=finish)
 
 
 class LocalModel:
