@@ -14,7 +14,8 @@ SOURCE = ROOT / "src" / "runnel"
 
 # What each part of the package may import beside itself. `runnel/__init__.py` names everything, lazily.
 ALLOWED = {
-    "errors": set(),
+    "redaction": set(),
+    "errors": {"redaction"},
     "formats": set(),
     "records": {"errors", "formats"},
     "config": {"errors"},
@@ -23,7 +24,7 @@ ALLOWED = {
     "journal": {"errors", "files"},
     "ops": {"errors", "records", "hardware"},
     "text": {"errors", "formats", "records", "config", "files"},
-    "backbones": {"errors", "records", "config", "hardware", "files", "ops"},
+    "backbones": {"redaction", "errors", "records", "config", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},
     "engine": {"errors", "records", "config", "hardware", "ops", "backbones", "planning", "request"},

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from runnel.redaction import redact, showable
+
 DISTRIBUTION = "runnel-retrieval"  # its name on the package index
 
 
@@ -79,7 +81,7 @@ def errors_as(ours: type[RunnelError], problem: str, *kinds: type[Exception], ad
     except RunnelError:
         raise
     except kinds as error:
-        raise ours(f"{problem} ({describe(error)}); {advice}") from error
+        raise ours(redact(f"{problem} ({describe(error)}); {advice}")) from showable(error)
 
 
 def needing(what: str, extra: str) -> AbstractContextManager[None]:
@@ -123,7 +125,7 @@ def counted(count: int, noun: str) -> str:
 
 
 def describe(error: Exception) -> str:
-    """Return an error in one line."""
+    """Return an error in one line, without the passwords and keys that its text may have."""
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}"
-    return " ".join(str(error).split())
+        return redact(f"{error.filename}: {error.strerror}")
+    return redact(" ".join(str(error).split()))

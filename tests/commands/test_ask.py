@@ -119,3 +119,17 @@ def test_an_index(run, stub, mill, tmp_path):
     mill.write_text(TEXT.replace("Anna Berg", "Anna Berg of Lund"), encoding="utf-8")  # the project is updated, and asked
     ended = run("ask", QUESTION)
     assert ended.code == 0 and ended.out.startswith("Anna Berg [1]") and "Anna Berg of Lund" in ended.out, ended.err
+
+
+@pytest.mark.parametrize("fault", ["repeats", "moved with it", 503, "echo"])
+@pytest.mark.parametrize("form", ["--llm", "OPENAI_BASE_URL"])
+def test_no_password_is_shown(run, fake, stub, mill, monkeypatch, fault, form):
+    url, monkeypatched = stub.url.replace("http://", "http://me:s3cr3t-word@"), "http://127.0.0.1:9/v1"
+    monkeypatch.setenv("OPENAI_BASE_URL", monkeypatched if form == "--llm" else url)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    stub.faults.extend([fault] * 9)
+    stub.rule = lambda messages: "Anna Berg, s3cr3t-word [1]."
+    given = ("--llm", url) if form == "--llm" else ()
+    ended = run("ask", QUESTION, mill, *given, "--json", "--verbose")
+    assert stub.asked and "s3cr3t" not in ended.out + ended.err and "bWU6czNjcjN0" not in ended.out + ended.err
+    assert ended.code == (0 if fault == "echo" else 2) and "***" in ended.out + ended.err

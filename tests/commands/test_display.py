@@ -182,3 +182,26 @@ def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monk
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     print_names(names)
     assert capsysbinary.readouterr().out.decode() == "a\ufffd]0;x\ufffd.txt\ntwo lines\ncaf\ufffd\n"
+
+
+def test_no_password_and_no_key_on_stderr(capsys, monkeypatch):
+    monkeypatch.setenv("SOME_API_KEY", "s3cr3t+of/a-user")
+    shown = "at ray://me:s3cr3t@host:1/a?b=1&Token=s3cr3t and http://s3cr3t@[::1]/x: s3cr3t%2Bof%2Fa-user, 's3cr3t+of/a-user'"
+    plain = "s3://bucket/a@b, http://host:80/@name?page=2, abfss://container@account/x, mail@host, a=b"
+    display.say(f"{shown}; {plain}")
+    assert "s3cr3t" not in (said := capsys.readouterr().err)
+    assert said.endswith(f"; {plain}\n") and "ray://***@host:1/a?b=1&Token=*** and http://***@[::1]/x" in said
+    try:
+        raise ValueError(shown)
+    except ValueError:
+        for handler in (display.LogLines(), display.JsonLogLines()):
+            handler.emit(logging.LogRecord("a", logging.ERROR, "", 1, "%s", (shown,), sys.exc_info()))
+            assert "s3cr3t" not in (logged := capsys.readouterr().err) and "ray://***@host" in logged and "ValueError" in logged
+    assert json.loads(logged)["message"].startswith("at ray://***@host")
+
+
+@pytest.mark.parametrize("part", ["://", ":a://", "?key", "?a=", "://a:b", "a@", "%41", "key=token="])
+def test_what_hides_passwords_takes_no_long_time(part, capsys):
+    before = time.process_time()
+    display.say(part * (400_000 // len(part)))
+    assert time.process_time() - before < 5 and len(capsys.readouterr().err) > 9

@@ -2,6 +2,7 @@
 
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,79 @@ def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingDependency, match=r"\[answers\]"):
         Endpoint("http://127.0.0.1:9/v1")
+
+
+KEY = "sk-1234/abcd+efgh=="
+SECRETS = {  # how they are given to a stub at HOST -> what may not be shown
+    "http://me:s3cr3t@HOST/v1": ["s3cr3t", "bWU6czNjcjN0"],
+    "http://me:p%40ss%2fword@HOST/v1": ["p%40ss", "p%40ss%2Fword", "p@ss", "/word", "%2fword", "bWU6cEBzcy93b3Jk"],
+    "http://me:pa/ss:w@rd@HOST/v1": ["pa/ss", "w@rd", "ss:w", "bWU6cGEvc3M6d0ByZA"],
+    "http://m%C3%A9:s%C3%A9cr%C3%A9t@HOST/v1": ["sécrét", "s%C3%A9cr", "bcOpOnPDqWNyw6l0"],
+    "http://t0k3n-of-me@HOST/v1": ["t0k3n-of-me", "dDBrM24tb2YtbWU6"],
+    "http://t0k3n-of-me:@HOST/v1": ["t0k3n-of-me", "dDBrM24tb2YtbWU6"],
+    "http://:s3cr3t@HOST/v1": ["s3cr3t", "OnMzY3IzdA"],
+    "http://me:pw@HOST/v1": ["me:pw", "bWU6cHc"],
+    "http://HOST/v1?api_key=s3cr3t&version=1": ["s3cr3t"],
+    "http://HOST/v1?x=1&access_token=s3%2Bcr3t": ["s3%2Bcr3t", "s3+cr3t"],
+    "http://HOST/v1?sig=s3cr3t;sv=1": ["s3cr3t"],
+}
+
+
+def shown_of(call) -> str:
+    """Return all that an error of a call shows, with its causes."""
+    with pytest.raises(EndpointError) as caught:
+        call()
+    return "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("fault", ["repeats", "moved with it", "malformed", "refused"])
+@pytest.mark.parametrize("url", SECRETS)
+def test_no_password_in_errors_and_logs(stub: Stub, url: str, fault: str, caplog) -> None:
+    caplog.set_level("INFO")
+    host = stub.url.removeprefix("http://").removesuffix("/v1")
+    endpoint = Endpoint(url.replace("HOST", "127.0.0.1:9" if fault == "refused" else host), "stub", retries=0)
+    stub.faults.append(fault)
+    shown = shown_of(lambda: endpoint.complete(ASK, max_tokens=5))
+    logged = "" if "?" in url else caplog.text  # httpx writes the addresses of requests
+    assert not [secret for secret in SECRETS[url] if secret in shown + logged + endpoint.url], shown
+    assert "127.0.0.1" in endpoint.url and endpoint.url in shown and (fault == "refused" or len(stub.asked) == 1)
+
+
+def test_the_password_is_sent(stub: Stub) -> None:
+    headers = {"me:p%40ss@": "Basic bWU6cEBzcw==", "me:p/s@s@": "Basic bWU6cC9zQHM=", "": "Bearer none"}
+    for user, header in headers.items():
+        Endpoint(stub.url.replace("http://", f"http://{user}"), "stub").complete(ASK, max_tokens=5)
+        assert stub.headers[-1]["Authorization"] == header
+
+
+@pytest.mark.parametrize("fault", ["repeats", "moved with it"])
+def test_no_key_in_errors_also_where_they_are_cut(stub: Stub, parts: list[str] | None, fault: str, monkeypatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    hidden = 0
+    for stub.padding in range(0, 260, 7):
+        stub.faults.append(fault)
+        key = None if stub.padding % 2 else "other-key-of-26-characters"
+        shown = shown_of(lambda key=key: ask(stub, parts, "stub", key=key, retries=0))
+        used = key or KEY
+        assert stub.headers[-1]["Authorization"] == f"Bearer {used}"
+        assert not [used[:size] for size in range(8, len(used)) if used[:size] in shown]
+        hidden += "***" in shown
+    assert hidden > 9
+
+
+def test_no_key_in_what_an_endpoint_lists_and_replies(stub: Stub, parts: list[str] | None) -> None:
+    stub.models = [f"model {KEY}", KEY]
+    assert KEY not in shown_of(lambda: ask(stub, parts, key=KEY))
+    stub.rule = lambda messages: f"Your key is {KEY}, and none other."
+    assert ask(stub, parts, "stub", key=KEY).raw == "Your key is ***, and none other."
+    assert ask(stub, parts, "stub", key="none").raw == f"Your key is {KEY}, and none other.", "a short key may be a word"
+
+
+@pytest.mark.parametrize("url", ["me:s3cr3t@host/v1", "HTTP://me:s3cr3t@host", "ftp://s3cr3t@host", "host/v1?api_key=s3cr3t"])
+def test_no_password_in_errors_about_the_address(url: str) -> None:
+    with pytest.raises(InputError, match="host") as caught:
+        Endpoint(url)
+    assert "s3cr3t" not in str(caught.value)
 
 
 def test_an_error_of_the_caller_is_its_own(stub: Stub) -> None:

@@ -5,6 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -30,16 +31,19 @@ class Stub:
     Attributes:
         rule: returns the reply to a list of messages.
         faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut",
-            "slow", "not streamed", "moved" (to another host name) or a kind of `ENDLESS` answer.
+            "slow", "not streamed", "moved" (to another host name), "repeats" (its error has the request's address and key),
+            "moved with it" (to an address with them) or a kind of `ENDLESS` answer.
+        padding: characters before what it repeats.
         loading: how often it does not list its models yet.
-        asked: the bodies of all requests.
+        asked, headers: the bodies and the headers of all requests.
     """
 
     def __init__(self, rule: Callable[[list[dict[str, str]]], str]) -> None:
         self.rule = rule
         self.faults: deque[int | str] = deque()
         self.asked: list[dict[str, Any]] = []
-        self.loading = 0
+        self.headers: list[Message] = []
+        self.loading = self.padding = 0
         self.models = ["stub"]
         self.url = ""
 
@@ -59,11 +63,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"]))
-        if not self.path.endswith("/chat/completions"):
+        if not self.path.partition("?")[0].endswith("/chat/completions"):
             self._send({"error": {"message": "no such route"}}, 404)
             return
         body = json.loads(sent)
         self.stub.asked.append(body)
+        self.stub.headers.append(self.headers)
+        repeated = f"{self.path} Authorization: {self.headers['Authorization']}"
         fault = self.stub.faults.popleft() if self.stub.faults else None
         if isinstance(fault, int):
             self._send({"error": {"message": f"fault {fault}"}}, fault, {"retry-after-ms": "10"})
@@ -71,6 +77,10 @@ class Handler(BaseHTTPRequestHandler):
             self._raw(b'{"choices": [{"mess')
         elif fault == "moved":
             self._raw(b"", 307, {"Location": self.stub.url.replace("127.0.0.1", "localhost") + "/chat/completions"})
+        elif fault == "repeats":
+            self._send({"error": {"message": f"{'x' * self.stub.padding} {repeated}, and again {repeated}"}}, 401)
+        elif fault == "moved with it":
+            self._raw(b"", 307, {"Location": f"http://localhost/{'x' * self.stub.padding}/{repeated.replace(' ', '/')}"})
         elif fault in ENDLESS:
             self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)
         elif fault == "no text":

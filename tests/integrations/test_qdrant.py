@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
@@ -192,16 +193,18 @@ def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
             keys.append((self.path, self.headers["api-key"]))
             self.send_response(403)
             self.end_headers()
-            self.wfile.write(b"forbidden")
+            self.wfile.write(f"forbidden: {'x' * 120} {self.headers['api-key']}".encode())
 
         def log_message(self, *arguments):
             pass
 
-    monkeypatch.setenv("QDRANT_API_KEY", "secret")
+    monkeypatch.setenv("QDRANT_API_KEY", "s3cr3t-of-a-user")
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         refused = pytest.raises(StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY")
-        with pytest.warns(UserWarning, match="insecure connection"), refused:
+        with pytest.warns(UserWarning, match="insecure connection"), refused as caught:
             open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")
         server.shutdown()
-    assert keys == [("/collections/index/exists", "secret")]
+    assert keys == [("/collections/index/exists", "s3cr3t-of-a-user")]
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "***" in shown and "s3cr3t" not in shown, "the server has repeated it"

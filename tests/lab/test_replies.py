@@ -10,7 +10,7 @@ from helpers.stub_endpoint import serve
 
 from runnel.errors import EndpointError
 from runnel.generation.endpoint import Endpoint, Reply
-from runnel.lab.replies import Inquiry, Replies, Stopped
+from runnel.lab.replies import Inquiry, Replies, Stopped, stored_replies
 
 
 def say(text):
@@ -95,3 +95,18 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
         with Replies(endpoint, tmp_path / "store") as replies:
             ask(replies, "seven..")
             assert used(replies) == {"1": (1, 3, 4)} and replies.used["1"]["estimated"] == 1
+
+
+def test_no_password_in_notes_errors_and_stored_replies(stub, tmp_path, capsys):
+    endpoint = Endpoint(stub.url.replace("http://", "http://me:s3cr3t-word@"), "stub", retries=0)
+    stub.rule = lambda messages: "Authorization: Basic bWU6czNjcjN0LXdvcmQ= of me:s3cr3t-word"
+    shown = []
+    with stored_replies(tmp_path / "store", endpoint, endpoint) as replies:
+        shown.append(ask(replies, "a").text)
+        stub.faults.extend(["repeats"] * 5)
+        inquiry = Inquiry(replies, threads=1)
+        list(inquiry.run(lambda text, notes: ask(replies, text).text, "bcdefg"))
+        shown += [str(inquiry.failure), str(inquiry.stopped)]
+    shown += [*capsys.readouterr(), *(path.read_bytes().decode(errors="replace") for path in (tmp_path / "store").iterdir())]
+    assert stub.asked and not [one for one in shown if "s3cr3t" in one or "bWU6czNj" in one]
+    assert [bool("***" in one) for one in shown] == [1, 1, 1, 0, 1, 1] and "failed 5 requests" in shown[2]

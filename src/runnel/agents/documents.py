@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import stat
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from runnel.errors import InputError, StoreError, describe
@@ -24,7 +24,7 @@ from runnel.search.finding import FileDocument
 from runnel.search.index import Index
 from runnel.search.project import Project
 from runnel.search.stores import Store, open_store
-from runnel.text.documents.document import DocumentText
+from runnel.text.documents.document import DocumentText, short_name
 from runnel.text.documents.reader import DocumentReader
 
 _NAMED = 5  # the most files to name that an update could not read
@@ -115,29 +115,49 @@ class AgentDocuments:
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()
         self._kept = Recent[FileDocument](lambda one: one.bytes, _KEPT_BYTES)
+        self._ids = Recent[str](len, _KEPT_BYTES)  # of documents of the index, by names that are shorter
 
-    def read(self, name: str, notes: list[str], remember: Remember = lambda document: None) -> list[FileDocument]:
-        """Return the documents of a name (one for each row of jsonl, csv and tsv); add their warnings to `notes`.
+    def read(self, name: str, notes: list[str], remember: Remember = lambda document: None) -> Iterable[FileDocument]:
+        """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream; add warnings to `notes`.
 
         A document that is not rows is kept, with its sentence vectors if `remember` returns them.
         """
+        documents = self._read(name, notes, remember)
+        first = list(islice(documents, 1))
+        has_rows = first and first[0].document.id is not None
+        return chain(first, documents) if has_rows else [*first, *documents]
+
+    def _read(self, name: str, notes: list[str], remember: Remember) -> Iterator[FileDocument]:
         if name.startswith(INDEXED):
             indexed = self._indexed(name)
-            return [self._keep((name, indexed.document.sha256), indexed, remember)]
+            yield self._keep((name, indexed.document.sha256), indexed, remember)
+            return
         path, file = self._open(name)
         try:
             key = str(path), *signature(file)
             kept = self._kept.get(key)
-            documents = [] if kept is None else [kept]
-            if kept is None:
-                with self._reading:
-                    read = self._reader.read(file, name=str(path))
-                    documents = [FileDocument(self.name(path), document) for document in read]
+            for document in self._parse(path, file) if kept is None else [kept.document]:
+                notes += [warning for warning in document.warnings if warning not in notes]
+                source = FileDocument(self.name(path), document)
+                yield self._keep(key, source, remember) if document.id is None else source
         finally:
             os.close(file)
-        notes += [warning for source in documents for warning in source.document.warnings]
-        whole = len(documents) == 1 and documents[0].document.id is None
-        return [self._keep(key, documents[0], remember)] if whole else documents
+
+    def _parse(self, path: Path, file: int) -> Iterator[DocumentText]:
+        """Yield the documents of a file; only whole ones are parsed by the reader's process, for one thread at a time."""
+        documents = self._reader.read(file, name=str(path))
+        with self._reading:
+            first = list(islice(documents, 1))
+            if first and first[0].id is None:
+                first += documents  # to the end, where the reader checks that the file has not changed
+        yield from first
+        yield from documents
+
+    def indexed_name(self, id: str) -> str:
+        """Return the name of a document of the index, which `read` takes: a short one for a long id."""
+        name = short_name(INDEXED + id)
+        self._ids.put(name, id)
+        return name
 
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed folders, or of no file."""
@@ -170,12 +190,14 @@ class AgentDocuments:
         return os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
 
     def _indexed(self, name: str) -> FileDocument:
-        wanted = name.removeprefix(INDEXED)
+        wanted = self._ids.get(name) or name.removeprefix(INDEXED)
         with self._store() as store:
             stored = store.documents([wanted])
         if wanted not in stored or not self.shows(stored[wanted].source):
-            raise InputError(f"the index has no document {wanted!r} of the allowed folders; use a name that search returned")
-        return FileDocument(name, replace(stored[wanted].document(), id=None))
+            raise InputError(
+                f"the index has no document {short_name(wanted)!r} of the allowed folders; use a name that search returned"
+            )
+        return FileDocument(self.indexed_name(wanted), replace(stored[wanted].document(), id=None))
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""

@@ -1,7 +1,8 @@
 """What the tools do and return: plain functions that block, without the protocol. Agents read these docstrings and field texts.
 
 A result has structured content, and for agents that read none the same as text (`shown`). All texts are verbatim text of
-documents. In `shown` they are between two lines that carry a random mark, so that no document can end its own quotation.
+documents. In `shown` they, and all other words of documents, are between two lines that carry a random mark, so that no document
+can end its own quotation. All of them count when an answer is limited, once.
 """
 
 from __future__ import annotations
@@ -10,24 +11,26 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, chain, islice
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
 from runnel import __version__
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
-from runnel.errors import InputError, counted
+from runnel.errors import InputError, counted, describe
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest, percent, unanswered
 from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
-from runnel.text.documents.document import By, DocumentText, choose_row, span_of
+from runnel.text.documents.document import By, DocumentText, choose_row, short_name, span_of
 
-_HEADING_CHARS, _HEADINGS, _ALSO = 200, 8, 3  # the most of each title, titles and other places
+_LABEL_CHARS = 600  # of a title or note
+_HEADINGS, _ALSO, _NOTES = 8, 3, 8  # the most of each
 _DIGITS = 12  # the least of a SHA-256 that identify a document
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
@@ -174,10 +177,11 @@ class Tools:
                 asked *= 2
         if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
-        documents = [_document(hit, self._most(sentences)) for hit in shown[:top_k]]
+        named = [(self._documents.indexed_name(hit.id), hit) for hit in shown[:top_k]]
+        documents = [self._fit(partial(_document, name, hit), sentences) for name, hit in named]
         answers = highest(hit.answers for hit in shown[:top_k])
-        page, place = self._page(documents, cursor)
-        return Searched(answers=answers, documents=page, notes=notes, **place)
+        page, place = self._page(documents, cursor, notes)
+        return Searched(answers=answers, documents=page, **place)
 
     def find(
         self,
@@ -201,9 +205,9 @@ class Tools:
 
         documents, retriever = self._documents.read(file, notes, remember), self._models.retriever()
         findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
-        sentences = [_sentence(sentence, self._most(1)) for sentence in findings.sentences]
-        page, place = self._page(sentences, cursor)
-        return Found(answers=findings.answers, sentences=page, notes=notes, **place)
+        sentences = [self._fit(partial(_sentence, sentence)) for sentence in findings.sentences]
+        page, place = self._page(sentences, cursor, notes)
+        return Found(answers=findings.answers, sentences=page, **place)
 
     def read(
         self,
@@ -222,17 +226,21 @@ class Tools:
         Without start and end, the whole document, in as many answers as it needs.
         """
         notes: list[str] = []
-        documents = self._documents.read(file, notes)
-        document = choose_row([one.document for one in documents], file, row)
+        documents = iter(self._documents.read(file, notes))
+        first_source = list(islice(documents, 1))
+        document = choose_row((one.document for one in chain(first_source, documents)), file, row)
         if sha256 is not None and (len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())):
             raise InputError(f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}")
         first, stop = span_of(document, file, by, start, end)
         if cursor is not None:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
-        cut = _cut(document.text, first, stop, self.settings.max_characters)
-        (place,) = locate(documents[0].file, document, [(first, cut)])
+        notes, left = self._noted(notes)
+        (whole,) = locate(first_source[0].file, document, [(first, stop)])
+        place = _labeled(whole, self._most(1))
+        cut = _cut(document.text, first, stop, left - _size(replace(place, text="")))
+        line = document.text.count("\n", 0, first) + 1
         return Read(
-            place=replace(_bounded(place, cut - first), line=document.text.count("\n", 0, first) + 1),
+            place=replace(place, text=document.text[first:cut], end=cut, line=line),
             characters=len(document.text),
             lines=document.text.count("\n") + 1,
             pages=document.pages,
@@ -251,10 +259,11 @@ class Tools:
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
             raise InputError(f"{file} has no text to verify a quote in")
-        page, place = self._page([_quote(one, self._most(1)) for one in verified.places], cursor)
+        quotes = [self._fit(partial(_quote, one)) for one in verified.places]
+        page, place = self._page(quotes, cursor, notes)
         similarity = round(verified.similarity, 3)
         return VerifiedQuote(
-            match=verified.match, word_for_word=verified.word_for_word, similarity=similarity, places=page, notes=notes, **place
+            match=verified.match, word_for_word=verified.word_for_word, similarity=similarity, places=page, **place
         )
 
     def status(self) -> ServerStatus:
@@ -273,20 +282,36 @@ class Tools:
             max_characters=self.settings.max_characters,
         )
 
+    def _fit(self, make: Callable[[int], T], count: int = 1) -> T:
+        """Return an item whose texts are cut so far that it fits into one answer."""
+        most = self._most(count)
+        while _size(item := make(most)) > self.settings.max_characters and most > 1:
+            most //= 2
+        return item
+
+    def _noted(self, notes: list[str]) -> tuple[list[str], int]:
+        """Return notes that fit into a quarter of an answer, and how many characters are left for documents."""
+        most = self.settings.max_characters
+        shown = [_short(note, most // 4 // _NOTES) for note in notes[:_NOTES]]
+        if len(notes) > len(shown):
+            shown.append(f"{len(notes) - len(shown):,} more notes; `runnel read` and `runnel index` print all")
+        return shown, most - sum(map(len, shown))
+
     def _most(self, count: int) -> int:
         """Return the most characters of each of `count` texts that must fit together into one answer."""
         return self.settings.max_characters // max(4, 2 * count)
 
-    def _page(self, items: Sequence[T], cursor: str | None) -> tuple[list[T], dict[str, Any]]:
+    def _page(self, items: Sequence[T], cursor: str | None, notes: list[str]) -> tuple[list[T], dict[str, Any]]:
         """Return the items from the cursor on that fit into one answer, at least one, and the fields of a `ToolList`."""
+        notes, left = self._noted(notes)
         fingerprint = hashlib.sha256("\n".join(map(_identity, items)).encode()).hexdigest()[:12]
         first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
-        left, stop = self.settings.max_characters, first
+        stop = first
         while stop < len(items) and (stop == first or left >= _size(items[stop])):
             left -= _size(items[stop])
             stop += 1
         more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
-        return list(items[first:stop]), {"total": len(items), "first": first + 1, "next_cursor": more}
+        return list(items[first:stop]), {"total": len(items), "first": first + 1, "next_cursor": more, "notes": notes}
 
 
 def _identity(item: T) -> str:
@@ -296,8 +321,10 @@ def _identity(item: T) -> str:
 
 def _size(item: Place | IndexedDocument) -> int:
     if isinstance(item, IndexedDocument):
-        return len(item.title) + sum(map(_size, item.sentences))
-    size = len(item.text) + sum(map(len, item.headings))
+        return len(item.file) + len(item.source) + len(item.title) + sum(map(_size, item.sentences))
+    size = len(item.id or "") + len(item.text) + sum(map(len, item.headings))
+    if item.file.startswith(INDEXED):  # else it is the agent's own path
+        size += len(item.file)
     if isinstance(item, ListedSentence):
         size += len(item.before) + len(item.after) + sum(map(_size, item.also))
     if isinstance(item, ListedQuote):
@@ -306,13 +333,18 @@ def _size(item: Place | IndexedDocument) -> int:
 
 
 def _bounded(place: P, most: int) -> P:
-    return replace(place, text=place.text[:most], headings=tuple(_short(heading) for heading in place.headings[-_HEADINGS:]))
+    return replace(_labeled(place, most), text=place.text[:most])
 
 
-def _document(hit: Hit, most: int) -> IndexedDocument:
-    name = INDEXED + hit.id
+def _labeled(place: P, most: int) -> P:
+    """Return a place with a short id, which `read` takes, and with headings of at most `most` characters together."""
+    id = None if place.id is None else short_name(place.id)
+    return replace(place, id=id, headings=tuple(_short(one, most // _HEADINGS) for one in place.headings[-_HEADINGS:]))
+
+
+def _document(name: str, hit: Hit, most: int) -> IndexedDocument:
     sentences = [_sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences]
-    return IndexedDocument(file=name, source=hit.source, title=_short(hit.title), sentences=sentences)
+    return IndexedDocument(file=name, source=hit.source, title=_short(hit.title, most), sentences=sentences)
 
 
 def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
@@ -329,8 +361,9 @@ def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
     return ListedQuote(**fields, changes_omitted=len(quoted.changes) - shown)
 
 
-def _short(title: str) -> str:
-    return title if len(title) <= _HEADING_CHARS else title[: _HEADING_CHARS - 1] + "…"
+def _short(text: str, most: int) -> str:
+    most = max(1, min(most, _LABEL_CHARS))
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
@@ -349,6 +382,13 @@ def _cut(text: str, first: int, stop: int, most: int) -> int:
     return line_end + 1 if line_end >= 0 else first + most
 
 
+def refusal(error: Exception, most: int) -> str:
+    """Return an error as text. It may quote documents and names of files, so it is marked and cut as they are."""
+    reason = describe(error)
+    cut = f"; here the first {most:,} of {len(reason):,} characters" if len(reason) > most else ""
+    return "\n".join([f"the reason may quote documents{cut}:", *_quotation(reason[:most], secrets.token_hex(_MARK_BYTES))])
+
+
 def shown(answer: ToolResult | ServerStatus) -> str:
     """Return an answer as text."""
     mark = secrets.token_hex(_MARK_BYTES)
@@ -356,7 +396,8 @@ def shown(answer: ToolResult | ServerStatus) -> str:
         return answer.model_dump_json(indent=2)
     said = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([said] if said else []), *_lines(answer, mark)]
-    lines += [f"note: {_name(note)}" for note in answer.notes]
+    if answer.notes:  # they may have names of files, and words of what their parsers say
+        lines += _quotation("\n".join(f"note: {_name(note)}" for note in answer.notes), mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
@@ -365,11 +406,13 @@ def shown(answer: ToolResult | ServerStatus) -> str:
 def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
     if isinstance(answer, Read):
         yield f"{_place(answer.place)}; the document has {answer.characters} characters and {answer.lines} lines"
+        yield from _labels(answer.place, mark)
         yield from _quotation(answer.place.text, mark)
     elif isinstance(answer, Searched):
         yield counted(answer.total, "document")
         for rank, document in enumerate(answer.documents, start=answer.first):
-            yield f"{rank}. {_name(document.file)} {json.dumps(document.title)}"
+            yield f"{rank}."
+            yield from _quotation(f"{_name(document.file)} {json.dumps(document.title)}", mark)
             for sentence in document.sentences:
                 yield from _passage(sentence, mark)
     elif isinstance(answer, Found):
@@ -379,17 +422,21 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             also = f", and {counted(others, 'more place')}" if others else ""
             chance = "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
             yield f"{rank}. {_place(sentence)}{_cut_note(sentence)}{chance}{also}"
+            yield from _labels(sentence, mark)
             yield from _quotation(f"{sentence.before}[answer {mark}]{sentence.text}[/answer {mark}]{sentence.after}", mark)
     elif isinstance(answer, VerifiedQuote):
         yield f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity {answer.similarity}"
         for place in answer.places:
             yield f"{place.match}{' except for case' if place.case_differs else ''}"
             yield from _passage(place, mark)
-            yield from (f"quote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}" for change in place.changes)
+            changes = [f"quote: {json.dumps(one.quote)}  document: {json.dumps(one.text)}" for one in place.changes]
+            if changes:
+                yield from _quotation("\n".join(changes), mark)
 
 
 def _passage(place: Place, mark: str) -> Iterator[str]:
     yield _place(place) + _cut_note(place)
+    yield from _labels(place, mark)
     yield from _quotation(place.text, mark)
 
 
@@ -402,11 +449,19 @@ def _quotation(text: str, mark: str) -> list[str]:
 
 
 def _place(place: Place) -> str:
-    """Return a place in one line. Headings are text of the document: quoted, and without line breaks."""
-    row = "" if place.id is None else f", row {json.dumps(place.id)}"
-    where = f", line {place.line}" if place.page is None else f", page {place.page}"
-    under = f", under {json.dumps(' > '.join(place.headings))}" if place.headings else ""
-    return f"{_name(place.file)}{row}{where}, characters {place.start}-{place.end}{under}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+    """Return a place in one line, without words of documents: the path of a file is the agent's own."""
+    name = "" if place.file.startswith(INDEXED) else f"{_name(place.file)}, "
+    where = f"line {place.line}" if place.page is None else f"page {place.page}"
+    return f"{name}{where}, characters {place.start}-{place.end}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+
+
+def _labels(place: Place, mark: str) -> list[str]:
+    """Return the words of documents that belong to a place, quoted and without line breaks: row, headings, name in an index."""
+    name = [json.dumps(place.file)] if place.file.startswith(INDEXED) else []
+    row = [] if place.id is None else [f"row {json.dumps(place.id)}"]
+    under = [f"under {json.dumps(' > '.join(place.headings))}"] if place.headings else []
+    labels = ", ".join([*name, *row, *under])
+    return _quotation(labels, mark) if labels else []
 
 
 def _name(name: str) -> str:

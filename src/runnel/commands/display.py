@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from runnel.errors import InputError
+from runnel.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderHook
@@ -196,7 +197,7 @@ def say(message: str) -> None:
 
 
 def _write_line(message: str) -> None:
-    sys.stderr.write(printable(one_line(f"runnel: {message}")) + "\n")
+    sys.stderr.write(printable(one_line(redact(f"runnel: {message}"))) + "\n")
 
 
 def note_unanswered(answers: float | None) -> None:
@@ -209,7 +210,7 @@ def note_unanswered(answers: float | None) -> None:
 
 def report_bug(error: BaseException) -> None:
     """Write the traceback of an unexpected error to stderr."""
-    sys.stderr.write(printable("".join(traceback.format_exception(error))))
+    sys.stderr.write(printable(redact("".join(traceback.format_exception(error)))))
 
 
 class LogLines(logging.Handler):
@@ -226,9 +227,9 @@ class JsonLogLines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         facts: dict[str, object] = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
-        facts |= record.msg if isinstance(record.msg, dict) else {"message": record.getMessage()}
+        facts |= record.msg if isinstance(record.msg, dict) else {"message": redact(record.getMessage())}
         if record.exc_info and isinstance(record.exc_info[1], Exception):
-            facts["error"] = "".join(traceback.format_exception(record.exc_info[1]))
+            facts["error"] = redact("".join(traceback.format_exception(record.exc_info[1])))
         sys.stderr.write(json.dumps(facts) + "\n")
 
 

@@ -41,10 +41,9 @@ def read(
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
     with DocumentReader(Limits(seconds=parse_seconds), encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
-        documents = list(reader.read(file))
-    for warning in dict.fromkeys(warning for document in documents for warning in document.warnings):
+        document = choose_row(reader.read(file), file, row)
+    for warning in document.warnings:
         say(f"note: {file}: {warning}")
-    document = choose_row(documents, file, row)
     first, stop = span_of(document, file, by, start, end)
     if not as_json:
         print_text(document.text[first:stop].removesuffix("\n"))

@@ -8,13 +8,15 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
 from typing import Any
+from urllib.parse import parse_qsl, unquote
 
 from runnel.errors import EndpointError, InputError, needing
+from runnel.redaction import WORD, hide, redact, secrets_of, showable, user_of
 from runnel.text.dialogue import Message, dialogue
 
 LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
@@ -23,6 +25,7 @@ LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoin
 _SECONDS_PER_TOKEN = 2.0
 _BYTES_PER_TOKEN, _CHARACTERS_PER_TOKEN = 4096, 64
 _SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
+_SHOWN_CHARACTERS = 300  # of what an endpoint says, in an error
 
 # The most bytes and seconds that the answer to the request that this thread sends may have.
 _LIMITS: ContextVar[tuple[int, float]] = ContextVar("_LIMITS", default=(_SPARE_BYTES, 600.0))
@@ -47,10 +50,12 @@ class Endpoint:
 
     Requests that fail because the endpoint is busy or not reached are repeated, after the time it asks for or else with growing
     pauses. A streamed reply is not repeated after its first text. Redirects are not followed: they would take the prompt and the
-    key elsewhere. `max_tokens` bounds a reply in bytes, characters and time, even if the endpoint ignores it.
+    key elsewhere. `max_tokens` bounds a reply in bytes, characters and time, even if the endpoint ignores it. The key and the
+    secrets of the URL are in no error, in no reply and not in the attribute `url`, even if the endpoint repeats them.
 
     Args:
         url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or with a key OpenAI's.
+            The user and password that it may have are sent instead of the key.
         model: its name there; default: the only one that the endpoint lists.
         key: default: $OPENAI_API_KEY. Local endpoints need none.
         timeout_s: the longest wait for a reply, or between two parts of a streamed one.
@@ -71,17 +76,29 @@ class Endpoint:
         retries: int = 5,
     ) -> None:
         key = key or os.environ.get("OPENAI_API_KEY")
-        self.url = url or os.environ.get("OPENAI_BASE_URL") or ("https://api.openai.com/v1" if key else "")
-        if not self.url.startswith(("http://", "https://")):
+        address = url or os.environ.get("OPENAI_BASE_URL") or ("https://api.openai.com/v1" if key else "")
+        self._secrets = [*secrets_of(address), key or ""]
+        self._redact = partial(redact, secrets=self._secrets)
+        self.url = self._redact(address)
+        if not address.startswith(("http://", "https://")):
             raise InputError(
                 f"the endpoint of the language model is {self.url!r}; give --llm or $OPENAI_BASE_URL a URL such as "
                 "http://127.0.0.1:8080/v1, or set $OPENAI_API_KEY for OpenAI's"
             )
         with needing("language models need the package openai", "answers"):
             import openai
-        http = openai.DefaultHttpxClient(timeout=timeout_s, event_hooks={"response": [_guard]})
+        written = user_of(address)
+        user, _, password = written.partition(":")
+        login = (unquote(user), unquote(password)) if written else None
+        base, _, query = address.replace(f"//{written}@", "//", 1).partition("?")  # httpx logs addresses
+        http = openai.DefaultHttpxClient(timeout=timeout_s, auth=login, event_hooks={"response": [_guard]})
         self.client = openai.OpenAI(
-            base_url=self.url, api_key=key or "none", timeout=timeout_s, max_retries=retries, http_client=http
+            base_url=base,
+            default_query=dict(parse_qsl(query)),
+            api_key=key or "none",
+            timeout=timeout_s,
+            max_retries=retries,
+            http_client=http,
         )
         weakref.finalize(self.client, http.close)
         self._model, self._timeout_s = model, timeout_s
@@ -94,7 +111,7 @@ class Endpoint:
         with self._errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):
             names = self._list_models()
         if len(names) != 1:
-            listed = ", ".join(names[:10]) or "none"
+            listed = self._short(", ".join(names[:10])) or "none"
             raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name, with --llm-model")
         return names[0]
 
@@ -127,10 +144,10 @@ class Endpoint:
         try:
             if on_text is None:
                 with self._errors("did not answer"):
-                    return _reply_of(self.client.chat.completions.create(**options), max_tokens)
+                    return self._harmless(_reply_of(self.client.chat.completions.create(**options), max_tokens))
             for part in self._stream(options, max_tokens):
                 if isinstance(part, Reply):
-                    return part
+                    return self._harmless(part)
                 on_text(part)
             raise AssertionError("a stream ends with the reply, or with an error")
         finally:
@@ -180,16 +197,26 @@ class Endpoint:
         except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
             cause = error.__cause__ or error
             if isinstance(error, openai.APIStatusError):
-                happened = f"{what}: {error.status_code}: {_short(error.message)}{hint}"
+                happened = f"{what}: {error.status_code}: {self._short(error.message)}{hint}"
             elif isinstance(error, openai.APITimeoutError):
                 happened = f"{what} in time; is it busy, or its model being loaded?"
             elif isinstance(error, openai.APIConnectionError):
                 unreached = type(cause).__name__ == "ConnectError"  # of httpx or httpx2, as the version of openai has it
                 failed = "cannot be reached" if unreached else "broke the connection"
-                happened = f"{failed} ({_short(str(cause))}); is the endpoint running?"
+                happened = f"{failed} ({self._short(str(cause))}); is the endpoint running?"
             else:
-                happened = f"{what} as expected of a chat endpoint: {_short(str(error))}{hint}"
-            raise EndpointError(f"{self.url} {happened}") from error
+                happened = f"{what} as expected of a chat endpoint: {self._short(str(error))}{hint}"
+            raise EndpointError(f"{self.url} {happened}") from showable(error, self._redact)
+
+    def _short(self, text: str) -> str:
+        """Return the beginning of what the endpoint wrote, without secrets: they are hidden first, so that none is cut."""
+        text = " ".join(self._redact(text).split())
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
+
+    def _harmless(self, reply: Reply) -> Reply:
+        """Return a reply, which will be stored and quoted, without secrets that are no ordinary words."""
+        raw, finish = (hide(text, self._secrets, WORD) for text in (reply.raw, reply.finish))
+        return replace(reply, raw=raw, finish=finish)
 
 
 class LocalModel:
@@ -223,8 +250,8 @@ LanguageModelClient = Endpoint | LocalModel
 def _guard(response: Any) -> None:
     """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether it is streamed or not."""
     if response.has_redirect_location:
-        where = _short(response.headers["location"])
-        raise ValueError(f"it redirects to {where!r}, where nothing was sent; give that URL if you trust it")
+        where = response.headers["location"]
+        raise ValueError(f"it redirects, where nothing was sent; give that URL if you trust it: {where!r}")
     response.iter_bytes = partial(_bounded, response.iter_bytes, _LIMITS.get())
 
 
@@ -268,8 +295,3 @@ def without_reasoning(text: str) -> str:
 
 def _reply(text: str, finish: str | None, usage: Any) -> Reply:
     return Reply(text, finish or "stop", *((None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)))
-
-
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -23,6 +23,7 @@ import numpy as np
 
 from runnel.errors import InputError, StoreError, needing
 from runnel.records import grouped
+from runnel.redaction import redact
 from runnel.search.filters import Condition
 from runnel.search.lance import no_index_error, plain_errors, plainly
 from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
@@ -45,7 +46,7 @@ _local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folde
 
 def _explained(uri: str, error: Exception) -> str:
     """Return what went wrong at the server, and what to do: the client lets errors of httpx, grpc and pydantic through."""
-    text = " ".join(str(error).split())[:300]
+    text = redact(" ".join(str(error).split()))[:300]
     if type(error).__name__ == "ResponseHandlingException":
         return f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]"
     if getattr(error, "status_code", None) in (401, 403):

@@ -20,6 +20,7 @@ from runnel.models import embedding_rwkv
 from runnel.models.foreign import read_sentence_transformer, text_template, warn
 from runnel.models.heads import EndVector
 from runnel.models.torch_heads import EndScore
+from runnel.redaction import showable
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer, Tokenizer, tokenizer_file
@@ -142,7 +143,7 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
         raise CheckpointError(
             f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub cache "
             f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason_of(error)}); put that file into the folder"
-        ) from error
+        ) from showable(error)
 
 
 def vocabulary_name(tokenizer: Tokenizer) -> str | None:

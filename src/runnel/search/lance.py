@@ -27,6 +27,7 @@ import numpy as np
 from runnel.errors import RunnelError, StoreError, needing
 from runnel.files import WriterLock
 from runnel.records import top
+from runnel.redaction import redact, showable
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.records import FIELD_TYPES, WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
 from runnel.text.words import letters, separated, unspaced_words
@@ -69,7 +70,7 @@ def explained(uri: str, error: Exception) -> str:
     """Return what an error of LanceDB means, and what to do; "" for an error of another kind."""
     if not isinstance(error, OSError | RuntimeError | ValueError) and type(error).__name__ != "RustPanic":
         return ""
-    text = _SOURCES.sub("", " ".join(str(error).split()))
+    text = redact(_SOURCES.sub("", " ".join(str(error).split())))  # before it is cut
     for pattern, message in _CAUSES:
         if re.search(pattern, text, re.IGNORECASE):
             return message.format(uri=uri) + f" [{text[:300]}]"
@@ -87,7 +88,7 @@ def plain_errors(uri: str, explain: Callable[[str, Exception], str] = explained)
     except Exception as error:
         if isinstance(error, RunnelError) or not (message := explain(uri, error)):
             raise
-        raise StoreError(message) from error
+        raise StoreError(message) from showable(error)
 
 
 def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:

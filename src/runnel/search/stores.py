@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from runnel.errors import InputError, StoreError
+from runnel.redaction import redact
 from runnel.search.lance import LanceStore
 from runnel.search.records import IndexSettings
 
@@ -42,6 +43,9 @@ def holds_index(place: str | Path) -> bool:
 def _store_of(place: str | Path) -> type[Store]:
     if not isinstance(place, str | Path) or not str(place):
         raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
+    if (shown := redact(str(place))) != str(place):  # no store uses it, and names of places are shown and stored
+        variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY"
+        raise InputError(f"the index's place {shown} has a password or a key in it; set {variables} instead")
     if str(place).startswith("qdrant+"):
         from runnel.integrations.qdrant import QdrantStore
 

@@ -5,6 +5,7 @@ Models and tensors of other kinds: tests/backbones/test_formats.py.
 
 import json
 import pickle
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,19 @@ def test_offline(hub: Callable[..., Hub]) -> None:
     message = r"'owner/rwkv/a.pth': there is no folder /.* hub cache /.*no network.*\(hf download owner/rwkv a.pth\)"
     with pytest.raises(CheckpointError, match=message):
         find_checkpoint("owner/rwkv/a.pth")
+
+
+def test_no_password_of_a_mirror_and_no_token_is_shown(hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+    served = hub("a.pth")
+    monkeypatch.setenv("HF_TOKEN", "hf_s3cr3tOfAUser")
+
+    def check(hub_id: str) -> None:
+        raise OSError("401 Client Error for url: https://me:s3cr3t@mirror/api?token=s3cr3t, not authorized by hf_s3cr3tOfAUser")
+
+    monkeypatch.setattr(served, "check", check)
+    with pytest.raises(CheckpointError, match="mirror") as caught:
+        find_checkpoint("owner/rwkv")
+    assert "s3cr3t" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ from runnel.config import BackboneConfig, arguments, read_model_json, valid_conf
 from runnel.errors import CheckpointError
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
 from runnel.records import expect_choice
+from runnel.redaction import showable
 
 # In order of preference: a folder often carries the same weights several times. After the first three come numbered
 # safetensors without an index, after these numbered pickles without one, and at last a single .pth of any name, or an embedder's
@@ -135,7 +136,7 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
             f"unknown model {whole!r}: there is no folder {Path(whole).absolute()}, it is not in the hub cache "
             f"{constants.HF_HUB_CACHE}, and it could not be fetched from the hub ({reason_of(error)}); check the spelling, "
             f"download it once while online (hf download {hub_id}{' ' + file if file else ''}), or give a local folder"
-        ) from error
+        ) from showable(error)
 
 
 def _pick_weights(names: Iterable[str], where: str) -> list[str]:

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from runnel.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
+from runnel.redaction import redact
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _SMALL = 1 << 16  # bytes, not worth a call that drops pages of neighbors too
@@ -112,8 +113,8 @@ def _damaged(path: Path, error: Exception) -> CheckpointError:
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message."""
-    return next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
+    """Return the first line of an error's message, without passwords and keys: the hub's have addresses."""
+    return redact(next((line for line in str(error).strip().splitlines() if line), type(error).__name__))
 
 
 def some(names: list[str], most: int = 6) -> str:

@@ -12,7 +12,7 @@ import re
 import signal
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import accumulate, chain
@@ -381,6 +381,7 @@ def is_title(words: str, kind: str | None) -> bool:
 
 By = Literal["character", "line", "page"]
 _ROWS_NAMED = 5
+_NAME_CHARS = 100
 
 
 def span_of(document: DocumentText, name: str, by: By, start: int | None, end: int | None) -> tuple[int, int]:
@@ -404,12 +405,30 @@ def span_of(document: DocumentText, name: str, by: By, start: int | None, end: i
     return next((at for page, at in pages if page >= first), stop), stop
 
 
-def choose_row(documents: Sequence[DocumentText], name: str, row: str | None) -> DocumentText:
-    """Return the document of a file, or of the row with an id."""
+def short_name(name: str) -> str:
+    """Return a name, or the beginning of a long one, with a digest that tells it from other names."""
+    if len(name) <= _NAME_CHARS:
+        return name
+    return f"{name[:_NAME_CHARS]}…{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+
+
+def choose_row(documents: Iterable[DocumentText], name: str, row: str | None) -> DocumentText:
+    """Return the document of a file, or of the row with an id, which may be given as its `short_name`.
+
+    All documents are read, so that a file that is damaged after the row is an error, but only one is kept.
+    """
+    chosen: DocumentText | None = None
+    ids: list[str] = []
+    rows = 0
     for document in documents:
-        if document.id == row:
-            return document
-    ids = [repr(document.id) for document in documents if document.id is not None]
-    names, more = ", ".join(ids[:_ROWS_NAMED]) or "none", ", ..." if len(ids) > _ROWS_NAMED else ""
-    problem = "name one of them by its id" if row is None else f"none has the id {row!r}"
-    raise InputError(f"{name} has {len(ids) or 'no'} rows; {problem}: {names}{more}")
+        shown = None if document.id is None else short_name(document.id)
+        if chosen is None and row in (document.id, shown):
+            chosen = document
+        rows += shown is not None
+        if shown is not None and rows <= _ROWS_NAMED:
+            ids.append(repr(shown))
+    if chosen is not None:
+        return chosen
+    names, more = ", ".join(ids) or "none", ", ..." if rows > _ROWS_NAMED else ""
+    problem = "name one of them by its id" if row is None else f"none has the id {short_name(row)!r}"
+    raise InputError(f"{name} has {rows or 'no'} rows; {problem}: {names}{more}")

@@ -1,0 +1,68 @@
+"""Texts without passwords and keys: those in the URLs of a text, in the environment, and those that a caller knows."""
+
+import os
+import re
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Iterable
+from urllib.parse import quote, quote_plus, unquote
+
+HIDDEN = "***"
+SHORT = 4  # characters of the shortest secret that is searched for: shorter ones are parts of words
+WORD = 8  # from which on a secret is no ordinary word, such as "none" for an endpoint without keys
+
+# All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of Azure's abfs:// is no secret.
+_URL = re.compile(r"(?<!abfs)(?<!abfss)://\S+")
+# A password may have an unescaped "/": what is between a colon and an @ is one unless it is a port.
+_USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/?#:\[]*:(?!\d*(?:[/?#]|\Z)).{0,512})@")
+_NAMES = r"key|token|secret|pass|pwd|sig|auth|cred|(?<=[?&;])code(?==)"
+_PARAMETER = re.compile(rf"(?i)([?&;][^=&;#?]{{0,64}}?(?:{_NAMES})[^=&;#?]{{0,64}}=)([^&;#'\"]+)")
+_VARIABLE = re.compile(r"(?i)(?:key|token|secret|password)\Z")
+
+
+def redact(text: str, secrets: Iterable[str] = ()) -> str:
+    """Return a text without the secrets of its URLs, of the environment and of `secrets`, as `hide` replaces them."""
+    known = [value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= WORD]
+    return hide(_URL.sub(_redact_url, text), [*secrets, *known])
+
+
+def hide(text: str, secrets: Iterable[str], least: int = SHORT) -> str:
+    """Return a text without secrets of at least `least` characters, however they are written."""
+    stripped = [secret.strip() for secret in secrets]
+    spelled = {form for secret in stripped if len(secret) >= least for form in _spellings(secret)}
+    for form in sorted(spelled, key=len, reverse=True):
+        text = text.replace(form, HIDDEN)
+    return text
+
+
+def user_of(url: str) -> str:
+    """Return "user:password" of a URL as it is written, or "user"; "" if it has none."""
+    found = _USER.search(url if "://" in url else f"://{url}")
+    return found[0].removesuffix("@") if found else ""
+
+
+def secrets_of(url: str) -> list[str]:
+    """Return what must not be shown of a URL."""
+    written = user_of(url)
+    user, _, password = written.partition(":")
+    parameters = [value for _, value in _PARAMETER.findall(url)]
+    return [written, f"{unquote(user)}:{unquote(password)}", user, password, *parameters]
+
+
+def showable(error: Exception, redact: Callable[[str], str] = redact) -> Exception | None:
+    """Return an error for `raise ... from`: None if its traceback would show what `redact` replaces."""
+    shown = "".join(traceback.format_exception(error))
+    return error if redact(shown) == shown else None
+
+
+def _redact_url(found: re.Match[str]) -> str:
+    return _PARAMETER.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", found[0]))
+
+
+def _spellings(secret: str) -> list[str]:
+    """Return how a secret may be written: escaped for URLs and in Python, and as a Basic header has it."""
+    plain = unquote(secret)
+    data = plain.encode("utf-8", "surrogatepass")
+    encoded = b64encode(data).decode().rstrip("=")
+    escaped = [ascii(plain)[1:-1], repr(plain)[1:-1]]
+    return [secret, plain, quote(data), quote(data, safe=""), quote_plus(data), *escaped, encoded]
