@@ -80,13 +80,18 @@ def multiply_bytes(
 
 
 def use(*, tiles: bool) -> None:
-    """Put the stand-ins in their places."""
+    """Put the stand-ins in their places.
+
+    Mamba-2 lays its chunks out for tiles whose columns are those of a block: on narrow processors its tiles stay off.
+    """
     places: list[tuple[ModuleType, dict[str, Any]]]
     places = [(int8_matmul, {"_build_dot": build_dot, "vnni_problem": lambda: None})]
-    places += [(module, {"has_tiles": lambda: tiles}) for module in (matmul, int8_matmul, mamba2)]
+    places += [(module, {"has_tiles": lambda: tiles}) for module in (matmul, int8_matmul)]
     if tiles:
         blocks = {"multiply_block": multiply_block, "multiply_half_block": multiply_half_block}
-        places += [(matmul, blocks), (chunk_tiles, blocks), (int8_matmul, {"multiply_bytes": multiply_bytes})]
+        places += [(matmul, blocks), (int8_matmul, {"multiply_bytes": multiply_bytes})]
+        if TILE_COLUMNS == BLOCK:
+            places += [(chunk_tiles, {"multiply_block": multiply_block}), (mamba2, {"has_tiles": lambda: True})]
     for module, values in places:
         for name, value in values.items():
             setattr(module, name, value)
