@@ -1,0 +1,113 @@
+"""Limits of connections: seconds for headers, between requests and for reading an answer, and how many a client may have.
+
+uvicorn has no such limits but the seconds between requests; its setting `http` takes a protocol class that has them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from runnel.server.settings import address_of
+
+HEADERS_S = 10.0  # from a connection's start, or from the first byte of a later request, to the end of the headers
+IDLE_S = 60  # between two requests
+UNREAD_S = 60.0  # for reading what was written in one call
+MOST = 1024  # connections, where half of the files that this process may open are not fewer
+MOST_OF_CLIENT = 256  # and at most half of all
+WAITING = 512  # connections that the system keeps until they are accepted
+_ACCEPTED = 16  # connections accepted in a row, before the first of them can be closed
+
+
+class Connection(H11Protocol):
+    """A connection with limits. h11 parses all requests, also where uvicorn would choose another parser."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # `pause_writing` is called while anything is unread
+        self.host = client_of(self.client[0] if self.client else "")
+        self.began = self.loop.time()
+        self._headers_timer: asyncio.TimerHandle | None = self.loop.call_later(HEADERS_S, transport.abort)
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        for timer in (self._headers_timer, self._unread_timer, self.timeout_keep_alive_task):
+            if timer is not None:
+                timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        between = self.cycle is None or self.cycle.response_complete  # requests
+        if between and self._headers_timer is None:
+            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
+        elif not between and self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a complete request has arrived and its answer has not been written."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+    def _make_room(self) -> None:
+        """Close the oldest connection that is not busy, perhaps this new one, if there are too many."""
+        connections = [each for each in self.connections if isinstance(each, Connection)]
+        counts = Counter(each.host for each in connections)
+        most = most_connections()
+        crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
+        if crowded or len(connections) > most:
+            some = [each for each in connections if each.host == self.host or not crowded]
+            idle = [each for each in some if not each.busy]
+            oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
+            oldest.transport.abort()
+            self.connections.discard(oldest)  # now: others begin before its connection_lost is called
+
+
+def most_connections() -> int:
+    """Return the number of connections that leaves half of the files that this process may open to the models and indexes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MOST
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if files == resource.RLIM_INFINITY else min(MOST, files // 2)
+
+
+def client_of(address: str) -> str:
+    """Return what counts as one client: the address, or the /64 network of an IPv6 address, which one machine may have."""
+    ip = address_of(address)
+    if ip is None:
+        return address
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.packed[:8].hex()
+
+
+class LimitedServer(uvicorn.Server):
+    """uvicorn's server for an application whose connections have these limits."""
+
+    def __init__(self, app: Any, **settings: Any) -> None:
+        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
+        limits: dict[str, Any] = {"http": Connection, "timeout_keep_alive": IDLE_S, "backlog": _ACCEPTED}
+        super().__init__(uvicorn.Config(app, ws="none", **limits, **quiet, **settings))
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(WAITING)  # `backlog` was for both; only the connections accepted in a row must be few
