@@ -72,7 +72,7 @@ def work(request):
 
 
 def start(work, call, tokens=10, characters=10, client=None):
-    return asyncio.create_task(work.run(client or Client(), characters, lambda: tokens, call))
+    return asyncio.create_task(work.run(client or Client(), characters, lambda _: tokens, call))
 
 
 async def until(condition):
@@ -91,7 +91,7 @@ async def test_errors_are_the_caller_s(work):
     def fail(*_):
         raise InputError("no")
 
-    for count, call in ((fail, Call()), (lambda: 1, fail)):
+    for count, call in ((fail, Call()), (lambda _: 1, fail)):
         with pytest.raises(InputError, match="no"):
             await one.run(Client(), 1, count, call)
         assert idle(one)
@@ -115,7 +115,7 @@ async def test_a_full_queue_says_when_to_retry(work):
     await running
     await start(one, third, tokens=5000)  # larger than the queue, alone
     assert idle(one)
-    with pytest.raises(Refusal, match="the request has 2,000,001 tokens, this server reads at most 2,000,000 in one") as error:
+    with pytest.raises(Refusal, match="more than 2,000,000 tokens") as error:
         await start(one, Call(), tokens=2_000_001)
     assert error.value.kind == "too_long" and idle(one)
 
@@ -149,6 +149,57 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     await asyncio.gather(*running)
     await until(lambda: idle(one))
     assert call.began.is_set() != waits
+
+
+@pytest.mark.parametrize("characters", [10, LONG])
+async def test_counts_end_with_their_requests_and_at_the_limit(work, characters):
+    one, limits, stopped = work(max_request_tokens=1000), [], []
+
+    def count(job):
+        tokens = 0
+        try:
+            while True:
+                tokens += 1 if limits else 0
+                job.expect_few(tokens)
+                time.sleep(0.0001)
+        finally:
+            stopped.append(tokens)
+
+    clients = [Client() for _ in range(8)]
+    counting = [asyncio.create_task(one.run(client, characters, count, Call())) for client in clients]
+    await until(lambda: one.waiting == 8)
+    call = Call("answer")
+    call.go.set()
+    last = start(one, call, characters=characters)
+    for client in clients:
+        client.gone.set()
+    assert (await last)[0] == "answer"
+    for task in counting:
+        with pytest.raises(Refusal, match="the client disconnected"):
+            await task
+    assert stopped == [0]  # the others never began
+    limits.append(1000)
+    with pytest.raises(Refusal) as error:
+        await one.run(Client(), characters, count, Call())
+    assert error.value.kind == "too_long" and stopped == [0, 1001]
+    await until(lambda: idle(one))
+
+
+async def test_a_request_whose_client_has_left_ends_when_its_thread_does(work):
+    one, client, began, go = work(), Client(), threading.Event(), threading.Event()
+
+    def count(job):
+        began.set()
+        return go.wait(GIVE_UP_S)
+
+    task = asyncio.create_task(one.run(client, LONG, count, Call()))
+    await until(began.is_set)
+    client.gone.set()
+    await asyncio.sleep(0.1)
+    assert not task.done()  # its texts are in memory, and count as such until it is done
+    go.set()
+    with pytest.raises(Refusal, match="the client disconnected"):
+        await task
 
 
 async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):

@@ -32,24 +32,19 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(0)  # `pause_writing` is called while anything is unread
         self.host = client_of(self.client[0] if self.client else "")
         self.began = self.loop.time()
-        self._headers_timer: asyncio.TimerHandle | None = self.loop.call_later(HEADERS_S, transport.abort)
-        self._unread_timer: asyncio.TimerHandle | None = None
+        self._headers_timer = self.loop.call_later(HEADERS_S, transport.abort)
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for timer in (self._headers_timer, self._unread_timer, self.timeout_keep_alive_task):
-            if timer is not None:
-                timer.cancel()
+        self._headers_timer.cancel()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        between = self.cycle is None or self.cycle.response_complete  # requests
-        if between and self._headers_timer is None:
-            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
-        elif not between and self._headers_timer is not None:
+        if self.cycle is not None and not self.cycle.response_complete:
             self._headers_timer.cancel()
-            self._headers_timer = None
+        elif self._headers_timer.cancelled():
+            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -57,8 +52,7 @@ class Connection(H11Protocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._unread_timer is not None:
-            self._unread_timer.cancel()
+        self._unread_timer.cancel()
 
     @property
     def busy(self) -> bool:
@@ -73,8 +67,8 @@ class Connection(H11Protocol):
         most = most_connections()
         crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
         if crowded or len(connections) > most:
-            some = [each for each in connections if each.host == self.host or not crowded]
-            idle = [each for each in some if not each.busy]
+            near = (each for each in connections if each.host == self.host or not crowded)
+            idle = (each for each in near if not each.busy)
             oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
             oldest.transport.abort()
             self.connections.discard(oldest)  # now: others begin before its connection_lost is called
