@@ -3,24 +3,35 @@ Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
 import math
+import random
+import re
 import sys
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import httpx
+import numpy as np
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS
+from helpers.children import GIVE_UP_S, PROGRAMS, resident_mib, server
 from helpers.serving import serving
 
 from benchmarks.serving import Load, cases, run_phase
+from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import Cancelled, InputError
-from runnel.models.base import load_model
+from runnel.models.base import BUILT_IN, load_model
+from runnel.records import probability
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
 from runnel.text.documents import reader
 
 LONG = 100_000  # characters
+SOAK_S, SOAK_CLIENTS, SOAK_MIB = 60, 64, 1024
+# Products in float32 depend on how many rows are multiplied together; those of the other types do not.
+LARGEST_DIFFERENCE = {"bfloat16": 0.0, "int8": 0.0, "float32": 1e-4}
 pytestmark = pytest.mark.anyio
 
 
@@ -310,3 +321,72 @@ def test_short_and_long_texts_together():
         assert len(phase.short) == 40 and len(phase.long) == 3 and phase.difference > 0
         work = client.app.state.context.work
         assert (work.left, work.running, work.waiting) == (0, 0, 0)
+
+
+SOAKED = {  # by route: the list in its answer, the fields that say what a row is about, and its numbers
+    "/v1/embeddings": ("data", ["index"], "embedding"),
+    "/v1/find": ("sentences", ["start", "end"], "score"),
+    "/v1/rerank": ("results", ["index"], "relevance_score"),
+    "/v1/search": ("documents", ["id"], "score"),
+}
+
+
+def soak_cases(model, index):
+    """Return requests, (path, body, numbers of the library by what they are about)."""
+    embedder, reranker, retriever = Embedder(model), Reranker(model), SentenceRetriever(model)
+    draw, cases = random.Random(3), []
+    words = re.findall(r"[a-z]+", (BUILT_IN["pocket"] / "README.md").read_text(encoding="utf-8"))
+
+    def text(count):
+        return " ".join(draw.choices(words, k=count)) + "."
+
+    documents = [" ".join(text(draw.randrange(2, 20)) for _ in range(draw.randrange(1, 6))) for _ in range(14)]
+    with Index.create(index, embedder) as built:
+        built.add(Document(str(place), text) for place, text in enumerate(documents))
+        for document in documents:
+            query, texts = text(4), document.split(". ")
+            asked = {"query": query, "documents": texts}
+            vectors = {(place,): vector for place, vector in enumerate(embedder.encode(texts))}
+            scores = {(place,): probability(score) for place, score in enumerate(reranker.score(query, texts))}
+            sentences = {(one.start, one.end): one.score for one in retriever.score(query, document)}
+            hits = {(hit.id,): hit.score for hit in built.search(query)}
+            cases += [
+                ("/v1/embeddings", {"input": texts}, vectors),
+                ("/v1/find", {"query": query, "documents": [document], "top_k": 1000}, sentences),
+                ("/v1/rerank", asked, scores),
+                ("/v1/search", {"query": query}, hits),
+            ]
+    return cases
+
+
+@pytest.mark.slow
+def test_many_mixed_clients_get_the_library_s_answers_while_freed_memory_is_overwritten(tmp_path):
+    """One arena of glibc for all threads, and freed memory filled with bytes: a kernel that reads it gives other numbers."""
+    model = load_model("pocket", arrays=True)
+    mixed, problems, answers = soak_cases(model, tmp_path / "index"), [], Counter()
+    allocator = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
+    with server("--in", tmp_path / "index", cwd=tmp_path, **allocator) as (process, client):
+        until_s = time.monotonic() + SOAK_S
+
+        def ask(seed):
+            draw = random.Random(seed)
+            with httpx.Client(base_url=client.base_url, timeout=GIVE_UP_S, trust_env=False) as own:
+                while time.monotonic() < until_s and not problems:
+                    path, body, wanted = draw.choice(mixed)
+                    done = own.post(path, json=body)
+                    if done.status_code != 200:
+                        problems.append((path, done.status_code, done.text[:300]))
+                        return
+                    rows, about, numbers = SOAKED[path]
+                    got = {tuple(row[name] for name in about): row[numbers] for row in done.json()[rows]}
+                    differences = [np.abs(np.subtract(got.get(place, math.inf), wanted[place])).max() for place in wanted]
+                    if len(got) != len(wanted) or max(differences) > LARGEST_DIFFERENCE[model.backbone.dtype]:
+                        problems.append((path, max(differences), got, wanted))
+                    answers[path] += 1
+
+        with ThreadPoolExecutor(SOAK_CLIENTS) as clients:
+            list(clients.map(ask, range(SOAK_CLIENTS)))
+        assert not problems and len(answers) == 4
+        assert process.poll() is None and client.get("/ready").status_code == 200
+        if sys.platform == "linux":
+            assert resident_mib(process.pid) < SOAK_MIB

@@ -188,7 +188,7 @@ def _problem(problem: Mapping[str, Any], content_type: str) -> str:
 
 
 class Server(LimitedServer):
-    """A server that finishes its work first: while it drains, it still listens and refuses new requests with 503."""
+    """A server that finishes its work first: while it drains, it refuses new requests with 503."""
 
     def __init__(self, app: FastAPI, context: Context, on_ready: Callable[[], None]) -> None:
         super().__init__(app, proxy_headers=False, timeout_graceful_shutdown=5)

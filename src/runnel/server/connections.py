@@ -1,6 +1,6 @@
-"""Limits of connections: seconds for headers, between requests and for reading an answer, and how many a client may have.
+"""Limits of connections: of the time for headers and for reading an answer, and of their number.
 
-uvicorn has no such limits but the seconds between requests; its setting `http` takes a protocol class that has them.
+uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from runnel.server.settings import address_of
 
-HEADERS_S = 10.0  # from a connection's start, or from the first byte of a later request, to the end of the headers
+HEADERS_S = 10.0  # from a connection's start, or a later request's first byte, to their end
 IDLE_S = 60  # between two requests
 UNREAD_S = 60.0  # for reading what was written in one call
 MOST = 1024  # connections, where half of the files that this process may open are not fewer
@@ -25,7 +25,7 @@ _ACCEPTED = 16  # connections accepted in a row, before the first of them can be
 
 
 class Connection(H11Protocol):
-    """A connection with limits. h11 parses all requests, also where uvicorn would choose another parser."""
+    """A connection with limits; its parser is h11, also where uvicorn would choose another."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -61,21 +61,21 @@ class Connection(H11Protocol):
         return cycle is not None and not cycle.response_complete and not cycle.more_body
 
     def _make_room(self) -> None:
-        """Close the oldest connection that is not busy, perhaps this new one, if there are too many."""
+        """Close the oldest connection that is not busy if there are too many."""
         connections = [each for each in self.connections if isinstance(each, Connection)]
         counts = Counter(each.host for each in connections)
         most = most_connections()
         crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
         if crowded or len(connections) > most:
             near = (each for each in connections if each.host == self.host or not crowded)
-            idle = (each for each in near if not each.busy)
+            idle = (each for each in near if not each.busy)  # with this new one
             oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
             oldest.transport.abort()
-            self.connections.discard(oldest)  # now: others begin before its connection_lost is called
+            self.connections.discard(oldest)  # others may begin before its connection_lost
 
 
 def most_connections() -> int:
-    """Return the number of connections that leaves half of the files that this process may open to the models and indexes."""
+    """Return how many connections leave half of the open files to models and indexes."""
     try:
         import resource
     except ImportError:  # Windows
@@ -85,7 +85,7 @@ def most_connections() -> int:
 
 
 def client_of(address: str) -> str:
-    """Return what counts as one client: the address, or the /64 network of an IPv6 address, which one machine may have."""
+    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
     ip = address_of(address)
     if ip is None:
         return address
@@ -97,11 +97,20 @@ class LimitedServer(uvicorn.Server):
     """uvicorn's server for an application whose connections have these limits."""
 
     def __init__(self, app: Any, **settings: Any) -> None:
-        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False}
-        limits: dict[str, Any] = {"http": Connection, "timeout_keep_alive": IDLE_S, "backlog": _ACCEPTED}
-        super().__init__(uvicorn.Config(app, ws="none", **limits, **quiet, **settings))
+        limited = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            timeout_keep_alive=IDLE_S,
+            backlog=_ACCEPTED,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            **settings,
+        )
+        super().__init__(limited)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listening in sockets or []:
-            listening.listen(WAITING)  # `backlog` was for both; only the connections accepted in a row must be few
+            listening.listen(WAITING)  # asyncio takes `backlog` for both numbers

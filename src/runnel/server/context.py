@@ -32,7 +32,7 @@ MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
 _BATCH = 32  # short texts counted in one call of the tokenizer
 LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
-_UNCUT_CHARS = 1 << 18  # of a text without a place to cut: the tokenizer takes seconds for twice that
+_UNCUT_CHARS = 1 << 18  # of a text without a place to cut; twice that takes seconds
 
 
 class Body(BaseModel):
@@ -93,7 +93,7 @@ class Loaded:
         return OpenIndex(self.place, self.embedder)
 
     def count(self, texts: Sequence[str], expect_few: Callable[[int], None]) -> int:
-        """Return the tokens of texts, without special tokens; `expect_few` gets each count so far."""
+        """Count the tokens of texts, no special ones; `expect_few` gets each count so far."""
         tokens = 0
         for part in self._encoded(texts):
             tokens += len(part)
@@ -109,8 +109,8 @@ class Loaded:
         for text in texts:
             for start in range(0, len(text) - _UNCUT_CHARS + 1, _UNCUT_CHARS):
                 if not tokenizer.may_cut(text[start : start + _UNCUT_CHARS]):
-                    problem = f"{_UNCUT_CHARS:,} characters from {start:,} on have no space after a letter"
-                    raise Refusal("too_long", f"{problem}, so they cannot be read in parts; split the text")
+                    came = f"a text has no space after a letter in {_UNCUT_CHARS:,} characters"
+                    raise Refusal("too_long", f"{came} from {start:,} on; split it")
             if len(text) > LONG_CHARS:
                 yield from tokenizer.encode_pieces([text])
 
@@ -152,7 +152,11 @@ class Context:
         return loaded
 
     async def run(
-        self, request: Request, texts: Sequence[str], call: Callable[[Job], T], count: Callable[[Job], int] | None = None
+        self,
+        request: Request,
+        texts: Sequence[str],
+        call: Callable[[Job], T],
+        count: Callable[[Job], int] | None = None,
     ) -> tuple[T, int]:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`). Both run in threads."""
         loaded = self.loaded()

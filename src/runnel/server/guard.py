@@ -123,9 +123,10 @@ class Guard:
         site = headers.get("sec-fetch-site", "none")
         opens = reads and path in _PAGES and headers.get("sec-fetch-mode") == "navigate"
         if site not in ("none", "same-origin") and not opens:
-            return Refusal("forbidden", f"requests of {site} pages are not answered; only this server's own may ask")
+            advice = "only this server's own pages may ask"
+            return Refusal("forbidden", f"{site} requests are not answered; {advice}")
         if "content-length" in headers and "transfer-encoding" in headers:
-            message = "Content-Length and Transfer-Encoding both say where the body ends; send one of them"
+            message = "Content-Length and Transfer-Encoding both end the body; send one of them"
             return Refusal("ambiguous", message)
         public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
         if self._keys and not public:
@@ -136,7 +137,7 @@ class Guard:
         return None
 
     async def _write(self, client: str, message: Message, send: Send) -> None:
-        """Send a part of an answer; a large one bit by bit, which counts as unread until its last bit is written."""
+        """Send a part of an answer; a large one in pieces, unread until the last is written."""
         body, more = message.get("body", b""), message.get("more_body", False)
         if len(body) <= _SMALL_ANSWER:
             await send(message)
@@ -144,8 +145,8 @@ class Guard:
         _count(self._unread, client, len(body))
         try:
             for start in range(0, len(body), _WRITTEN):
-                bit = body[start : start + _WRITTEN]
-                await send({"type": "http.response.body", "body": bit, "more_body": True})
+                piece = body[start : start + _WRITTEN]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": more})
         finally:
             _count(self._unread, client, -len(body))
@@ -210,12 +211,12 @@ def _count(held: Counter[str], client: str, more: int) -> None:
 
 
 def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
-    """Return why nothing more fits into memory: a client has more than `most` bytes, or all have twice that."""
+    """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
     own, total = held[client], held.total()
     if own <= most and total <= 2 * most:
         return None
-    message = f"{own:,} bytes of {what} of this client, and {total:,} of all, are in memory; retry later"
-    return Refusal("busy", message, retry_after_s=1)
+    message = f"{own:,} bytes of {what} of this client are in memory, {total:,} of all clients"
+    return Refusal("busy", f"{message}; retry later", retry_after_s=1)
 
 
 class Metrics(Collector):

@@ -47,7 +47,7 @@ class Refusal(HTTPException):
         if kind == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"
         if kind in ("slow", "ambiguous"):
-            headers["Connection"] = "close"  # the rest of the body could be read as the next request
+            headers["Connection"] = "close"  # the body's rest could be read as a request
         super().__init__(_KINDS[kind][0], message, headers)
 
     @classmethod

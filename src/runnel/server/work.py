@@ -53,12 +53,12 @@ class Job:
             raise Cancelled(self.refusal.message)
 
     def expect_few(self, tokens: int) -> None:
-        """Check a count that goes on: the request may have ended, or have too many tokens already."""
+        """Check a count so far: the request may have ended, or have too many tokens already."""
         self.expect_wanted()
-        most = self._work.settings.max_request_tokens
+        most = self._work._settings.max_request_tokens
         if tokens > most:
-            message = f"the request has more than {most:,} tokens, which this server reads in one"
-            raise Refusal("too_long", f"{message}; send several requests", code="context_length_exceeded")
+            message = f"the request has more than {most:,} tokens; send several requests"
+            raise Refusal("too_long", message, code="context_length_exceeded")
 
     def cancel(self, refusal: Refusal) -> None:
         """End the request: the client is answered now; a running call ends after its current step."""
@@ -102,7 +102,7 @@ class Work:
     """The queue in front of the models. All methods but `Job` run in the event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
-        self.settings = settings
+        self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
         self._jobs: dict[asyncio.Task[Any], Job] = {}  # asyncio itself keeps no reference to running tasks
@@ -128,11 +128,15 @@ class Work:
             raise _stopping()
 
     async def run(
-        self, request: Request, characters: int, count: Callable[[Job], int], call: Callable[[Job], T]
+        self,
+        request: Request,
+        characters: int,
+        count: Callable[[Job], int],
+        call: Callable[[Job], T],
     ) -> tuple[T, int]:
-        """Return what `call` returns in a thread, and `count` of its tokens before; the number of characters chooses the lane.
+        """Return what `call` returns in a thread, and `count` of its tokens before.
 
-        `count` gives what it has so far to `Job.expect_few`, which ends it.
+        `count` calls `Job.expect_few`, which ends it. The number of characters chooses the lane.
         """
         self.expect_open()
         job = Job(self)
@@ -164,19 +168,25 @@ class Work:
         gone = asyncio.create_task(_disconnect(request))
         try:
             ends: set[asyncio.Future[Any]] = {task, gone, job.cancelled}
-            await asyncio.wait(ends, timeout=self.settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(ends, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             gone.cancel()
             if not task.done() and job.refusal is None:
-                limit = f"the request took longer than {self.settings.deadline_s:g} s; send less text"
+                limit = f"the request took longer than {self._settings.deadline_s:g} s; send less text"
                 job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
-        if gone.done():  # the texts stay in memory until the thread ends, and count until this returns
+        if gone.done():  # the thread still holds the texts, which count until this returns
             await asyncio.wait({task})
         if job.refusal is not None:
             raise job.refusal
         return task.result()
 
-    async def _run(self, job: Job, lane: _Lane, count: Callable[[Job], int], call: Callable[[Job], T]) -> T:
+    async def _run(
+        self,
+        job: Job,
+        lane: _Lane,
+        count: Callable[[Job], int],
+        call: Callable[[Job], T],
+    ) -> T:
         loop = asyncio.get_running_loop()
 
         def wanted_count() -> int:
@@ -201,7 +211,7 @@ class Work:
 
     def _admit(self, job: Job, tokens: int) -> None:
         job.expect_few(tokens)
-        if self.left and self.left + tokens > (most := self.settings.max_queue_tokens):
+        if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
             message = (
                 f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,} would be exceeded; retry later"
             )
@@ -234,14 +244,14 @@ class Work:
 
     def retry_after_s(self, tokens: int) -> int:
         """Return the seconds until `tokens` more will fit into the queue, at the measured speed."""
-        excess = self.left + tokens - self.settings.max_queue_tokens
+        excess = self.left + tokens - self._settings.max_queue_tokens
         return max(1, math.ceil(excess / self.tokens_per_s)) if self.tokens_per_s else 1
 
     async def drain(self) -> None:
         """Refuse new requests, and return when all others are finished; after the time limit, cancel them."""
         self.draining = True
         if self._jobs:
-            await asyncio.wait(set(self._jobs), timeout=self.settings.drain_s)
+            await asyncio.wait(set(self._jobs), timeout=self._settings.drain_s)
         self.stop()
         if self._jobs:
             await asyncio.wait(set(self._jobs), timeout=_STOP_S)
