@@ -31,6 +31,12 @@ def wait_for(condition: Callable[[], Value]) -> Value:
     return found
 
 
+def resident_mib(process: int) -> float:
+    """Return the memory that a process has in use (Linux)."""
+    status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
+    return int(re.findall(r"VmRSS:\s*(\d+) kB", status)[0]) / 1024
+
+
 @contextmanager
 def server(*arguments: object, cwd: Path, stdout: int | None = None, **environment: str) -> Iterator[tuple[Any, httpx.Client]]:
     """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines are in `lines`."""

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import threading
+from contextlib import ExitStack
 from functools import partial
 from unittest.mock import Mock
 
@@ -17,7 +18,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
 from runnel.models.base import load_model
-from runnel.server import guard
+from runnel.server import connections, guard
 from runnel.server.app import bind, create_app, serve
 from runnel.server.context import Loaded
 from runnel.server.guard import Guard
@@ -93,6 +94,39 @@ def test_hosts_and_origins(server, tiny):
         assert client.get("/v1/models", headers={"host": "search.example"}).status_code == 200
 
 
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_requests_that_pages_of_other_sites_make_run_nothing(server, site):
+    opened = server.post("/page/files", params={"name": "a.txt"}, content=b"The keeper of the mill is Ada.")
+    id = json.loads(opened.text.splitlines()[-1])["result"]["id"]
+    answers = ("GET", f"/page/document/answers?id={id}&q=who")
+    image = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
+    link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    rows = [answers, *(("POST", path) for path in POSTS), *(("GET", path) for path in (*GETS, "/page/about", "/health"))]
+    for method, path in rows:
+        for headers in (image, link):
+            body = {} if method == "GET" else {"json": POSTS[path][1]}
+            assert server.request(method, path, headers=headers, **body).status_code == 403, path
+    for path in ("/", "/docs"):
+        assert server.get(path, headers=link).status_code == 200 and server.get(path, headers=image).status_code == 403
+    for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
+        assert server.request(*answers, headers=own).status_code == 200
+
+
+BOTH = b"POST /v1/verify HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s: %s\r\n\r\n0\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "second", [(b"Transfer-Encoding", b"chunked"), (b"transfer-encoding", b"Chunked"), (b"Content-Length", b"6")]
+)
+@pytest.mark.parametrize("length", [0, 5])
+def test_a_body_with_two_ends_is_refused_and_what_follows_is_not_read(server, second, length):
+    with socket.create_connection((server.base_url.host, server.base_url.port), GIVE_UP_S) as connection:
+        connection.sendall(BOTH % (length, *second) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))
+    assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+    assert b"connection: close" in answer.lower()
+
+
 @pytest.mark.parametrize(
     ("content", "kind", "message"),
     [
@@ -148,12 +182,16 @@ def test_bodies_have_a_limit(tiny):
         wait_for(lambda: not held_in(client))  # forgotten just after the response is sent
 
 
-def held_in(client):
-    """The bytes of bodies in the server's memory, by client."""
+def guard_of(client):
     layer = client.app.middleware_stack
     while not isinstance(layer, Guard):
         layer = layer.app
-    return layer._held
+    return layer
+
+
+def held_in(client):
+    """The bytes of bodies in the server's memory, by client."""
+    return guard_of(client)._held
 
 
 def stall(client, size, key="first"):
@@ -186,6 +224,27 @@ def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end
         for connection in stalled:
             connection.close()
         wait_for(lambda: post("first", 600_000) == 200)
+
+
+def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
+    monkeypatch.setattr(connections, "UNREAD_S", GIVE_UP_S)
+    size, limit = 12_000_000, 10_000_000  # two answers are more than a client may leave unread
+    with serving(tiny, name="tiny", max_body_bytes=limit) as client, ExitStack() as stack:
+        unread, address = guard_of(client)._unread, (client.base_url.host, client.base_url.port)
+        monkeypatch.setattr(client.app, "openapi", lambda: {"large": "a" * size})
+        for number in range(10):  # pipelined, too
+            connection = stack.enter_context(socket.socket())
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the system keeps a whole answer
+            connection.connect(address)
+            connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
+            wait_for(lambda number=number: number > 1 or unread.total() > size * (number + 1))
+        done = client.get("/openapi.json")
+        assert done.status_code == 429 and int(done.headers["retry-after"]) >= 1
+        assert client.post("/embed", json={"inputs": "a"}).status_code == 200  # a small answer
+        assert unread.total() < 2 * limit + size + 1000
+        stack.close()
+        wait_for(lambda: not unread)
+        assert client.get("/openapi.json").json() == client.app.openapi()
 
 
 OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}

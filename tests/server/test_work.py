@@ -3,24 +3,35 @@ Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
 import math
+import random
+import re
 import sys
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import httpx
+import numpy as np
 import pytest
-from helpers.children import GIVE_UP_S, PROGRAMS
+from helpers.children import GIVE_UP_S, PROGRAMS, resident_mib, server
 from helpers.serving import serving
 
 from benchmarks.serving import Load, cases, run_phase
+from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import Cancelled, InputError
-from runnel.models.base import load_model
+from runnel.models.base import BUILT_IN, load_model
+from runnel.records import probability
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.work import Work
 from runnel.text.documents import reader
 
 LONG = 100_000  # characters
+SOAK_S, SOAK_CLIENTS, SOAK_MIB = 60, 64, 1024
+# Products in float32 depend on how many rows are multiplied together; those of the other types do not.
+LARGEST_DIFFERENCE = {"bfloat16": 0.0, "int8": 0.0, "float32": 1e-4}
 pytestmark = pytest.mark.anyio
 
 
@@ -72,7 +83,7 @@ def work(request):
 
 
 def start(work, call, tokens=10, characters=10, client=None):
-    return asyncio.create_task(work.run(client or Client(), characters, lambda: tokens, call))
+    return asyncio.create_task(work.run(client or Client(), characters, lambda _: tokens, call))
 
 
 async def until(condition):
@@ -91,7 +102,7 @@ async def test_errors_are_the_caller_s(work):
     def fail(*_):
         raise InputError("no")
 
-    for count, call in ((fail, Call()), (lambda: 1, fail)):
+    for count, call in ((fail, Call()), (lambda _: 1, fail)):
         with pytest.raises(InputError, match="no"):
             await one.run(Client(), 1, count, call)
         assert idle(one)
@@ -115,7 +126,7 @@ async def test_a_full_queue_says_when_to_retry(work):
     await running
     await start(one, third, tokens=5000)  # larger than the queue, alone
     assert idle(one)
-    with pytest.raises(Refusal, match="the request has 2,000,001 tokens, this server reads at most 2,000,000 in one") as error:
+    with pytest.raises(Refusal, match="more than 2,000,000 tokens") as error:
         await start(one, Call(), tokens=2_000_001)
     assert error.value.kind == "too_long" and idle(one)
 
@@ -149,6 +160,57 @@ async def test_a_client_that_leaves_frees_its_work(work, waits):
     await asyncio.gather(*running)
     await until(lambda: idle(one))
     assert call.began.is_set() != waits
+
+
+@pytest.mark.parametrize("characters", [10, LONG])
+async def test_counts_end_with_their_requests_and_at_the_limit(work, characters):
+    one, limits, stopped = work(max_request_tokens=1000), [], []
+
+    def count(job):
+        tokens = 0
+        try:
+            while True:
+                tokens += 1 if limits else 0
+                job.expect_few(tokens)
+                time.sleep(0.0001)
+        finally:
+            stopped.append(tokens)
+
+    clients = [Client() for _ in range(8)]
+    counting = [asyncio.create_task(one.run(client, characters, count, Call())) for client in clients]
+    await until(lambda: one.waiting == 8)
+    call = Call("answer")
+    call.go.set()
+    last = start(one, call, characters=characters)
+    for client in clients:
+        client.gone.set()
+    assert (await last)[0] == "answer"
+    for task in counting:
+        with pytest.raises(Refusal, match="the client disconnected"):
+            await task
+    assert stopped == [0]  # the others never began
+    limits.append(1000)
+    with pytest.raises(Refusal) as error:
+        await one.run(Client(), characters, count, Call())
+    assert error.value.kind == "too_long" and stopped == [0, 1001]
+    await until(lambda: idle(one))
+
+
+async def test_a_request_whose_client_has_left_ends_when_its_thread_does(work):
+    one, client, began, go = work(), Client(), threading.Event(), threading.Event()
+
+    def count(job):
+        began.set()
+        return go.wait(GIVE_UP_S)
+
+    task = asyncio.create_task(one.run(client, LONG, count, Call()))
+    await until(began.is_set)
+    client.gone.set()
+    await asyncio.sleep(0.1)
+    assert not task.done()  # its texts are in memory, and count as such until it is done
+    go.set()
+    with pytest.raises(Refusal, match="the client disconnected"):
+        await task
 
 
 async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
@@ -259,3 +321,72 @@ def test_short_and_long_texts_together():
         assert len(phase.short) == 40 and len(phase.long) == 3 and phase.difference > 0
         work = client.app.state.context.work
         assert (work.left, work.running, work.waiting) == (0, 0, 0)
+
+
+SOAKED = {  # by route: the list in its answer, the fields that say what a row is about, and its numbers
+    "/v1/embeddings": ("data", ["index"], "embedding"),
+    "/v1/find": ("sentences", ["start", "end"], "score"),
+    "/v1/rerank": ("results", ["index"], "relevance_score"),
+    "/v1/search": ("documents", ["id"], "score"),
+}
+
+
+def soak_cases(model, index):
+    """Return requests, (path, body, numbers of the library by what they are about)."""
+    embedder, reranker, retriever = Embedder(model), Reranker(model), SentenceRetriever(model)
+    draw, cases = random.Random(3), []
+    words = re.findall(r"[a-z]+", (BUILT_IN["pocket"] / "README.md").read_text(encoding="utf-8"))
+
+    def text(count):
+        return " ".join(draw.choices(words, k=count)) + "."
+
+    documents = [" ".join(text(draw.randrange(2, 20)) for _ in range(draw.randrange(1, 6))) for _ in range(14)]
+    with Index.create(index, embedder) as built:
+        built.add(Document(str(place), text) for place, text in enumerate(documents))
+        for document in documents:
+            query, texts = text(4), document.split(". ")
+            asked = {"query": query, "documents": texts}
+            vectors = {(place,): vector for place, vector in enumerate(embedder.encode(texts))}
+            scores = {(place,): probability(score) for place, score in enumerate(reranker.score(query, texts))}
+            sentences = {(one.start, one.end): one.score for one in retriever.score(query, document)}
+            hits = {(hit.id,): hit.score for hit in built.search(query)}
+            cases += [
+                ("/v1/embeddings", {"input": texts}, vectors),
+                ("/v1/find", {"query": query, "documents": [document], "top_k": 1000}, sentences),
+                ("/v1/rerank", asked, scores),
+                ("/v1/search", {"query": query}, hits),
+            ]
+    return cases
+
+
+@pytest.mark.slow
+def test_many_mixed_clients_get_the_library_s_answers_while_freed_memory_is_overwritten(tmp_path):
+    """One arena of glibc for all threads, and freed memory filled with bytes: a kernel that reads it gives other numbers."""
+    model = load_model("pocket", arrays=True)
+    mixed, problems, answers = soak_cases(model, tmp_path / "index"), [], Counter()
+    allocator = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
+    with server("--in", tmp_path / "index", cwd=tmp_path, **allocator) as (process, client):
+        until_s = time.monotonic() + SOAK_S
+
+        def ask(seed):
+            draw = random.Random(seed)
+            with httpx.Client(base_url=client.base_url, timeout=GIVE_UP_S, trust_env=False) as own:
+                while time.monotonic() < until_s and not problems:
+                    path, body, wanted = draw.choice(mixed)
+                    done = own.post(path, json=body)
+                    if done.status_code != 200:
+                        problems.append((path, done.status_code, done.text[:300]))
+                        return
+                    rows, about, numbers = SOAKED[path]
+                    got = {tuple(row[name] for name in about): row[numbers] for row in done.json()[rows]}
+                    differences = [np.abs(np.subtract(got.get(place, math.inf), wanted[place])).max() for place in wanted]
+                    if len(got) != len(wanted) or max(differences) > LARGEST_DIFFERENCE[model.backbone.dtype]:
+                        problems.append((path, max(differences), got, wanted))
+                    answers[path] += 1
+
+        with ThreadPoolExecutor(SOAK_CLIENTS) as clients:
+            list(clients.map(ask, range(SOAK_CLIENTS)))
+        assert not problems and len(answers) == 4
+        assert process.poll() is None and client.get("/ready").status_code == 200
+        if sys.platform == "linux":
+            assert resident_mib(process.pid) < SOAK_MIB

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import anyio.from_thread
 import anyio.to_thread
-import uvicorn
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
@@ -20,6 +19,7 @@ from runnel import __version__
 from runnel.agents.tools import ServerStatus, ToolResult, Tools, refusal, shown
 from runnel.errors import RunnelError
 from runnel.request import Progress
+from runnel.server.connections import LimitedServer
 
 Answer = ToolResult | ServerStatus
 
@@ -103,4 +103,4 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(stateless_http=True)
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
-        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, server_header=False)).run([bound])
+        LimitedServer(app).run([bound])

@@ -15,7 +15,6 @@ from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, Literal
 
-import uvicorn
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
@@ -25,6 +24,7 @@ from starlette.responses import HTMLResponse, Response
 from runnel import __version__
 from runnel.errors import InputError, RunnelError, errors_as
 from runnel.server import embeddings, page, rerank, retrieval
+from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
 from runnel.server.refusals import Kind, Refusal, error_responses
@@ -187,12 +187,11 @@ def _problem(problem: Mapping[str, Any], content_type: str) -> str:
     return f"{place or 'body'}: {problem['msg']}"
 
 
-class Server(uvicorn.Server):
-    """Uvicorn that finishes its work first: while it drains, it still listens and refuses new requests with 503."""
+class Server(LimitedServer):
+    """A server that finishes its work first: while it drains, it refuses new requests with 503."""
 
     def __init__(self, app: FastAPI, context: Context, on_ready: Callable[[], None]) -> None:
-        quiet: dict[str, Any] = {"log_config": None, "access_log": False, "server_header": False, "proxy_headers": False}
-        super().__init__(uvicorn.Config(app, ws="none", timeout_graceful_shutdown=5, **quiet))
+        super().__init__(app, proxy_headers=False, timeout_graceful_shutdown=5)
         self._context, self._on_ready = context, on_ready
         self._announced = False
         self._drained: asyncio.Task[None] | None = None
@@ -222,7 +221,7 @@ def bind(settings: ServerSettings) -> socket.socket:
     address, family = (settings.host, settings.port), socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     problem = f"cannot listen on {settings.host}, port {settings.port}"
     with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
-        return socket.create_server(address, family=family, backlog=512)
+        return socket.create_server(address, family=family, backlog=WAITING)
 
 
 def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:

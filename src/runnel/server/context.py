@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,6 +23,7 @@ from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
 from runnel.server.work import Job, Work
+from runnel.text.tokenizer import Encoded
 
 T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
@@ -30,7 +31,8 @@ Some = Field(min_length=1, max_length=MAX_TEXTS)
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
 Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
 _BATCH = 32  # short texts counted in one call of the tokenizer
-_LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
+LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
+_UNCUT_CHARS = 1 << 18  # of a text without a place to cut; twice that takes seconds
 
 
 class Body(BaseModel):
@@ -90,13 +92,27 @@ class Loaded:
             raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
         return OpenIndex(self.place, self.embedder)
 
-    def count(self, texts: Sequence[str]) -> int:
-        """Return the tokens of texts, without special tokens."""
-        tokenizer, short = self.model.tokenizer, [text for text in texts if len(text) <= _LONG_CHARS]
-        tokens = sum(len(piece) for text in texts if len(text) > _LONG_CHARS for piece in tokenizer.encode_pieces([text]))
-        for start in range(0, len(short), _BATCH):
-            tokens += sum(map(len, tokenizer.encode_batch(short[start : start + _BATCH])))
+    def count(self, texts: Sequence[str], expect_few: Callable[[int], None]) -> int:
+        """Count the tokens of texts, no special ones; `expect_few` gets each count so far."""
+        tokens = 0
+        for part in self._encoded(texts):
+            tokens += len(part)
+            expect_few(tokens)
         return tokens
+
+    def _encoded(self, texts: Sequence[str]) -> Iterator[Encoded]:
+        """Yield the tokens of short texts, and then of long ones in pieces."""
+        tokenizer = self.model.tokenizer
+        short = [text for text in texts if len(text) <= LONG_CHARS]
+        for start in range(0, len(short), _BATCH):
+            yield from tokenizer.encode_batch(short[start : start + _BATCH])
+        for text in texts:
+            for start in range(0, len(text) - _UNCUT_CHARS + 1, _UNCUT_CHARS):
+                if not tokenizer.may_cut(text[start : start + _UNCUT_CHARS]):
+                    came = f"a text has no space after a letter in {_UNCUT_CHARS:,} characters"
+                    raise Refusal("too_long", f"{came} from {start:,} on; split it")
+            if len(text) > LONG_CHARS:
+                yield from tokenizer.encode_pieces([text])
 
 
 def load(settings: ServerSettings) -> Loaded:
@@ -136,11 +152,16 @@ class Context:
         return loaded
 
     async def run(
-        self, request: Request, texts: Sequence[str], call: Callable[[Job], T], count: Callable[[], int] | None = None
+        self,
+        request: Request,
+        texts: Sequence[str],
+        call: Callable[[Job], T],
+        count: Callable[[Job], int] | None = None,
     ) -> tuple[T, int]:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`). Both run in threads."""
         loaded = self.loaded()
-        result, tokens = await self.work.run(request, sum(map(len, texts)), count or (lambda: loaded.count(texts)), call)
+        count = count or (lambda job: loaded.count(texts, job.expect_few))
+        result, tokens = await self.work.run(request, sum(map(len, texts)), count, call)
         request.state.tokens = tokens
         return result, tokens
 

@@ -18,7 +18,7 @@ from starlette.responses import Response
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
-from runnel.server.context import Body, Context, InContext, Some
+from runnel.server.context import LONG_CHARS, Body, Context, InContext, Some
 from runnel.server.refusals import error_responses
 from runnel.server.work import Job
 
@@ -132,17 +132,24 @@ async def _embed(
     context: Context, request: Request, given: Input, dimensions: int | None, prompt: str | None, cut: bool, write: Write
 ) -> Response:
     """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
-    embedder = context.loaded().embedder
+    loaded = context.loaded()
+    embedder = loaded.embedder
     check_width(dimensions, embedder.dimension, "dimensions")
     width = dimensions or embedder.dimension
     items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
     texts = [item for item in items if isinstance(item, str)]
     rows: list[np.ndarray] = []
 
-    def count() -> int:
+    def count(job: Job) -> int:
+        loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
         limit = embedder.text_limit(None) if cut else None
-        rows.extend(embedder.render(texts, prompt=prompt, max_tokens=limit) if texts else [_row(embedder, ids) for ids in items])
-        return sum(map(len, rows))
+        rendered = embedder.render(texts, prompt=prompt, max_tokens=limit)
+        tokens = 0
+        for row in rendered if texts else (_row(embedder, ids) for ids in items):
+            rows.append(row)
+            tokens += len(row)
+            job.expect_few(tokens)
+        return tokens
 
     def call(job: Job) -> str:
         return write((truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens)

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from runnel.server.connections import client_of
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
@@ -26,6 +27,9 @@ _BODIES = 4  # all bodies in memory have at most this many times the limit of on
 _SMALL = 64  # a body that is this many times smaller than the limit may also use room that large ones leave free
 _BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
 _BODY_BYTES_PER_S = 1 << 20
+_SMALL_ANSWER = 1 << 16  # bytes of an answer that is not counted
+_WRITTEN = 1 << 19  # bytes of an answer that are written at once
+_PAGES = frozenset({"/", "/docs"})  # a link on a page of another site may open these
 _HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)  # an address in brackets or a name, and a port
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
@@ -52,26 +56,39 @@ class Guard:
         self._keys = [key.encode() for key in settings.api_keys]
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
         self._held: Counter[str] = Counter()  # bytes of bodies in memory, by client
+        self._unread: Counter[str] = Counter()  # bytes of answers in memory, by client
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 0
+        started, status, dropped = time.perf_counter(), 0, False
         scope.setdefault("state", {})
+        headers = Headers(scope=scope)
+        address = client_of(scope["client"][0] if scope.get("client") else "")
+        client = headers.get("authorization", "") if self._keys else address
+        body = _Body(self, client, receive)
 
         async def respond(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                headers = MutableHeaders(scope=message)
-                for name, value in _HEADERS.items():
-                    headers.setdefault(name, value)
+            nonlocal status, dropped
+            if dropped:
+                return
+            if message["type"] != "http.response.start":
+                await self._write(client, message, send)
+                return
+            own = MutableHeaders(scope=message)
+            large = int(own.get("content-length", 0)) > _SMALL_ANSWER
+            most = _BODIES // 2 * self._settings.max_body_bytes
+            refusal = _too_much(self._unread, client, most, "unread answers")
+            if large and refusal is not None:  # in place of the answer
+                await refusal.response(scope["path"])(scope, receive, respond)
+                dropped = True
+                return
+            status = message["status"]
+            for name, value in _HEADERS.items():
+                own.setdefault(name, value)
             await send(message)
 
-        headers = Headers(scope=scope)
-        address = scope["client"][0] if scope.get("client") else ""
-        body = _Body(self, headers.get("authorization", "") if self._keys else address, receive)
         try:
             refusal = self._refusal(scope["method"], scope["path"], headers)
             if refusal is not None:
@@ -102,13 +119,37 @@ class Guard:
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             return Refusal("forbidden", f"requests of pages from {origin!r} are not answered; only this server's own may ask")
-        public = method in ("GET", "HEAD") and (path in PUBLIC or path.startswith(PUBLIC_FILES))
+        reads = method in ("GET", "HEAD")
+        site = headers.get("sec-fetch-site", "none")
+        opens = reads and path in _PAGES and headers.get("sec-fetch-mode") == "navigate"
+        if site not in ("none", "same-origin") and not opens:
+            advice = "only this server's own pages may ask"
+            return Refusal("forbidden", f"{site} requests are not answered; {advice}")
+        if "content-length" in headers and "transfer-encoding" in headers:
+            message = "Content-Length and Transfer-Encoding both end the body; send one of them"
+            return Refusal("ambiguous", message)
+        public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
         if self._keys and not public:
             given = headers.get("authorization", "").encode("latin-1")
             # All keys are compared, each in constant time, so that the time says nothing about them.
             if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):
                 return Refusal("unauthorized", "send a valid API key as 'Authorization: Bearer KEY'", code="invalid_api_key")
         return None
+
+    async def _write(self, client: str, message: Message, send: Send) -> None:
+        """Send a part of an answer; a large one in pieces, unread until the last is written."""
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if len(body) <= _SMALL_ANSWER:
+            await send(message)
+            return
+        _count(self._unread, client, len(body))
+        try:
+            for start in range(0, len(body), _WRITTEN):
+                piece = body[start : start + _WRITTEN]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": more})
+        finally:
+            _count(self._unread, client, -len(body))
 
 
 class _Body:
@@ -123,20 +164,13 @@ class _Body:
     def count(self, more: int) -> Refusal | None:
         """Count more bytes, or fewer; return why they are too many."""
         self.bytes += more
-        self._held[self._client] += more
-        if not self._held[self._client]:
-            del self._held[self._client]
+        _count(self._held, self._client, more)
         if more <= 0:
             return None
         if self.bytes > self._limit:
             return Refusal("too_large", f"the body has more than {self._limit:,} bytes; send several requests")
         spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0  # for questions beside large uploads
-        most = _BODIES // 2 * self._limit + spare
-        if self._held.total() > 2 * most:
-            return Refusal("busy", "too many large requests arrive at once; retry later", retry_after_s=1)
-        if self._held[self._client] > most:
-            return Refusal("busy", "this client sends too many large requests at once; retry later", retry_after_s=1)
-        return None
+        return _too_much(self._held, self._client, _BODIES // 2 * self._limit + spare, "requests")
 
     async def receive(self) -> Message:
         """Receive as the server does; refuse a body that is too slow, or too large alone or with others.
@@ -167,6 +201,22 @@ class _Body:
         self._arrived += len(message.get("body", b""))
         self._whole = not message.get("more_body")
         return message
+
+
+def _count(held: Counter[str], client: str, more: int) -> None:
+    """Count more bytes of a client, or fewer; clients without any are forgotten."""
+    held[client] += more
+    if not held[client]:
+        del held[client]
+
+
+def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
+    """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
+    own, total = held[client], held.total()
+    if own <= most and total <= 2 * most:
+        return None
+    message = f"{own:,} bytes of {what} of this client are in memory, {total:,} of all clients"
+    return Refusal("busy", f"{message}; retry later", retry_after_s=1)
 
 
 class Metrics(Collector):

@@ -12,13 +12,14 @@ from starlette.responses import JSONResponse
 from runnel.errors import BackendUnavailable, Cancelled, CheckpointError, InputError, RunnelError, StoreError
 
 Kind = Literal[
-    "invalid", "unauthorized", "forbidden", "not_found", "not_allowed", "slow", "too_long", "too_large", "busy", "gone",
-    "unavailable", "deadline", "failed",
+    "invalid", "ambiguous", "unauthorized", "forbidden", "not_found", "not_allowed", "slow",
+    "too_long", "too_large", "busy", "gone", "unavailable", "deadline", "failed",
 ]  # fmt: skip
 
 # kind -> status, OpenAI's type, TEI's type
 _KINDS: Mapping[Kind, tuple[int, str, str]] = {
     "invalid": (400, "invalid_request_error", "Validation"),
+    "ambiguous": (400, "invalid_request_error", "Validation"),
     "unauthorized": (401, "authentication_error", "Unauthorized"),
     "forbidden": (403, "permission_error", "Forbidden"),
     "not_found": (404, "not_found_error", "NotFound"),
@@ -45,8 +46,8 @@ class Refusal(HTTPException):
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
         if kind == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"
-        if kind == "slow":
-            headers["Connection"] = "close"  # the rest of the body would be read as the next request's
+        if kind in ("slow", "ambiguous"):
+            headers["Connection"] = "close"  # the body's rest could be read as a request
         super().__init__(_KINDS[kind][0], message, headers)
 
     @classmethod

@@ -52,6 +52,14 @@ class Job:
         if self.refusal is not None:
             raise Cancelled(self.refusal.message)
 
+    def expect_few(self, tokens: int) -> None:
+        """Check a count so far: the request may have ended, or have too many tokens already."""
+        self.expect_wanted()
+        most = self._work._settings.max_request_tokens
+        if tokens > most:
+            message = f"the request has more than {most:,} tokens; send several requests"
+            raise Refusal("too_long", message, code="context_length_exceeded")
+
     def cancel(self, refusal: Refusal) -> None:
         """End the request: the client is answered now; a running call ends after its current step."""
         self.refusal = refusal
@@ -119,8 +127,17 @@ class Work:
         if self.draining:
             raise _stopping()
 
-    async def run(self, request: Request, characters: int, count: Callable[[], int], call: Callable[[Job], T]) -> tuple[T, int]:
-        """Return what `call` returns in a thread, and `count` of its tokens before; the number of characters chooses the lane."""
+    async def run(
+        self,
+        request: Request,
+        characters: int,
+        count: Callable[[Job], int],
+        call: Callable[[Job], T],
+    ) -> tuple[T, int]:
+        """Return what `call` returns in a thread, and `count` of its tokens before.
+
+        `count` calls `Job.expect_few`, which ends it. The number of characters chooses the lane.
+        """
         self.expect_open()
         job = Job(self)
         result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
@@ -157,14 +174,27 @@ class Work:
             if not task.done() and job.refusal is None:
                 limit = f"the request took longer than {self._settings.deadline_s:g} s; send less text"
                 job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
+        if gone.done():  # the thread still holds the texts, which count until this returns
+            await asyncio.wait({task})
         if job.refusal is not None:
             raise job.refusal
         return task.result()
 
-    async def _run(self, job: Job, lane: _Lane, count: Callable[[], int], call: Callable[[Job], T]) -> T:
+    async def _run(
+        self,
+        job: Job,
+        lane: _Lane,
+        count: Callable[[Job], int],
+        call: Callable[[Job], T],
+    ) -> T:
         loop = asyncio.get_running_loop()
-        self._admit(job, await loop.run_in_executor(lane.count, count))
+
+        def wanted_count() -> int:
+            job.expect_wanted()  # it may have ended while it waited
+            return count(job)
+
         try:
+            self._admit(job, await loop.run_in_executor(lane.count, wanted_count))
             async with lane.thread(job):
                 self._start()
                 return await loop.run_in_executor(lane.run, call, job)
@@ -180,11 +210,7 @@ class Work:
             task.exception()  # of a request that ended early: nobody else asks for it
 
     def _admit(self, job: Job, tokens: int) -> None:
-        most = self._settings.max_request_tokens
-        job.expect_wanted()
-        if tokens > most:
-            message = f"the request has {tokens:,} tokens, this server reads at most {most:,} in one; send several requests"
-            raise Refusal("too_long", message, code="context_length_exceeded")
+        job.expect_few(tokens)
         if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
             message = (
                 f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,} would be exceeded; retry later"

@@ -1,0 +1,116 @@
+"""Limits of connections: of the time for headers and for reading an answer, and of their number.
+
+uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from runnel.server.settings import address_of
+
+HEADERS_S = 10.0  # from a connection's start, or a later request's first byte, to their end
+IDLE_S = 60  # between two requests
+UNREAD_S = 60.0  # for reading what was written in one call
+MOST = 1024  # connections, where half of the files that this process may open are not fewer
+MOST_OF_CLIENT = 256  # and at most half of all
+WAITING = 512  # connections that the system keeps until they are accepted
+_ACCEPTED = 16  # connections accepted in a row, before the first of them can be closed
+
+
+class Connection(H11Protocol):
+    """A connection with limits; its parser is h11, also where uvicorn would choose another."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # `pause_writing` is called while anything is unread
+        self.host = client_of(self.client[0] if self.client else "")
+        self.began = self.loop.time()
+        self._headers_timer = self.loop.call_later(HEADERS_S, transport.abort)
+        self._make_room()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._headers_timer.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._headers_timer.cancel()
+        elif self._headers_timer.cancelled():
+            self._headers_timer = self.loop.call_later(HEADERS_S, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread_timer = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread_timer.cancel()
+
+    @property
+    def busy(self) -> bool:
+        """Return whether a complete request has arrived and its answer has not been written."""
+        cycle = self.cycle
+        return cycle is not None and not cycle.response_complete and not cycle.more_body
+
+    def _make_room(self) -> None:
+        """Close the oldest connection that is not busy if there are too many."""
+        connections = [each for each in self.connections if isinstance(each, Connection)]
+        counts = Counter(each.host for each in connections)
+        most = most_connections()
+        crowded = counts[self.host] > min(MOST_OF_CLIENT, most // 2)
+        if crowded or len(connections) > most:
+            near = (each for each in connections if each.host == self.host or not crowded)
+            idle = (each for each in near if not each.busy)  # with this new one
+            oldest = max(idle, key=lambda each: (counts[each.host], -each.began))
+            oldest.transport.abort()
+            self.connections.discard(oldest)  # others may begin before its connection_lost
+
+
+def most_connections() -> int:
+    """Return how many connections leave half of the open files to models and indexes."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MOST
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST if files == resource.RLIM_INFINITY else min(MOST, files // 2)
+
+
+def client_of(address: str) -> str:
+    """Return what counts as one client: an IPv4 address, or the /64 network of an IPv6 address."""
+    ip = address_of(address)
+    if ip is None:
+        return address
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    return ip.packed[:8].hex()
+
+
+class LimitedServer(uvicorn.Server):
+    """uvicorn's server for an application whose connections have these limits."""
+
+    def __init__(self, app: Any, **settings: Any) -> None:
+        limited = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            timeout_keep_alive=IDLE_S,
+            backlog=_ACCEPTED,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            **settings,
+        )
+        super().__init__(limited)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listening in sockets or []:
+            listening.listen(WAITING)  # asyncio takes `backlog` for both numbers
