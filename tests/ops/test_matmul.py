@@ -5,11 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from numba import njit
+from numba.core.errors import TypingError
 from torch import Tensor
 
 from runnel.ops.matmul import FloatWeights, multiply, pack, pack_floats, pack_int8
 from runnel.ops.numba_math import StepMemory, aligned_zeros, as_array, parallel
-from runnel.ops.simd import BLOCK
+from runnel.ops.simd import BLOCK, address
 
 pytestmark = pytest.mark.usefixtures("tiles")
 SIZES = [(1, 1, 1), (2, 31, 33), (9, 33, 47), (33, 70, 64), (0, 8, 8), (65, 1, 384), (300, 384, 100), (129, 40, 1537)]
@@ -69,6 +71,22 @@ def test_damage_stays_in_its_row_and_column(value: float, dtype: torch.dtype) ->
     expected = torch.zeros(40, 33, dtype=torch.bool)
     expected[37], expected[:, 3] = True, True
     assert torch.equal(damaged, expected)
+
+
+@pytest.mark.parametrize("tokens", [1, 37, 70])
+def test_rows_may_be_columns_of_a_wider_matrix(tokens: int, dtype: torch.dtype) -> None:
+    wide, weight = drawn(tokens, 200).to(dtype), drawn(33, 64, seed=1).to(dtype)
+    assert torch.equal(product(wide[:, 64:128], weight), product(wide[:, 64:128].contiguous(), weight))
+
+
+def test_an_address_of_rows_that_are_apart_is_refused() -> None:
+    @njit
+    def first(array: np.ndarray) -> float:
+        return address(array)[0]
+
+    assert first(np.ones((2, 4))) == 1
+    with pytest.raises(TypingError, match="not C-contiguous"):
+        first(np.ones((2, 4))[:, :2])
 
 
 def test_memory_behind_the_inputs_is_not_read() -> None:

@@ -27,6 +27,7 @@ from runnel.ops.numba_math import (
     aligned_zeros,
     build_round,
     count_workers,
+    flat_rows,
     parallel,
 )
 from runnel.ops.simd import (
@@ -204,9 +205,15 @@ def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int)
 
 @njit(**SERIAL)
 def _panel(
-    tiles: bool, x: Array, last: Pointer, w: FloatWeights, out: Array, first: int, stop: int, panel: int, sums: Pointer
+    tiles: bool, x: Array, apart: int, last: Pointer, w: FloatWeights, out: Array, first: int, stop: int, panel: int,
+    sums: Pointer,
 ) -> None:  # fmt: skip
-    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block that is not full."""
+    """Compute the columns of one panel for the tokens [first, stop).
+
+    Args:
+        x, apart: as of `_multiply`.
+        last: the inputs of a block that is not full, in rows of `depth` words.
+    """
     width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
     step = numbers_per_word(address(x))
     for k in range(0, depth, _SECTION):
@@ -214,38 +221,43 @@ def _panel(
         for t in range(first, stop, BLOCK):
             rows = min(BLOCK, stop - t)
             own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
-            left = shift(address(x), t * step * depth) if rows == BLOCK else last
+            left = shift(address(x), t * apart) if rows == BLOCK else last
+            row = apart // step if rows == BLOCK else depth
             place, complete = t * width + column, k + length == depth
             if complete:
                 for r in range(rows):
                     prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
-            _multiply_rows(tiles, shift(left, step * k), rows, depth, words, length, k == 0, own)
+            _multiply_rows(tiles, shift(left, step * k), rows, row, words, length, k == 0, own)
             if complete:
                 store_rows(own, rows, shift(address(out), place), width, width - column)
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, w: FloatWeights, out: Array, rows: int, scratch: Scratch) -> None:
+def _multiply(tiles: bool, x: Array, apart: int, w: FloatWeights, out: Array, rows: int, scratch: Scratch) -> None:
     """Run `multiply` in tasks of `rows` tokens.
 
     Args:
-        x: (T, Kp) bf16 bits, from the start of a cache line on, or (T, K) fp32.
+        x, apart: `flat_rows` of (T, Kp) bf16 bits, from the start of a cache line on, or of (T, K) fp32.
         scratch: BLOCK rows of inputs, and `rows` rows of sums.
     """
-    tokens, panels, depth = x.shape[0], w.words.shape[0], w.words.shape[1]
+    tokens, panels, depth = out.shape[0], w.words.shape[0], w.words.shape[1]
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
     for worker in prange(scratch.rows.shape[0]):
         last = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         sums = shift(last, BLOCK * depth)
+        for r in range(rest):
+            source = as_kind(last, shift(address(x), (tokens - rest + r) * apart))
+            copy_words(source, depth, shift(last, r * depth), depth)
         if rest:
-            copy_words(shift(as_kind(last, address(x)), (tokens - rest) * depth), rest * depth, last, BLOCK * depth)
+            fill(shift(last, rest * depth), (BLOCK - rest) * depth, _ZERO)
         if tiles:
             configure_tiles()
         task = next_task(address(scratch.tasks))
         while task < tasks:
             first = task // panels * rows
-            _panel(tiles, x, as_kind(address(x), last), w, out, first, min(first + rows, tokens), task % panels, sums)
+            stop = min(first + rows, tokens)
+            _panel(tiles, x, apart, as_kind(address(x), last), w, out, first, stop, task % panels, sums)
             task = next_task(address(scratch.tasks))
         if tiles:
             release_tiles()
@@ -255,18 +267,18 @@ def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
-        x: (T, K) fp32 or bf16 bits as the weights, C-contiguous. Bits are copied unless K is a multiple of 32 and they start on
-            a cache line.
+        x: (T, K) fp32 or bf16 bits as the weights; rows may be columns of a wider matrix. Bits are copied unless their rows have
+            a multiple of 32 and start on cache lines.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
         memory: of the step, for what its workers write; they take tasks dynamically.
     """
     depth, bits = w.words.shape[1], x.dtype == np.uint16
     inputs = 2 * depth
-    if bits and (x.shape[1] != inputs or x.ctypes.data % LINE):
+    if bits and (x.shape[1] != inputs or x.strides[0] % LINE or x.ctypes.data % LINE):
         padded = aligned_zeros(len(x), inputs, dtype=np.uint16)
         padded[:, : x.shape[1]] = x
         x = padded
     rows = rows_per_task(4 * depth, len(x), len(w.words), count_workers())
     scratch = memory.scratch("product", BLOCK * depth + rows * TILE_COLUMNS)
-    _multiply(bits and has_tiles(), x, w, out, rows, scratch)
+    _multiply(bits and has_tiles(), *flat_rows(x), w, out, rows, scratch)

@@ -27,6 +27,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from runnel.ops import numba_math
@@ -264,6 +265,8 @@ total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lane
 @intrinsic
 def address(typing_context: Any, array: Any) -> Any:
     """Return a pointer to the first element of a C-contiguous array, which must outlive the pointer."""
+    if array.layout != "C":
+        raise TypingError(f"{array} is not C-contiguous: elements of its address are others than its own")
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return context.make_array(array)(context, builder, values[0]).data
