@@ -3,8 +3,6 @@
 The public names are `__all__`. They are imported on first use, so that `import runnel` costs nothing and never imports torch.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

@@ -21,7 +21,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from runnel.errors import CheckpointError, InputError, RunnelError, StateError, describe
+from runnel.errors import CheckpointError, InputError, RunnelError, StateError, errors_as
 
 if TYPE_CHECKING:
     import numpy as np
@@ -33,10 +33,9 @@ def read_model_json(path: Path, *, expect: type = dict, default: object = None, 
     """Return the object, or the list with `expect=list`, in a JSON file of a model folder, or `default` if it is missing."""
     if default is not None and not path.exists():
         return default
-    try:
+    # Each parser has errors of its own.
+    with errors_as(CheckpointError, f"{path} cannot be read", Exception, advice="copy or download it again"):
         value = parse(path.read_text(encoding="utf-8"))
-    except Exception as error:  # each parser has errors of its own
-        raise CheckpointError(f"{path} cannot be read ({describe(error)}); copy or download it again") from error
     if not isinstance(value, expect):
         raise CheckpointError(f"{path} holds a {type(value).__name__}; expected {'an object' if expect is dict else 'a list'}")
     return value
@@ -76,8 +75,10 @@ def arguments(
     needed = {p.name for p in parameters if whole or p.default is inspect.Parameter.empty}
     if not isinstance(values, Mapping) or not needed <= set(values) <= known:
         names = set(values) if isinstance(values, Mapping) else set()
-        differences = f"unknown: {sorted(names - known)}, missing: {sorted(needed - names)}"
-        raise error(f"{what} is {_short(values)}; expected an object with {sorted(known)}; {differences}")
+        raise error(
+            f"{what} is {_short(values)}; expected an object with {sorted(known)}; "
+            f"unknown: {sorted(names - known)}, missing: {sorted(needed - names)}"
+        )
     return {name: _read(value, hints[name], f"{what}: {name}", defaults, error) for name, value in values.items()}
 
 
@@ -224,8 +225,10 @@ def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
     whole = re.fullmatch(r"u?int\d+", kind) is not None
     low, high = (int(ids.min()), int(ids.max())) if whole and 0 not in shape else (0, 0)
     if not whole or len(shape) != 1 or shape[0] < least or low < 0 or high >= vocab_size:
-        expected = f"whole numbers from 0 to {vocab_size - 1}, packed in one dimension (T,), T >= {least}"
-        raise InputError(f"token ids are {low} to {high}, {kind} of shape {shape}; expected {expected}")
+        raise InputError(
+            f"token ids are {low} to {high}, {kind} of shape {shape}; expected "
+            f"whole numbers from 0 to {vocab_size - 1}, packed in one dimension (T,), T >= {least}"
+        )
 
 
 def digest_arrays(name: str, arrays: Iterable[tuple[str, np.ndarray]]) -> str:

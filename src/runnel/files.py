@@ -5,8 +5,6 @@ the new one. `WriterLock` is for one writer at a time; the system releases it wh
 fixed names, such as locks, are opened with `open_own`: a folder may come from somebody else.
 """
 
-from __future__ import annotations
-
 import codecs
 import errno
 import glob
@@ -147,8 +145,10 @@ def _decode(data: bytes, encoding: str, name: str, more: str = "") -> str:
         return data.decode(encoding)
     except (UnicodeError, ValueError) as error:  # some codecs raise their own errors
         place = f"{_place(data, error)}, {error.reason}" if isinstance(error, UnicodeDecodeError) else error
-        advice = "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
-        raise ReadError(f"{name} is not valid {encoding} ({place}){more}; {advice}") from error
+        raise ReadError(
+            f"{name} is not valid {encoding} ({place}){more}; "
+            "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
+        ) from error
 
 
 def _place(data: bytes, error: UnicodeDecodeError) -> str:

@@ -1,7 +1,5 @@
 """The table of all kinds of documents that runnel reads; docs/contributing.md says how to add one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Processor cores and free memory of this machine. No state, no settings."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -132,9 +132,8 @@ class Journal:
                 self._count = len(self) - again
             if not self._count:
                 self._about.unlink(missing_ok=True)  # of a result that was removed
-                settings_row = _signed(json.dumps(self._settings))
                 database.execute("DELETE FROM settings")
-                database.execute("INSERT INTO settings VALUES (?, ?)", settings_row)
+                database.execute("INSERT INTO settings VALUES (?, ?)", _signed(json.dumps(self._settings)))
         return None
 
     def add(self, *rows: Row) -> None:
@@ -223,9 +222,8 @@ class Journal:
 
     def _open(self, *, new: bool) -> None:
         if new:  # whole or not at all, so that what a killed process leaves has its header
-            with replacing(self._path, mode=0o600) as file, self._naming():
-                with closing(sqlite3.connect(file)) as database:
-                    database.executescript(_CREATE)
+            with replacing(self._path, mode=0o600) as file, self._naming(), closing(sqlite3.connect(file)) as database:
+                database.executescript(_CREATE)
         self._database = sqlite3.connect(self._path, check_same_thread=False)
         # Text that is not UTF-8 has changed: the digest tells.
         self._database.text_factory = lambda text: text.decode(errors="surrogateescape")
@@ -276,8 +274,9 @@ class Journal:
                 ) from error
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise StoreError(f"{self._path} is damaged ({error}); move it away") from error
-            advice = "check its mode and the disk, and repeat the command"
-            raise StoreError(f"{self._path} cannot be used ({error}); {advice}") from error
+            raise StoreError(
+                f"{self._path} cannot be used ({error}); check its mode and the disk, and repeat the command"
+            ) from error
 
     def _remove(self) -> None:
         for ending in reversed(_FILES):  # OUT.sqlite last: the others are known by it

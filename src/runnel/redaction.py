@@ -12,18 +12,18 @@ SHORT = 4  # characters of the shortest secret that is searched for: shorter one
 WORD = 8  # from which on a secret is no ordinary word, such as "none" for an endpoint without keys
 
 # All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of Azure's abfs:// is no secret.
-_URL = re.compile(r"(?<!abfs)(?<!abfss)://\S+")
 # A password may have an unescaped "/": what is between a colon and an @ is one unless it is a port.
-_USER = re.compile(r"(?<=://)(?:[^/?#]*|[^/?#:\[]*:(?!\d*(?:[/?#]|\Z)).{0,512})@")
+_USER = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)(?:[^\s/?#]*|[^\s/?#:\[]*:(?!\d*(?:[\s/?#]|\Z))\S{0,512})@")
 _NAMES = r"key|token|secret|pass|pwd|sig|auth|cred|(?<=[?&;])code(?==)"
-_PARAMETER = re.compile(rf"(?i)([?&;][^=&;#?]{{0,64}}?(?:{_NAMES})[^=&;#?]{{0,64}}=)([^&;#'\"]+)")
+_PARAMETER = re.compile(rf"(?i)([?&;][^\s=&;#?]{{0,64}}?(?:{_NAMES})[^\s=&;#?]{{0,64}}=)([^\s&;#'\"]+)")
 _VARIABLE = re.compile(r"(?i)(?:key|token|secret|password)\Z")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without the secrets of its URLs, of the environment and of `secrets`, as `hide` replaces them."""
     known = [value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= WORD]
-    return hide(_URL.sub(_redact_url, text), [*secrets, *known])
+    shown = _PARAMETER.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text))
+    return hide(shown, [*secrets, *known])
 
 
 def hide(text: str, secrets: Iterable[str], least: int = SHORT) -> str:
@@ -45,8 +45,7 @@ def secrets_of(url: str) -> list[str]:
     """Return what must not be shown of a URL."""
     written = user_of(url)
     user, _, password = written.partition(":")
-    parameters = [value for _, value in _PARAMETER.findall(url)]
-    return [written, f"{unquote(user)}:{unquote(password)}", user, password, *parameters]
+    return [written, f"{unquote(user)}:{unquote(password)}", user, password, *(value for _, value in _PARAMETER.findall(url))]
 
 
 def showable(error: Exception, redact: Callable[[str], str] = redact) -> Exception | None:
@@ -55,14 +54,9 @@ def showable(error: Exception, redact: Callable[[str], str] = redact) -> Excepti
     return error if redact(shown) == shown else None
 
 
-def _redact_url(found: re.Match[str]) -> str:
-    return _PARAMETER.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", found[0]))
-
-
 def _spellings(secret: str) -> list[str]:
     """Return how a secret may be written: escaped for URLs and in Python, and as a Basic header has it."""
     plain = unquote(secret)
     data = plain.encode("utf-8", "surrogatepass")
     encoded = b64encode(data).decode().rstrip("=")
-    escaped = [ascii(plain)[1:-1], repr(plain)[1:-1]]
-    return [secret, plain, quote(data), quote(data, safe=""), quote_plus(data), *escaped, encoded]
+    return [secret, plain, quote(data), quote(data, safe=""), quote_plus(data), ascii(plain)[1:-1], repr(plain)[1:-1], encoded]

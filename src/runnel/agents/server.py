@@ -1,7 +1,5 @@
 """The tools as a server of the Model Context Protocol, over standard input and output or streamable HTTP on this machine."""
 
-from __future__ import annotations
-
 import inspect
 import socket
 import time

@@ -5,8 +5,6 @@ documents. In `shown` they, and all other words of documents, are between two li
 can end its own quotation. All of them count when an answer is limited, once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -177,8 +175,7 @@ class Tools:
                 asked *= 2
         if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
-        named = [(self._documents.indexed_name(hit.id), hit) for hit in shown[:top_k]]
-        documents = [self._fit(partial(_document, name, hit), sentences) for name, hit in named]
+        documents = [self._fit(partial(_document, self._documents.indexed_name(hit.id), hit)) for hit in shown[:top_k]]
         answers = highest(hit.answers for hit in shown[:top_k])
         page, place = self._page(documents, cursor, notes)
         return Searched(answers=answers, documents=page, **place)
@@ -236,7 +233,7 @@ class Tools:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
         notes, left = self._noted(notes)
         (whole,) = locate(first_source[0].file, document, [(first, stop)])
-        place = _labeled(whole, self._most(1))
+        place = _bounded(whole, self.settings.max_characters // 4)
         cut = _cut(document.text, first, stop, left - _size(replace(place, text="")))
         line = document.text.count("\n", 0, first) + 1
         return Read(
@@ -282,9 +279,9 @@ class Tools:
             max_characters=self.settings.max_characters,
         )
 
-    def _fit(self, make: Callable[[int], T], count: int = 1) -> T:
+    def _fit(self, make: Callable[[int], T]) -> T:
         """Return an item whose texts are cut so far that it fits into one answer."""
-        most = self._most(count)
+        most = self.settings.max_characters // 4
         while _size(item := make(most)) > self.settings.max_characters and most > 1:
             most //= 2
         return item
@@ -296,10 +293,6 @@ class Tools:
         if len(notes) > len(shown):
             shown.append(f"{len(notes) - len(shown):,} more notes; `runnel read` and `runnel index` print all")
         return shown, most - sum(map(len, shown))
-
-    def _most(self, count: int) -> int:
-        """Return the most characters of each of `count` texts that must fit together into one answer."""
-        return self.settings.max_characters // max(4, 2 * count)
 
     def _page(self, items: Sequence[T], cursor: str | None, notes: list[str]) -> tuple[list[T], dict[str, Any]]:
         """Return the items from the cursor on that fit into one answer, at least one, and the fields of a `ToolList`."""
@@ -333,13 +326,10 @@ def _size(item: Place | IndexedDocument) -> int:
 
 
 def _bounded(place: P, most: int) -> P:
-    return replace(_labeled(place, most), text=place.text[:most])
-
-
-def _labeled(place: P, most: int) -> P:
-    """Return a place with a short id, which `read` takes, and with headings of at most `most` characters together."""
+    """Return a place with a short id, which `read` takes, and with a text and headings of at most `most` characters each."""
     id = None if place.id is None else short_name(place.id)
-    return replace(place, id=id, headings=tuple(_short(one, most // _HEADINGS) for one in place.headings[-_HEADINGS:]))
+    headings = tuple(_short(title, most // _HEADINGS) for title in place.headings[-_HEADINGS:])
+    return replace(place, id=id, text=place.text[:most], headings=headings)
 
 
 def _document(name: str, hit: Hit, most: int) -> IndexedDocument:
@@ -396,8 +386,8 @@ def shown(answer: ToolResult | ServerStatus) -> str:
         return answer.model_dump_json(indent=2)
     said = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([said] if said else []), *_lines(answer, mark)]
-    if answer.notes:  # they may have names of files, and words of what their parsers say
-        lines += _quotation("\n".join(f"note: {_name(note)}" for note in answer.notes), mark)
+    # Notes may have names of files, and words of what their parsers say.
+    lines += _quotation("\n".join(f"note: {_name(note)}" for note in answer.notes), mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
@@ -430,8 +420,7 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             yield f"{place.match}{' except for case' if place.case_differs else ''}"
             yield from _passage(place, mark)
             changes = [f"quote: {json.dumps(one.quote)}  document: {json.dumps(one.text)}" for one in place.changes]
-            if changes:
-                yield from _quotation("\n".join(changes), mark)
+            yield from _quotation("\n".join(changes), mark)
 
 
 def _passage(place: Place, mark: str) -> Iterator[str]:
@@ -445,7 +434,7 @@ def _cut_note(place: Place) -> str:
 
 
 def _quotation(text: str, mark: str) -> list[str]:
-    return [f"[document text {mark}]", text, f"[end {mark}]"]
+    return [f"[document text {mark}]", text, f"[end {mark}]"] if text else []
 
 
 def _place(place: Place) -> str:
@@ -460,8 +449,7 @@ def _labels(place: Place, mark: str) -> list[str]:
     name = [json.dumps(place.file)] if place.file.startswith(INDEXED) else []
     row = [] if place.id is None else [f"row {json.dumps(place.id)}"]
     under = [f"under {json.dumps(' > '.join(place.headings))}"] if place.headings else []
-    labels = ", ".join([*name, *row, *under])
-    return _quotation(labels, mark) if labels else []
+    return _quotation(", ".join([*name, *row, *under]), mark)
 
 
 def _name(name: str) -> str:

@@ -4,8 +4,6 @@ T  tokens in the packed batch        S  sequences in the packed batch        R  
 D  width of the hidden vectors       L  layers                               V  rows of the embedding table
 """
 
-from __future__ import annotations
-
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

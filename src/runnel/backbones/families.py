@@ -1,7 +1,5 @@
 """All families of backbones, one line each; docs/contributing.md says how to add one."""
 
-from __future__ import annotations
-
 from runnel.backbones.base import Backbone
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1

@@ -3,8 +3,6 @@
 T tokens, D width, L layers, Di inner width.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ Every token of a sequence gets the one output that the library has for it: the v
 no state, and a text is read whole or not at all.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`runnel info`: the facts of a model and what fits this machine, or what is remembered of files."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterator
 from typing import Annotated, Any

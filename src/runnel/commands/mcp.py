@@ -1,7 +1,5 @@
 """`runnel mcp`: tools for language-model agents."""
 
-from __future__ import annotations
-
 import sys
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`runnel read`: the exact text of a document, or a part of it."""
 
-from __future__ import annotations
-
 import re
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """TREC runs, and lines of JSON, that commands write query by query, so that interrupted work resumes."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path

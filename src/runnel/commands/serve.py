@@ -1,7 +1,5 @@
 """`runnel serve`: an HTTP server for one model and one index."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

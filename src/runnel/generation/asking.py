@@ -4,8 +4,6 @@ Source: paper E, section 3 and appendix D.
 Differs: excerpts are numbered and come from several documents, and the model may say that they have no answer.
 """
 
-from __future__ import annotations
-
 import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence

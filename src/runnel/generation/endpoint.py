@@ -1,7 +1,5 @@
 """Language models that are asked: behind an endpoint with OpenAI's chat interface, or on this machine."""
 
-from __future__ import annotations
-
 import os
 import time
 import weakref
@@ -215,8 +213,7 @@ class Endpoint:
 
     def _harmless(self, reply: Reply) -> Reply:
         """Return a reply, which will be stored and quoted, without secrets that are no ordinary words."""
-        raw, finish = (hide(text, self._secrets, WORD) for text in (reply.raw, reply.finish))
-        return replace(reply, raw=raw, finish=finish)
+        return replace(reply, raw=hide(reply.raw, self._secrets, WORD), finish=hide(reply.finish, self._secrets, WORD))
 
 
 class LocalModel:

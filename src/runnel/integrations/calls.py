@@ -1,7 +1,5 @@
 """What the modules of this package share: models by name, ranked texts, the sentences that answer, and searches of an index."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar

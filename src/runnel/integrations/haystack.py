@@ -4,8 +4,6 @@ A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pip
 A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic

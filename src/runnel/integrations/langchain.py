@@ -4,8 +4,6 @@ Names of arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangCh
 A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path

@@ -4,8 +4,6 @@ The embedding and the postprocessors are stored (`to_dict`) with the name of the
 A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence

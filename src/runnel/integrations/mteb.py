@@ -6,8 +6,6 @@ own. They come before the queries of retrieval and reranking, and before all tex
 Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 from collections.abc import Iterable, Mapping, Sequence

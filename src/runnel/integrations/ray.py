@@ -8,8 +8,6 @@ Differs: workers write no fragments of a table. The driver's commits go to any s
 the last one.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os

@@ -9,8 +9,6 @@ only adapters and heads are saved, and a trainer's `_load_from_checkpoint(path)`
     B  texts or pairs   n  tokens of the longest   d  width of the vectors
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import time

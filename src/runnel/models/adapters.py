@@ -3,8 +3,6 @@
 adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; metadata: the model's shape and LoRA settings
 """
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path
@@ -17,7 +15,7 @@ from torch import Tensor, nn
 from runnel.backbones.base import Backbone, stream_dtype
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import Int8Linear
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import replacing
 from runnel.models.base import Model
 from runnel.models.torch_models import expect_adapters
@@ -89,12 +87,19 @@ def save_adapter(model: Model, folder: str | Path) -> None:
 def load_adapter(model: Model, folder: str | Path) -> None:
     """Load adapters and heads that `save_adapter` wrote; existing adapters must have the same settings."""
     path = Path(folder) / FILE
-    try:
-        with safe_open(path, framework="pt") as file:
-            stored = json.loads((file.metadata() or {}).get("runnel", "{}"))
-            tensors = {key: file.get_tensor(key) for key in file.keys()}
-    except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the adapter {path}: {error}") from error
+    with (
+        errors_as(
+            CheckpointError,
+            f"cannot read the adapter {path}",
+            SafetensorError,
+            OSError,
+            ValueError,
+            advice="save or copy it again",
+        ),
+        safe_open(path, framework="pt") as file,
+    ):
+        stored = json.loads((file.metadata() or {}).get("runnel", "{}"))
+        tensors = {key: file.get_tensor(key) for key in file.keys()}
     settings = _settings(model.backbone) if model.backbone.adapted else stored.get("lora")
     if (stored.get("model"), stored.get("lora")) != (_shape(model), settings):
         theirs = f"{stored.get('model')}, with {stored.get('lora')}"

@@ -4,8 +4,6 @@ It gets the papers' templates and an end-marker embedder; the single-pass scanne
 EmbeddingRWKV has its own (`embedding_rwkv.py`), as a sentence-transformers folder, which must pool the last token.
 """
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Facts about a checkpoint or a model, and what fits on this machine, without loading the weights."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path

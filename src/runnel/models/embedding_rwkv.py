@@ -10,8 +10,6 @@ Differs: texts are read without padding. There, batches are padded with token 0,
 D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  head size   n  items
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

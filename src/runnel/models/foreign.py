@@ -5,8 +5,6 @@ with a reason. One thing differs: "add_eos_token" of a tokenizer_config.json is 
 version 4; from version 5 on, that library ignores the setting if the folder has a tokenizer.json.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 d  width of vectors   n  rows or pairs
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ what is given to them as arrays, and in torch what is given as tensors. Their we
 (`Head.module`), which can be trained; other heads, and no array, are in `torch_heads.py`. No torch is imported here.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -4,8 +4,6 @@ T  tokens of a text   D  width of hidden vectors   n  units: a pair, or the sent
 K  kinds of mark
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ Source: the conventions of `sentence_transformers.quantize_embeddings`; its resu
 8-bit vectors are never computed from the vectors to quantize by default, because queries and documents need the same ranges.
 """
 
-from __future__ import annotations
-
 from typing import Literal, SupportsIndex, get_args
 
 import numpy as np

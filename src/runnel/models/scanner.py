@@ -6,8 +6,6 @@ end).
     S  sentences   D  width of hidden vectors
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any

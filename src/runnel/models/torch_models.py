@@ -1,7 +1,5 @@
 """Models that torch computes: loaded from a folder of runnel's or another library's, and saved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any

@@ -10,8 +10,6 @@ decoders             last token [EOS], appended      document: {d}\n\nquery: {q}
 These are the choices of papers A (texts), B and C (pairs); every marker is the model's own.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Mapping

@@ -10,8 +10,6 @@ A row sees itself and earlier ones. Arrays are pointers here (see `simd`); `kind
 of the products: bf16, in words of two, or fp32. States and sums are fp32.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numba import njit
 

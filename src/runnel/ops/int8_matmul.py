@@ -14,8 +14,6 @@ Kernels that compute a whole group of inputs write the bytes themselves, with `q
 and so every number of the result.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ Sums are in fp32. A token's result depends on neither the other tokens nor the w
 whatever T is, which BLAS does not promise. The instructions for bf16 take denormal numbers as zero, and what they sum to.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 T tokens, S sequences; the other letters are in the package of each operator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 

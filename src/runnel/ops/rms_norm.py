@@ -3,8 +3,6 @@
 T  tokens      D  width      K  partial sums of squares per token      Dp  D padded to whole words
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -15,8 +15,6 @@ its sums 16 numbers. A thread loads a configuration before it uses tiles and rel
 configure them too. Rows that cross cache lines take up to nine times as long to load.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import sys

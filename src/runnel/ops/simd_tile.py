@@ -3,8 +3,6 @@
 See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or uint16 for bf16.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Verify that the stored content of an index is complete and undamaged."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 

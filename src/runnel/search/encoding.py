@@ -1,7 +1,5 @@
 """Encode documents as rows of an index: one pass of the model gives the vectors of a document and of its passages."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A document's id is the absolute path of its file; for a row of jsonl, csv or tsv, "#" and the row's id follow.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

@@ -3,8 +3,6 @@
 A value means equality, a list one of its values, a mapping comparisons. A document without a field meets no condition on it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from contextlib import suppress

@@ -400,9 +400,7 @@ def is_cache(folder: Path) -> bool:
     mark = folder / _MARK
     if mark.is_file() and not mark.is_symlink() and mark.read_bytes() == _MARKED:
         return True
-    with os.scandir(folder) as entries:
-        others = [entry.name for entry in entries if not _is_own(entry)]
-    if others:
+    if others := [path.name for path in folder.iterdir() if not _is_own(path)]:
         raise StoreError(
             f"{folder} is not used as a cache: it holds {min(others)!r} and no {_MARK} of runnel; "
             "expected a new or an empty folder"
@@ -410,8 +408,8 @@ def is_cache(folder: Path) -> bool:
     return False
 
 
-def _is_own(entry: os.DirEntry[str]) -> bool:
-    return _OWN_NAMES.fullmatch(entry.name) is not None and entry.is_file(follow_symlinks=False)
+def _is_own(path: Path) -> bool:
+    return _OWN_NAMES.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
 
 
 def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
@@ -421,11 +419,10 @@ def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
     """
     files = []
     if is_cache(folder) or folder.is_dir():
-        with os.scandir(folder) as entries:
-            for entry in filter(_is_own, entries):
-                with suppress(FileNotFoundError):  # another process has removed it
-                    status = entry.stat(follow_symlinks=False)
-                    files.append((status.st_mtime, status.st_size, Path(entry.path)))
+        for path in filter(_is_own, folder.iterdir()):
+            with suppress(FileNotFoundError):  # another process has removed it
+                status = path.lstat()
+                files.append((status.st_mtime, status.st_size, path))
     return sorted(files, reverse=True)
 
 
@@ -510,12 +507,15 @@ class DocumentCache:
             trim(path.parent, LIMIT_BYTES)
         except (OSError, InputError, StoreError) as error:
             self._failed = True
-            advice = "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
-            self.report(f"note: {source.file} is not remembered ({describe(error)}); {advice}")
+            self.report(
+                f"note: {source.file} is not remembered ({describe(error)}); "
+                "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
+            )
             return
         if new:
-            show = "`runnel info --cache` shows and empties it"
-            self.report(f"note: documents are stored in {path.parent} for later questions; {show}")
+            self.report(
+                f"note: documents are stored in {path.parent} for later questions; `runnel info --cache` shows and empties it"
+            )
 
     def _path(self, content: str) -> Path:
         return cache_folder() / f"{content}-{self._model_digest}.safetensors"

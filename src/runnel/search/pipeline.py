@@ -1,7 +1,5 @@
 """Search in stages (docs/search.md): rankings of documents by vectors and words, merged; reranking; answering sentences."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -66,7 +66,10 @@ class Project:
     @classmethod
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
-        _expect_trusted(place)
+        expect_trusted(place)
+        inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
+        if (link := next(filter(os.path.islink, inside), None)) is not None:
+            raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
             chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
@@ -95,8 +98,11 @@ class Project:
 
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):
-            advice = "remove that link, give --to FOLDER for another index, or run `runnel index` in a folder that holds both"
-            raise InputError(f"{name} is outside of the project {self.folder}: it leads to {root.path}; {advice}")
+            raise InputError(
+                f"{name} is outside of the project {self.folder}: it leads to {root.path}; "
+                "remove that link, give --to FOLDER for another index, or run `runnel index` in "
+                "a folder that holds both"
+            )
         return root
 
     def update(
@@ -189,14 +195,6 @@ def folders_of(start: Path) -> Iterator[Path]:
             yield folder
         if ends or os.path.ismount(folder):
             return
-
-
-def _expect_trusted(place: Path) -> None:
-    """Raise StoreError if `.runnel` has links, or is another user's, who chose what is shown."""
-    expect_trusted(place)
-    inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
-    if (link := next(filter(os.path.islink, inside), None)) is not None:
-        raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
 
 
 # ---- watching: sizes and times tell of changes on network drives and in containers, too ------------------------------

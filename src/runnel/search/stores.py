@@ -1,7 +1,5 @@
 """Choose the store of an index by its place (docs/search.md). For tests: qdrant+file:///folder/library, without a server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 

@@ -1,7 +1,5 @@
 """Verify a quote in documents: is it there word for word, where, and if not, which words differ?"""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal

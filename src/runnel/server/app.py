@@ -3,8 +3,6 @@
 Its own routes show the state of the server: /health, /ready, /metrics, /info in the shape of TEI, and /docs.
 """
 
-from __future__ import annotations
-
 import asyncio
 import html
 import socket

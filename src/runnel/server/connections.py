@@ -3,8 +3,6 @@
 uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter

@@ -1,7 +1,5 @@
 """What the routes share: the model and the index that the server answers with, and running a model call."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future

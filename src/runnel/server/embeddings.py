@@ -3,8 +3,6 @@
 d  width of the vectors
 """
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Callable, Iterator

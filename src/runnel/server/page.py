@@ -4,8 +4,6 @@ An answer that takes the model long is streamed as lines of JSON: {"done": 12, "
 {"error": "..."}.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

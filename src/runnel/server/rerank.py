@@ -3,8 +3,6 @@
 Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 

@@ -1,7 +1,5 @@
 """runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of an index; /v1/verify, quotes."""
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import asdict, dataclass
 from itertools import islice

@@ -3,8 +3,6 @@
 A report is the page with a query, its results and the documents, in one file that fetches nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

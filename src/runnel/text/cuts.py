@@ -12,8 +12,6 @@ model          works inside one pre-token. Without a pre-tokenizer, a BPE model 
                of the vocabulary may contain (a, b), so no merge can cross.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -6,8 +6,6 @@ Source: paper E, sections 5.4 and 7.3, and the authors' code, for reasons before
 Differs: the wording is our own. A model that is trained to reply writes no reasons.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import Literal
 

@@ -5,8 +5,6 @@ line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
 second, MS MARCO's id, url, title and body.
 """
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Iterator, Mapping
 from itertools import chain

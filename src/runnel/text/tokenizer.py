@@ -14,6 +14,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,7 @@ import numpy as np
 import tokenizers
 
 from runnel.config import read_model_json
-from runnel.errors import CheckpointError, InputError, StateError, describe
+from runnel.errors import CheckpointError, InputError, StateError, errors_as
 from runnel.files import write
 from runnel.records import expect_choice, expect_text, grouped, utf8
 from runnel.text.cuts import Spec, adds_space, cut_pattern
@@ -290,11 +291,9 @@ class LibraryTokenizer(Tokenizer):
 
     def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
         """Build from the content of a `tokenizer.json`. `config`: the content of `tokenizer_config.json`, kept for `save`."""
-        try:
+        with _readable(LIBRARY_FILE):
             spec = json.loads(source)
             self._library = tokenizers.Tokenizer.from_str(source)
-        except Exception as error:  # the library raises bare Exception
-            raise _unreadable(LIBRARY_FILE, error) from error
         if spec["model"].get("dropout"):  # a training option that makes encoding random
             self._library.model.dropout = None
         self._library.post_processor = None
@@ -321,10 +320,8 @@ class LibraryTokenizer(Tokenizer):
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
         config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
-        try:
+        with _readable(path):
             source = path.read_text(encoding="utf-8")
-        except Exception as error:
-            raise _unreadable(path, error) from error
         if begin is None:
             begin = _content(config.get("bos_token")) or _content(config.get("cls_token"))
         if end is None:
@@ -445,8 +442,9 @@ class LibraryTokenizer(Tokenizer):
         return Encoded(ids, starts + (base - guard), ends + (base - guard))
 
 
-def _unreadable(file: object, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{file} cannot be read ({describe(error)}); expected a file of the tokenizers library")
+def _readable(file: object) -> AbstractContextManager[None]:
+    """Turn errors of the tokenizers library, which raises bare Exception, into ours."""
+    return errors_as(CheckpointError, f"{file} cannot be read", Exception, advice="expected a file of the tokenizers library")
 
 
 def _content(token: object) -> str | None:

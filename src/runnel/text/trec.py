@@ -1,7 +1,5 @@
 """Read judgments and runs in the formats of TREC, MS MARCO and BEIR; plain, .gz or .zst."""
 
-from __future__ import annotations
-
 import math
 import sys
 from array import array

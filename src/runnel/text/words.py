@@ -7,8 +7,6 @@ Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also
 which has spaces.
 """
 
-from __future__ import annotations
-
 import itertools
 import logging
 import re

@@ -11,8 +11,6 @@ initialized model: a checkpoint in the wanted dtype stays memory-mapped and take
 once or named in an error.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -3,8 +3,6 @@
 Sizes are read from the tensors, and what the config says must agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from typing import Any
 

@@ -7,8 +7,6 @@ folder that runnel wrote. bf16 is held as bits (uint16).
 T  tokens    S  sequences    D  hidden_size    F  intermediate_size    K  inputs, N  outputs of a product    G  groups of inputs
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

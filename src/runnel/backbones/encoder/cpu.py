@@ -1,7 +1,5 @@
 """`EncoderStep` with the weights of torch's `Encoder`, whose products in fp32 and bf16 are torch's."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any

@@ -10,8 +10,6 @@ The names of their tensors, with or without "bert." or "roberta." before them:
 The pooler and the heads of pretraining are no part of an encoder and are left unread. RoBERTa's first positions are padding's.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

@@ -10,8 +10,6 @@ Factors of its products have the dtype of the activations. The bias of the keys 
 to all scores of a query; that of the values is added at the end.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

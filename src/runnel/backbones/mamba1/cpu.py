@@ -3,8 +3,6 @@
 T  tokens     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Mamba-1 in every published format: state-spaces, transformers, single-pass scanners, bare tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -11,8 +11,6 @@ A tile is sixteen channels, one vector: its N x 16 states stay in cache over man
 shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B, then C.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

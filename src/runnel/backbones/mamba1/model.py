@@ -8,8 +8,6 @@ One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x
 y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu and Dao, "Mamba", 2023.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -3,8 +3,6 @@
 T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 G groups   N state size   Di inner size   Cd convolution channels = Di + 2 G N
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

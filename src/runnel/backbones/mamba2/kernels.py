@@ -18,8 +18,6 @@ division by the gated norm's root mean square is left to `add_rms_norm`, which i
 `kind` is a pointer to the projections, whose type chooses bf16 or fp32.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

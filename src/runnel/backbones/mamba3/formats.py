@@ -5,8 +5,6 @@ Sizes are read from the tensors, and what the config says must agree. Options th
 G groups   N state size   R ranks   H heads   Di inner size
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from typing import Any
 

@@ -14,8 +14,6 @@ Without mimo there are no mimo_x, mimo_z and mimo_o.
 Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba e9594ce.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -3,8 +3,6 @@
 T  tokens    S  sequences    D  hidden_size    F  ffn_size    H  heads    G  groups of 8-bit inputs of ffn.value
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

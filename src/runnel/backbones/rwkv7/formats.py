@@ -6,8 +6,6 @@ model, and published configs carry a wrong number of heads. What looks similar b
 D hidden size   N head size   H heads   L layers   V rows of the embedding table
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass

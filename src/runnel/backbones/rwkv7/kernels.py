@@ -11,8 +11,6 @@ takes are made in tiles that stay in cache, the state advances token by token, a
 States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -7,8 +7,6 @@ computed are refused; those that choose kernels, or that no implementation reads
 Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig of NX-AI/xlstm 032a6fb.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from operator import itemgetter
 from typing import Any

@@ -9,8 +9,6 @@ y = mlstm(q, k, v, i, f); h += out_proj(sigmoid(o) head_norm(y)); u = norm(h); h
 cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "xLSTM 7B", 2025.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """What several results say together: a table, a plot, and of two results whether they differ by more than chance."""
 
-from __future__ import annotations
-
 import json
 import statistics
 from collections.abc import Mapping, Sequence

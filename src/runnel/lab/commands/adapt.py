@@ -1,7 +1,5 @@
 """`runnel lab adapt`: adapt sentence retrieval to documents, without a language model, and measure what it gains."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`runnel lab compare`: what several results say together."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated

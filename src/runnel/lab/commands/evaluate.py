@@ -1,7 +1,5 @@
 """`runnel lab evaluate`: how good a model, a run or an index is on judged tasks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal

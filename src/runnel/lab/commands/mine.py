@@ -1,7 +1,5 @@
 """`runnel lab mine`: training examples with hard negatives."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """`runnel lab qa`: questions about long documents, answered from what was retrieved, and judged."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path

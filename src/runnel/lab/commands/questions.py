@@ -1,7 +1,5 @@
 """`runnel lab questions`: how well your own questions are answered, by an index or by the sentences of a folder."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`runnel lab synthesize`: questions about documents with their evidence, by a language model or from structure."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

@@ -5,8 +5,6 @@ A sentence is an answer if it shares a character other than white space with the
     S  sentences of a document
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

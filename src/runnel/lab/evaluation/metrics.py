@@ -1,7 +1,5 @@
 """Metrics of a run by the rules of trec_eval, the files of results, and the paired comparison of two systems."""
 
-from __future__ import annotations
-
 import difflib
 import sys
 import tempfile

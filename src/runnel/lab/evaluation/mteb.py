@@ -1,7 +1,5 @@
 """MTEB tasks, run by the library mteb, which keeps the results of finished tasks in FOLDER/mteb."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Sequence
 from dataclasses import replace

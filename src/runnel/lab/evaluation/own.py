@@ -1,7 +1,5 @@
 """A user's own questions about an index: what search finds, what went wrong with the rest, and which settings find more."""
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

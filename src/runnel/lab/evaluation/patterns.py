@@ -4,8 +4,6 @@ an answer: by its probability that a document answers, or by the best score.
     S  sentences of a document   N  sentences of all documents of a folder
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections import Counter

@@ -7,8 +7,6 @@ Differs: segments have a number of tokens, not of words. SumP of a reranker adds
 lowers a sum.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Evaluate a model, a run or an index on tasks: `evaluate` is what `runnel lab evaluate` does."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

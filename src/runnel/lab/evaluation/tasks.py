@@ -13,8 +13,6 @@ Differs: the names, passkeys, facts and questions are ours, and so is the essay,
 parts; the published essays are Paul Graham's. So figures are not those of the published sets.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import random

@@ -1,7 +1,5 @@
 """Write examples about documents to a folder: `synthesize` and `ask_structure` are what `runnel lab synthesize` does."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field

@@ -9,8 +9,6 @@ Differs: the wording is our own; replies are JSON objects; the steps also return
 links do not have.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ says what the text answers; and the rows of evidence made of them.
 A long document is cut into parts, which are the documents of the rows, because each row holds its document.
 """
 
-from __future__ import annotations
-
 import re
 from bisect import bisect_left
 from collections import Counter

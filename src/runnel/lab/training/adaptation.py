@@ -1,7 +1,5 @@
 """Adapt sentence retrieval to documents, and measure what it gains: `adapt` is what `runnel lab adapt` does."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -3,8 +3,6 @@
 Two texts are equal if they have the same words in the same order; case, punctuation and whitespace do not count.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from collections import Counter

@@ -8,8 +8,6 @@ shuffled for every epoch while the number of batches stays the same, which sched
 n  documents of a batch   S  sentences of a document
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial

@@ -3,8 +3,6 @@
 T  tokens of a row   S  sentences of a document   d  width of vectors   n  rows or pairs
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

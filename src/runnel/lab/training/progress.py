@@ -1,7 +1,5 @@
 """Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and an error for a loss or gradient that is NaN."""
 
-from __future__ import annotations
-
 import json
 import logging
 import math

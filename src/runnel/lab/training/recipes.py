@@ -7,8 +7,6 @@ job = "embed" | "rerank" | "sentences" | "generate"      which head is trained
 A recipe may also have [sizes.NAME], with the differences for a model of that size (--size).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

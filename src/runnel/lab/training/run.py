@@ -4,8 +4,6 @@ docs/training.md lists what is in the folder. In addition, while the run is at w
 rate that is being tried, and lock, which the main process holds. Each of several processes has a part of every batch.
 """
 
-from __future__ import annotations
-
 import errno
 import itertools
 import json

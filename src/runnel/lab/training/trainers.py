@@ -6,8 +6,6 @@ sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for t
 generate    GeneratorTrainer
 """
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Causal depthwise convolution and SiLU over packed sequences."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from runnel.ops.backend import implementation

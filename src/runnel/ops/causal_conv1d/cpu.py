@@ -8,8 +8,6 @@ address cannot become a vector load.
 T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens and then the block.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

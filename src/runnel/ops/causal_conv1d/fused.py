@@ -3,8 +3,6 @@
 w  conv width
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -3,8 +3,6 @@
 T tokens, S sequences, C channels, w taps.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

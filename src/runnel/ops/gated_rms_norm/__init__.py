@@ -1,7 +1,5 @@
 """RMS norm of a gated input, by groups (Mamba-2's norm before the output projection)."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from runnel.ops.backend import implementation

@@ -4,8 +4,6 @@ T tokens, C channels. With v = y silu(z), s = 1/sqrt(mean v^2 + eps) per group o
 dv = s (n - v s^2 mean(n v)), dy = dv silu(z), dz = dv y silu'(z), dweight = sum over tokens of dout v s.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """gated_rms_norm over all tokens at once; differentiable, any device and dtype. T tokens, C channels."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F

@@ -1,7 +1,5 @@
 """The matrix memory of xLSTM (mLSTM) over packed sequences."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from runnel.ops.backend import implementation

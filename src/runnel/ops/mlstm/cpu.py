@@ -16,8 +16,6 @@ ones that matter, are sums of small numbers; differences of two sums from the ch
 gates.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

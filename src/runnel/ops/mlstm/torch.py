@@ -10,8 +10,6 @@ be a small difference of terms as large as C.
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
 
-from __future__ import annotations
-
 import functools
 
 import torch

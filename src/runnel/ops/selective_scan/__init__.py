@@ -1,7 +1,5 @@
 """The Mamba-1 recurrence (selective scan) over packed sequences."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from runnel.ops.backend import implementation

@@ -3,8 +3,6 @@
 S sequences, T tokens, Di channels, N state size, Q tokens of a chunk, K sequences that reach the chunk.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -21,8 +21,6 @@ the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So 
 because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -6,8 +6,6 @@ K chunks of all sequences together. Each sequence starts a new chunk; holes at i
 Source: Dao and Gu 2024 (arXiv 2405.21060), section 6 (block decomposition).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

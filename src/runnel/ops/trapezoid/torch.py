@@ -7,8 +7,6 @@ A token's input enters the state twice, with its own token and with the next, an
 see it with the sum of both weights, and it is one matrix product, as in ssd; its own token sees the first weight alone.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

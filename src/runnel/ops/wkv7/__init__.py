@@ -1,7 +1,5 @@
 """The RWKV-7 recurrence (a generalized delta rule) over packed sequences."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from runnel.ops.backend import implementation

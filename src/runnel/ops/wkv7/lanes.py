@@ -7,8 +7,6 @@ each row of S is read and written once: decayed, added to, multiplied with r, an
 A *block* is a tuple of vectors, neighboring columns of one row: four, or one where fewer columns remain.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

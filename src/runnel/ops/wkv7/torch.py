@@ -9,8 +9,6 @@ With D(i, j) the decay between tokens j and i of a chunk, h the state before it 
 The first is a unit triangular system in the rows u_i. Solving it for h's factor and for the rest makes the chunk affine in h.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

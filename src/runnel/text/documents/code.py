@@ -4,8 +4,6 @@ Definitions are recognized by their keywords, and end where a later line has the
 languages without a keyword for them (C, Java) are no headings, but their classes are.
 """
 
-from __future__ import annotations
-
 import re
 
 from runnel.files import Decoded

@@ -1,7 +1,5 @@
 """Read Word documents (docx): paragraphs, headings by style, lists, tables row by row, footnotes and endnotes."""
 
-from __future__ import annotations
-
 import re
 from xml.etree.ElementTree import Element
 

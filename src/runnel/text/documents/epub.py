@@ -1,7 +1,5 @@
 """Read EPUB: a zip archive whose package file lists XHTML pages in reading order."""
 
-from __future__ import annotations
-
 import posixpath
 from urllib.parse import unquote
 

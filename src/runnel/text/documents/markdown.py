@@ -1,7 +1,5 @@
 """Read Markdown. The canonical text is the file's own; blocks are marks in it."""
 
-from __future__ import annotations
-
 import re
 
 from runnel.files import Decoded

@@ -1,7 +1,5 @@
 """Text of pages that are pictures, by a command of the user's choice (optical character recognition)."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp)."""
 
-from __future__ import annotations
-
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind

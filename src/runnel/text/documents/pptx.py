@@ -1,7 +1,5 @@
 """Read PowerPoint files (pptx): the slides in order, with their titles as headings, tables row by row, SmartArt and notes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element
 

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe
+from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
 from runnel.files import Decoded, check_encoding, decode, open_bytes, signature
 from runnel.formats import FORMATS, ROWS
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, read_plain, reader_of, recognize
@@ -100,10 +100,8 @@ class DocumentReader:
             ReadError, MissingDependency: as `read_document`.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
-        try:
+        with errors_as(ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"):
             yield from self._read_file(path, name)
-        except OSError as error:
-            raise ReadError(f"{name} cannot be read ({describe(error)}); check the file and its disk") from error
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
         file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)

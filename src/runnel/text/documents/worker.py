@@ -4,8 +4,6 @@ JSON answer per line of output.
 A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling process (`reader.py`).
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -4,8 +4,6 @@ For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scor
 "copied" SET.evidence.jsonl for `runnel lab evaluate`; for all of them qa.json, and replies.sqlite: none is paid for twice.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

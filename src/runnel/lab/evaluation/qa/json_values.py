@@ -1,7 +1,5 @@
 """Read the values of a large JSON file one by one: no more than one of them, and the text around it, is in memory."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ answers: accuracy by a judge, token F1, and their means over questions, sets, ca
 its own for multiple-choice questions. Differs: the wording is our own, and one wording serves every language model.
 """
 
-from __future__ import annotations
-
 import re
 import string
 from collections import Counter

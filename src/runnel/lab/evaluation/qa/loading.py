@@ -11,8 +11,6 @@ ELITR_Bench_QA is unreadable in our copy of table 8; it is conversational, as ta
 (muld.py); ELITR-Bench, https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import logging
