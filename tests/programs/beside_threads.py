@@ -1,6 +1,6 @@
-"""Read the same texts alone, then in threads beside each other; print a JSON object.
+"""Read the same texts alone, again in one thread, and in 16 threads beside each other; print a JSON object.
 
-Arguments: the reader, its dtype, the number of threads, and "stand-in" or "stand-in tiles" where instructions are replaced.
+Arguments: the reader, its dtype, and "stand-in" or "stand-in tiles" where instructions are replaced.
 `wrong` counts results of threads that differ from those read alone, in any bit; `digest` is of those read alone.
 """
 
@@ -26,7 +26,6 @@ from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 
-ROUNDS = 1
 LENGTHS = [(1,), (3, 70), (33, 1, 5), (160,), (8,) * 9, (2, 129)]
 CONFIGS: dict[str, Any] = {
     "mamba1": Mamba1Config(50, 128, 2),
@@ -75,23 +74,17 @@ def pocket(dtype: Any) -> list[Callable[[], np.ndarray]]:
         document = f"The keeper of mill {n} is Ada. The museum opens at nine. " * (1 + n % 4)
         return lambda: np.array([s.score for s in retriever.retrieve(f"who keeps mill {n}", document, top_k=3)])
 
-    return [ask(n) for n in range(6)]
+    return [ask(n) for n in range(3)]
 
 
-def main() -> None:
-    name, dtype, threads, *stand_in = sys.argv[1:]
-    if stand_in:
-        from helpers import stand_in_processor
-
-        stand_in_processor.use(tiles=stand_in[0] == "stand-in tiles")
-    tasks = pocket(dtype) if name == "pocket" else backbone(name, dtype)
-    alone = [task() for task in tasks]
+def beside(tasks: list[Callable[[], np.ndarray]], alone: list[np.ndarray], threads: int) -> list[str]:
+    """Run all tasks in each of `threads` threads; return what differs from what they gave alone."""
     wrong: list[str] = []
-    begin = threading.Barrier(int(threads))
+    begin = threading.Barrier(threads)
 
     def work(own: int) -> None:
         begin.wait()
-        for turn in range(ROUNDS * len(tasks)):
+        for turn in range(len(tasks)):
             at = (own + turn) % len(tasks)
             try:
                 found = tasks[at]()
@@ -101,17 +94,26 @@ def main() -> None:
             if not np.array_equal(found, alone[at]):
                 wrong.append(f"{at}: {found.tolist()[:9]}, alone {alone[at].tolist()[:9]}")
 
-    workers = [threading.Thread(target=work, args=(own,)) for own in range(int(threads))]
+    workers = [threading.Thread(target=work, args=(own,)) for own in range(threads)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+    return wrong
+
+
+def main() -> None:
+    name, dtype, *stand_in = sys.argv[1:]
+    if stand_in:
+        from helpers import stand_in_processor
+
+        stand_in_processor.use(tiles=stand_in[0] == "stand-in tiles")
+    tasks = pocket(dtype) if name == "pocket" else backbone(name, dtype)
+    alone = [task() for task in tasks]
+    wrong = beside(tasks, alone, 1) + beside(tasks, alone, 16)
     digest = hashlib.sha256(b"".join(part.tobytes() for part in alone)).hexdigest()
-    print(
-        json.dumps(
-            {"wrong": len(wrong), "first": wrong[:1], "finite": all(np.isfinite(a).all() for a in alone), "digest": digest}
-        )
-    )
+    finite = all(bool(np.isfinite(part).all()) for part in alone)
+    print(json.dumps({"wrong": len(wrong), "first": wrong[:1], "finite": finite, "digest": digest}))
 
 
 if __name__ == "__main__":
