@@ -73,7 +73,8 @@ def rerank(model: Model) -> Iterator[Any]:
 def retrieve(model: Model) -> Iterator[Any]:
     retriever = SentenceRetriever(model)
     for text in TEXTS:
-        yield [sentence.score for sentence in retriever.score(QUERY, text)]
+        # Sorted: which of equal sentences is looked at again depends on the last bit.
+        yield sorted(sentence.score for sentence in retriever.score(QUERY, text))
     if model.head("sentences").inputs == "vectors":
         for document in retriever.remember(TEXTS):
             yield [sentence.score for sentence in retriever.score(QUERY, document)]

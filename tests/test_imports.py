@@ -4,7 +4,6 @@ and the commands need no more than the package's own dependencies."""
 import contextlib
 import importlib.metadata
 import importlib.util
-import json
 import subprocess
 import sys
 import tomllib
@@ -113,40 +112,3 @@ def test_base_dependencies_are_enough(tmp_path):
     commands = (["find", "dog", "a.txt"], ["embed", "a.txt", "--to", "a.npy"], ["rerank", "dog", "a.txt"], ["info", "pocket"])
     program = f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n" + "".join(COMMAND.format(arguments) for arguments in commands)
     run_python(program, cwd=tmp_path)
-
-
-# ---- how many files of the package one question passes through: whoever follows `runnel find` has to read these ----------
-
-PACKAGE = SOURCE / "runnel"
-MOST = 24
-# Notes the files of runnel in which a named function is entered, from the first import to the exit code.
-NOTE = """
-import json, sys, threading
-
-entered = set()
-
-def note(frame, event, argument):
-    code = frame.f_code
-    if event == "call" and code.co_flags & 1 and not code.co_name.startswith("<"):  # 1: a function, not a module or a class
-        entered.add(code.co_filename)
-
-threading.setprofile(note)
-sys.setprofile(note)
-"""
-PRINT = "sys.setprofile(None)\nprint('FILES', json.dumps(sorted(entered)))"
-
-
-def entered_files(folder: Path) -> list[str]:
-    out = run_python(NOTE + COMMAND.format(["find", "Where does water go?", "a.txt"]) + PRINT, cwd=folder)
-    assert "Rivers carry water" in out
-    files = map(Path, json.loads(out.rpartition("FILES ")[2]))
-    return sorted(file.relative_to(PACKAGE).as_posix() for file in files if file.is_relative_to(PACKAGE))
-
-
-def test_find_passes_through_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))  # no documents are remembered
-    (tmp_path / "a.txt").write_text("The dog sleeps. Rivers carry water to the sea. Models read text.\n")
-    entered_files(tmp_path)  # compiles the kernels, which enters the functions that make their code
-    files = entered_files(tmp_path)
-    assert {"cli.py", "commands/find.py", "engine.py", "text/sentences.py"} <= set(files)
-    assert len(files) <= MOST, "\n".join(files)

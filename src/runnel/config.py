@@ -148,7 +148,9 @@ class BackboneConfig:
     def __post_init__(self) -> None:
         """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others) positive and finite."""
         for field in fields(self):
-            value, kind = getattr(self, field.name), str(field.type).removesuffix(" | None")
+            value = getattr(self, field.name)
+            # The annotation is a string in files that delay annotations, and a type in others.
+            kind = inspect.formatannotation(field.type).strip("'").removesuffix(" | None")
             if value is not None and field.name not in self.unchecked:
                 self.expect(kind != "int" or value >= 1, field.name, rule="at least 1")
                 self.expect(kind != "float" or 0 < value < math.inf, field.name, rule="a positive, finite number")
