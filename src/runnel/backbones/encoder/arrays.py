@@ -142,12 +142,12 @@ class EncoderStep:
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
         """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in the first one."""
-        residual, memory = work.residual, self._memory
+        residual = work.residual
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(work.normed or _rows(residual), work.qkv)
             with parallel():
-                scratch = memory.scratch("attention", work.attention)
+                scratch = self._memory.scratch("attention", work.attention)
                 attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
             layer.out(work.seen, work.out)
             with parallel():
@@ -156,7 +156,7 @@ class EncoderStep:
             layer.up(work.normed or _rows(residual), work.up)
             with parallel():
                 if self._in_8_bits:
-                    scratch = memory.scratch("row", self._config.intermediate_size)
+                    scratch = self._memory.scratch("row", self._config.intermediate_size)
                     bias_gelu_bytes(work.up, bias_up, *work.middle, scratch)
                 else:
                     bias_gelu(work.up, bias_up)

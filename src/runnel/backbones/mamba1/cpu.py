@@ -57,7 +57,7 @@ class Mamba1Cpu(CpuStep):
             stream.norm(block.norm)
             block.in_proj(stream.normed, projected)
             with parallel():
-                scratch = self._memory.scratch("inputs", kernels.inputs_size(c.conv_width, group))
+                scratch = self._memory.scratch("inputs", (c.conv_width - 1) * group * LANES)
                 kernels.conv_silu(projected.array, 0, block.conv, self._taps, conv, index, *rows, x.array, group, scratch)
             block.x_proj(x, low_rank)
             torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)

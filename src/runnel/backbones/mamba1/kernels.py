@@ -76,11 +76,6 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
     return max(1, min(16, sequences * tiles // (2 * count_workers())))
 
 
-def inputs_size(conv_width: int, group: int) -> int:
-    """Return how many numbers of scratch `conv_silu` needs."""
-    return (conv_width - 1) * group * LANES
-
-
 @njit(inline="always")
 def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
     """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the output so far.
@@ -128,7 +123,7 @@ def conv_silu(
         cu: (S+1,) cumulative lengths.
         out: (T, Di), dtype of `projection`.
         group: tiles of a work item.
-        scratch: `inputs_size` numbers.
+        scratch: the last w-1 inputs of `group` tiles.
     """
     S, channels, stride, back = len(reads), out.shape[1], projection.shape[1], len(taps) - 1
     items = S * ceil_div(channels, group * LANES)
@@ -137,12 +132,15 @@ def conv_silu(
         item = next_task(address(scratch.tasks))
         while item < items:
             s, first = item % S, item // S * group * LANES
-            width, known = min(channels - first, group * LANES), reads[s] >= 0
+            width = min(channels - first, group * LANES)
+            known = reads[s] >= 0
             old = shift(address(pool), ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back)
             source = shift(address(projection), column + first)
-            own_weights, target = shift(address(weights), first), shift(address(out), first)
+            own_weights = shift(address(weights), first)
+            target = shift(address(out), first)
             for t in range(cu[s], cu[s + 1], _TOKENS):
-                tokens, here = min(_TOKENS, cu[s + 1] - t), shift(source, t * stride)
+                tokens = min(_TOKENS, cu[s + 1] - t)
+                here = shift(source, t * stride)
                 history(here, stride, width, width, t - cu[s], back, old, known, past)
                 result = shift(target, t * channels)
                 convolve(here, stride, width, width, tokens, past, own_weights, channels, taps, result, channels)
@@ -172,7 +170,8 @@ def gated_scan(
         scratch: the states of `group` tiles.
     """
     S, G, N = len(reads), rates.shape[0], rates.shape[1]
-    items, row = S * ceil_div(G, group), pool.shape[2] * N
+    items = S * ceil_div(G, group)
+    row = pool.shape[2] * N
     for worker in prange(scratch.rows.shape[0]):
         states = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         item = next_task(address(scratch.tasks))
@@ -202,7 +201,8 @@ def _scan_item(
     first, last, G = tiles
     width, wide = G * LANES, projection.shape[1]
     x_, dt_, gate, out_ = address(x), address(dt), address(projection), address(out)
-    rate, bc = address(rates), address(coefficients)
+    rate = address(rates)
+    bc = address(coefficients)
     while t < end:
         four = t + 4 <= end
         for g in range(first, last):
