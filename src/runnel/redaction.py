@@ -1,4 +1,4 @@
-"""Texts without passwords and keys: those in the URLs of a text, in the environment, and those that a caller knows."""
+"""Texts without passwords and keys: secrets in URLs, in the environment, and secrets that a caller knows."""
 
 import os
 import re

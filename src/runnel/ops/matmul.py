@@ -59,7 +59,7 @@ from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, store_up_to, s
 
 _DEPTH = 2 * LANES  # numbers of a row of a tile
 _BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
-_SECTION = 1024 * 24 // (4 * TILE_COLUMNS)  # words of K at a time: so many rows of a panel, 24 KB, stay in the first-level cache
+_SECTION = 1024 * 24 // (4 * TILE_COLUMNS)  # words of K at a time: these rows of a panel, 24 KB, stay in the first-level cache
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
