@@ -1,1 +1,3 @@
-"""What this project's developers measure: the page docs/performance.md, its bars, and comparisons with other systems."""
+"""What this project's developers measure: the page docs/performance.md, its bars, and comparisons
+with other systems.
+"""

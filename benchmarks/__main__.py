@@ -1,14 +1,21 @@
 """The benchmarks' command, run from the repository root.
 
-python -m benchmarks page docs             measure and write docs/performance.md, its json and its plots
+python -m benchmarks page docs             measure and write docs/performance.md, its json and its
+                                           plots
 python -m benchmarks check                 measure the bars in minutes
-python -m benchmarks compare MODEL...      speed and memory of models or shapes by length and batch, next to other systems
+python -m benchmarks compare MODEL...      speed and memory of models or shapes by length and batch,
+                                           next to other systems
 python -m benchmarks read MODEL...         time and work of reading documents, with the best batch
-python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all weights
-python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their pieces
-python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json and its plot
-python -m benchmarks serve                 load the server with short and long texts; compare every answer with the offline one
-python -m benchmarks control FILE          train families of equal size from scratch on the same data, and compare them
+python -m benchmarks train MODEL...        training speed and memory by batch, with adapters or all
+                                           weights
+python -m benchmarks lengths MODEL CORPUS  write the lengths in tokens of documents, or of their
+                                           pieces
+python -m benchmarks results DATA WORK docs   measure quality and write docs/results.md, its json
+                                              and its plot
+python -m benchmarks serve                 load the server with short and long texts; compare every
+                                           answer with the offline one
+python -m benchmarks control FILE          train families of equal size from scratch on the same
+                                           data, and compare them
 """
 
 from __future__ import annotations
@@ -38,43 +45,120 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmarks of runnel, for its developers.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Benchmarks of runnel, for its developers."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    page = commands.add_parser("page", help="measure and write FOLDER/performance.md, in about twenty minutes")
+    page = commands.add_parser(
+        "page", help="measure and write FOLDER/performance.md, in about twenty minutes"
+    )
     page.add_argument("folder", type=Path, metavar="FOLDER")
-    page.add_argument("--only", metavar="SECTION", help="measure this section alone: search or parts")
+    page.add_argument(
+        "--only", metavar="SECTION", help="measure this section alone: search or parts"
+    )
     commands.add_parser("check", help="measure every bar that this machine can show")
     compare = _of_models(commands, "compare", "speed and memory of models by length and batch", [1])
-    compare.add_argument("--tokens", nargs="+", type=int, default=[512, 2048], help="tokens of a text (default: 512 2048)")
+    compare.add_argument(
+        "--tokens",
+        nargs="+",
+        type=int,
+        default=[512, 2048],
+        help="tokens of a text (default: 512 2048)",
+    )
     compare.add_argument("--memory", action="store_true", help="also peak memory")
-    compare.add_argument("--remembered", action="store_true", help="also reranking with remembered documents")
-    read = _of_models(commands, "read", "time and work of reading documents, with the best batch", [1, 8, 32])
-    read.add_argument("--documents", required=True, metavar="FILE-or-NxT", help="lengths in tokens, or N texts of T tokens")
-    read.add_argument("--cut", nargs="+", type=int, metavar="TOKENS", help="cut texts to these numbers of tokens, one by one")
+    compare.add_argument(
+        "--remembered", action="store_true", help="also reranking with remembered documents"
+    )
+    read = _of_models(
+        commands, "read", "time and work of reading documents, with the best batch", [1, 8, 32]
+    )
+    read.add_argument(
+        "--documents",
+        required=True,
+        metavar="FILE-or-NxT",
+        help="lengths in tokens, or N texts of T tokens",
+    )
+    read.add_argument(
+        "--cut",
+        nargs="+",
+        type=int,
+        metavar="TOKENS",
+        help="cut texts to these numbers of tokens, one by one",
+    )
     read.add_argument("--count", action="store_true", help="count the work, and measure nothing")
     train = _of_models(commands, "train", "training speed and memory by batch", [1, 4, 16])
     train.add_argument("--tokens", type=int, default=512, help="tokens of a text (default: 512)")
-    train.add_argument("--lora", nargs="+", type=int, default=[0], metavar="RANK", help="adapters; 0: all weights (default)")
-    lengths = commands.add_parser("lengths", help="write the lengths in tokens of a corpus, for `read --documents`")
-    lengths.add_argument("model", help="a model folder, or a built-in model, whose tokenizer counts")
-    lengths.add_argument("corpus", type=Path, metavar="CORPUS", help="a BEIR folder, or a jsonl, csv or tsv file")
+    train.add_argument(
+        "--lora",
+        nargs="+",
+        type=int,
+        default=[0],
+        metavar="RANK",
+        help="adapters; 0: all weights (default)",
+    )
+    lengths = commands.add_parser(
+        "lengths", help="write the lengths in tokens of a corpus, for `read --documents`"
+    )
+    lengths.add_argument(
+        "model", help="a model folder, or a built-in model, whose tokenizer counts"
+    )
+    lengths.add_argument(
+        "corpus", type=Path, metavar="CORPUS", help="a BEIR folder, or a jsonl, csv or tsv file"
+    )
     lengths.add_argument("--to", type=Path, required=True, metavar="FILE", help="the file to write")
-    lengths.add_argument("--pieces", metavar="WORDS", help="chunks of this many words, or: sentences (default: whole documents)")
-    results = commands.add_parser("results", help="measure quality on a data folder and write FOLDER/results.md; resumes")
-    results.add_argument("data", type=Path, metavar="DATA", help="folder with retrieval/ and evidence/")
+    lengths.add_argument(
+        "--pieces",
+        metavar="WORDS",
+        help="chunks of this many words, or: sentences (default: whole documents)",
+    )
+    results = commands.add_parser(
+        "results", help="measure quality on a data folder and write FOLDER/results.md; resumes"
+    )
+    results.add_argument(
+        "data", type=Path, metavar="DATA", help="folder with retrieval/ and evidence/"
+    )
     results.add_argument("work", type=Path, metavar="WORK", help="folder that keeps the runs")
     results.add_argument("folder", type=Path, metavar="FOLDER", help="of the page")
     results.add_argument(
-        "--only", nargs="+", default=[], metavar="SET", help="measure these sets; the page has all finished ones"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="SET",
+        help="measure these sets; the page has all finished ones",
     )
-    control = commands.add_parser("control", help="train families of equal size from scratch on the same data, and compare them")
-    control.add_argument("experiment", type=Path, metavar="FILE", help="such as benchmarks/control.toml")
-    control.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="holds the file's data sets and tasks")
-    control.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="results; interrupted work resumes there")
-    served = commands.add_parser("serve", help="load the server with short and long texts, and compare every answer")
-    served.add_argument("--model", default="pocket", help="a built-in model or folder (default: pocket)")
-    served.add_argument("--long-tokens", type=int, default=200_000, help="tokens of a long text (default: 200000)")
-    served.add_argument("--requests", type=int, default=20, help="of each client with short texts (default: 20)")
+    control = commands.add_parser(
+        "control",
+        help="train families of equal size from scratch on the same data, and compare them",
+    )
+    control.add_argument(
+        "experiment", type=Path, metavar="FILE", help="such as benchmarks/control.toml"
+    )
+    control.add_argument(
+        "--data",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="holds the file's data sets and tasks",
+    )
+    control.add_argument(
+        "--to",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="results; interrupted work resumes there",
+    )
+    served = commands.add_parser(
+        "serve", help="load the server with short and long texts, and compare every answer"
+    )
+    served.add_argument(
+        "--model", default="pocket", help="a built-in model or folder (default: pocket)"
+    )
+    served.add_argument(
+        "--long-tokens", type=int, default=200_000, help="tokens of a long text (default: 200000)"
+    )
+    served.add_argument(
+        "--requests", type=int, default=20, help="of each client with short texts (default: 20)"
+    )
     return parser
 
 
@@ -82,15 +166,34 @@ def _of_models(commands: Any, name: str, text: str, texts: list[int]) -> argpars
     """Add a command that measures models, with the options that such commands share."""
     parser: argparse.ArgumentParser = commands.add_parser(name, help=text)
     parser.add_argument("models", nargs="+", metavar="MODEL-OR-SHAPE")
-    parser.add_argument("--with", dest="others", nargs="+", choices=OTHERS, default=[], help="other systems")
+    parser.add_argument(
+        "--with", dest="others", nargs="+", choices=OTHERS, default=[], help="other systems"
+    )
     shown = " ".join(map(str, texts))
-    parser.add_argument("--texts", nargs="+", type=int, default=texts, help=f"texts of a batch (default: {shown})")
-    parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=["bf16"], help="of our weights (default: bf16)")
+    parser.add_argument(
+        "--texts", nargs="+", type=int, default=texts, help=f"texts of a batch (default: {shown})"
+    )
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=tuple(DTYPES),
+        default=["bf16"],
+        help="of our weights (default: bf16)",
+    )
     gpu = "cuda" if torch.cuda.is_available() else "cpu"
-    parser.add_argument("--device", choices=("cpu", "cuda"), default=gpu, help="default: a GPU if there is one")
-    parser.add_argument("--segment", type=_segment, default=1024, help="tokens of a step (default: 1024), or: whole")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default=gpu, help="default: a GPU if there is one"
+    )
+    parser.add_argument(
+        "--segment", type=_segment, default=1024, help="tokens of a step (default: 1024), or: whole"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds (default: 3)")
-    parser.add_argument("--to", type=Path, metavar="FOLDER", help="keep json, table and plot there, and resume there")
+    parser.add_argument(
+        "--to",
+        type=Path,
+        metavar="FOLDER",
+        help="keep json, table and plot there, and resume there",
+    )
     return parser
 
 
@@ -113,7 +216,13 @@ def _common(given: argparse.Namespace, *more: str) -> dict[str, Any]:
 def _page(given: argparse.Namespace) -> int:
     from benchmarks.page import write_page, write_section
 
-    return int(not (write_page(given.folder, say) if given.only is None else write_section(given.folder, given.only, say)))
+    return int(
+        not (
+            write_page(given.folder, say)
+            if given.only is None
+            else write_section(given.folder, given.only, say)
+        )
+    )
 
 
 def _check(given: argparse.Namespace) -> int:
@@ -121,7 +230,9 @@ def _check(given: argparse.Namespace) -> int:
     from benchmarks.page_text import table
 
     rows = check_bars(say)
-    _print(table(["what", "bar", "measured", ""], [[r.what, r.bar, r.shown, r.verdict] for r in rows]))
+    _print(
+        table(["what", "bar", "measured", ""], [[r.what, r.bar, r.shown, r.verdict] for r in rows])
+    )
     return int(any(row.lost for row in rows))
 
 
@@ -154,7 +265,11 @@ def _read(given: argparse.Namespace) -> int:
     if not given.count:
         kept = Kept(given.to, "reading", _common(given) | {"documents": reading.digest(documents)})
         result = read(_settings(given, [0]), documents, cuts, kept, say)
-    best = {(row["model"], row["cut"]): row["batch"] for row in result["reading"] if row["best"] and row["system"] == "runnel"}
+    best = {
+        (row["model"], row["cut"]): row["batch"]
+        for row in result["reading"]
+        if row["best"] and row["system"] == "runnel"
+    }
     counted = [
         reading.work(model, reading.cut(documents, cut), batch) | {"cut": cut}
         for model in given.models
@@ -190,7 +305,10 @@ def _lengths(given: argparse.Namespace) -> int:
     found = list(lengths_of(given.model, given.corpus, given.pieces))
     write(given.to, "".join(" ".join(map(str, pieces)) + "\n" for pieces in found if pieces))
     read = sum(map(bool, found))
-    say(f"{given.to}: {read:,} documents with {sum(map(sum, found)):,} tokens; left out {len(found) - read:,} without text")
+    say(
+        f"{given.to}: {read:,} documents with {sum(map(sum, found)):,} tokens; left out"
+        f" {len(found) - read:,} without text"
+    )
     return 0
 
 

@@ -14,12 +14,19 @@ from benchmarks.processes import Spec, Worker
 
 _LEAST_GRADIENT_COSINE = 0.999  # fp32 kernels against fp64
 # Least correlation of scores with those of whole pairs, by the precision of stored states.
-_LEAST_AGREEMENT = {"whole pairs": 1.0 - 1e-9, "fp32 states": 0.999, "bf16 states": 0.99, "int8 states": 0.97}
+_LEAST_AGREEMENT = {
+    "whole pairs": 1.0 - 1e-9,
+    "fp32 states": 0.999,
+    "bf16 states": 0.99,
+    "int8 states": 0.97,
+}
 
 
 @dataclass
 class Training:
-    """Training steps of one batch size, fp32. `outcome`: "ok", "out of memory" (a result), "wrong", or why there is none."""
+    """Training steps of one batch size, fp32. `outcome`: "ok", "out of memory" (a result), "wrong",
+    or why there is none.
+    """
 
     model: str
     system: str
@@ -35,7 +42,10 @@ class Training:
     def to_dict(self) -> dict[str, Any]:
         rates = [self.tokens * self.batch / s for s in self.seconds] if self.outcome == "ok" else []
         facts = {k: v for k, v in asdict(self).items() if k != "seconds"}
-        return facts | {"tokens_per_s": spread(rates), "peak_bytes": self.peak_bytes if rates else None}
+        return facts | {
+            "tokens_per_s": spread(rates),
+            "peak_bytes": self.peak_bytes if rates else None,
+        }
 
 
 def training(
@@ -51,10 +61,11 @@ def training(
     rounds: int = 2,
     lora: int | None = None,
 ) -> list[Training]:
-    """Measure training tokens/s for each batch size, each in a process limited to `memory_limit` bytes; `lora`: see `Spec`.
+    """Measure training tokens/s for each batch size, each in a process limited to `memory_limit`
+    bytes; `lora`: see `Spec`.
 
-    The gradient must agree with fp64 first. Batches larger than one that ran out of memory are not tried, nor batches that would
-    take longer than `slow_s`.
+    The gradient must agree with fp64 first. Batches larger than one that ran out of memory are not
+    tried, nor batches that would take longer than `slow_s`.
     """
     found: list[Training] = []
     wrong = _gradient_problem(Spec(system, model, "fp32", device), progress)
@@ -67,11 +78,19 @@ def training(
         elif before is not None and before.outcome in ("out of memory", "left out"):
             point.outcome = before.outcome
             point.note = "a smaller batch was" if before.outcome == "out of memory" else before.note
-        elif before is not None and before.seconds and 2 * before.seconds[0] * batch / before.batch > slow_s:
+        elif (
+            before is not None
+            and before.seconds
+            and 2 * before.seconds[0] * batch / before.batch > slow_s
+        ):
             point.outcome, point.note = "left out", f"it would take more than {slow_s:,.0f} s"
         else:
             progress(f"{model}: training {system}, {batch} x {tokens} tokens")
-            _train(point, Spec(system, model, "fp32", device, memory_limit, cold=True, lora=lora), rounds)
+            _train(
+                point,
+                Spec(system, model, "fp32", device, memory_limit, cold=True, lora=lora),
+                rounds,
+            )
     return found
 
 
@@ -109,12 +128,17 @@ def compare_gradients(found: np.ndarray, expected: np.ndarray) -> tuple[str, str
     if found.shape != expected.shape or not np.isfinite(found).all():
         return "wrong", "the gradient is not finite, or not of all weights"
     cosine = float(found @ expected / max(1e-300, np.linalg.norm(found) * np.linalg.norm(expected)))
-    return None if cosine >= _LEAST_GRADIENT_COSINE else ("wrong", f"the gradient differs from fp64: cosine {cosine:.5f}")
+    return (
+        None
+        if cosine >= _LEAST_GRADIENT_COSINE
+        else ("wrong", f"the gradient differs from fp64: cosine {cosine:.5f}")
+    )
 
 
 @dataclass
 class Remembered:
-    """Scoring documents for one query, in one way: as "whole pairs", or from "fp32 states", "bf16 states", "int8 states".
+    """Scoring documents for one query, in one way: as "whole pairs", or from "fp32 states", "bf16
+    states", "int8 states".
 
     `outcome`: "ok", or why there is no figure; then it may be the model's only row, of the way "".
     """
@@ -131,21 +155,39 @@ class Remembered:
 
     def __post_init__(self) -> None:
         if self.agreement is not None and not self.agreement >= _LEAST_AGREEMENT[self.way]:
-            self.outcome, self.note = "wrong", f"scores agree with whole pairs by {self.agreement:.4f} only"
+            self.outcome, self.note = (
+                "wrong",
+                f"scores agree with whole pairs by {self.agreement:.4f} only",
+            )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; `over_whole`: how many times faster than whole pairs of the same round."""
+        """Return JSON values; `over_whole`: how many times faster than whole pairs of the same
+        round.
+        """
         right = self.outcome == "ok"
         facts = {k: v for k, v in asdict(self).items() if not k.endswith("seconds")}
-        ratios = [whole / mine for whole, mine in zip(self.whole_seconds, self.seconds, strict=True)] if right else []
+        ratios = (
+            [whole / mine for whole, mine in zip(self.whole_seconds, self.seconds, strict=True)]
+            if right
+            else []
+        )
         per = [1000 * s / self.documents for s in self.seconds] if right else []
         return facts | {"ms_per_document": spread(per), "over_whole": spread(ratios)}
 
 
 def remembered(
-    model: str, dtype: str, progress: Progress, *, documents: int = 100, tokens: int = 512, rounds: int = 3, device: str = "cpu"
+    model: str,
+    dtype: str,
+    progress: Progress,
+    *,
+    documents: int = 100,
+    tokens: int = 512,
+    rounds: int = 3,
+    device: str = "cpu",
 ) -> list[Remembered]:
-    """Measure reranking with remembered documents and with whole pairs; one row says why if it cannot be measured."""
+    """Measure reranking with remembered documents and with whole pairs; one row says why if it
+    cannot be measured.
+    """
     progress(f"{model}: reranking {documents} documents of {tokens} tokens")
     with Worker(Spec("runnel", model, dtype, device)) as worker:
         answer = worker.first
@@ -170,7 +212,8 @@ class Searched:
         indexing_model: model whose indexing is timed.
         words: words of a document.
         read: documents that the model has read; the rest are modeled on them (`searching.py`).
-        keeps_sentences: whether the index keeps vectors of sentences, so that a search reads no document.
+        keeps_sentences: whether the index keeps vectors of sentences, so that a search reads no
+            document.
         stages: stage of a search -> seconds of each query, from `searching.time_searches`.
         indexing: the result of `searching.time_indexing`.
         peak_bytes: peak memory of a process that searches.
@@ -191,18 +234,29 @@ class Searched:
     indexing: dict[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return milliseconds of the stages (with "p95"), tokens/s, and shares of the engine's speed in the same round."""
-        facts = {key: value for key, value in asdict(self).items() if key not in ("stages", "indexing")}
+        """Return milliseconds of the stages (with "p95"), tokens/s, and shares of the engine's
+        speed in the same round.
+        """
+        facts = {
+            key: value for key, value in asdict(self).items() if key not in ("stages", "indexing")
+        }
         if self.outcome != "ok":
             return facts | {"stages": {}, "indexing": {}}
         ms = {name: [1000 * s for s in seconds] for name, seconds in self.stages.items()}
-        stages = {name: (spread(values) or {}) | {"p95": float(np.percentile(values, 95))} for name, values in ms.items()}
+        stages = {
+            name: (spread(values) or {}) | {"p95": float(np.percentile(values, 95))}
+            for name, values in ms.items()
+        }
         seconds, processor = self.indexing["seconds"], self.indexing["processor"]
         indexing = {
             way: {
                 "tokens_per_s": spread([self.indexing["tokens"] / s for s in seconds[way]]),
-                "over_engine": spread([a / b for a, b in zip(seconds["engine"], seconds[way], strict=True)]),
-                "over_engine_processor": spread([a / b for a, b in zip(processor["engine"], processor[way], strict=True)]),
+                "over_engine": spread(
+                    [a / b for a, b in zip(seconds["engine"], seconds[way], strict=True)]
+                ),
+                "over_engine_processor": spread(
+                    [a / b for a, b in zip(processor["engine"], processor[way], strict=True)]
+                ),
             }
             for way in seconds
         }
@@ -220,7 +274,9 @@ def searched(
     indexed: int = 500,
     rounds: int = 3,
 ) -> Searched:
-    """Fill an index, check it, time searches, and time indexing and the engine alone; each in a process of its own."""
+    """Fill an index, check it, time searches, and time indexing and the engine alone; each in a
+    process of its own.
+    """
     found = Searched(model, indexing_model, documents, 1000, min(read, documents))
     spec = Spec("runnel", model, "bf16", cold=True)
     with TemporaryDirectory() as folder:
@@ -228,7 +284,9 @@ def searched(
         progress(f"{model}: an index of {documents:,} documents")
         with Worker(spec) as worker:
             filled = (
-                worker.ask("fill_index", folder=index, documents=documents, read=found.read) if "ready" in worker.first else {}
+                worker.ask("fill_index", folder=index, documents=documents, read=found.read)
+                if "ready" in worker.first
+                else {}
             )
             if "passages" not in filled:
                 found.outcome, found.note = _why_not(filled or worker.first)

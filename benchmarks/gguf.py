@@ -1,4 +1,5 @@
-"""Write a Mamba-1 or Mamba-2 backbone as a GGUF file (version 3), so that llama.cpp runs the same weights.
+"""Write a Mamba-1 or Mamba-2 backbone as a GGUF file (version 3), so that llama.cpp runs the same
+weights.
 
 N  numbers of a row; Q8_0 keeps 32 of them as 8-bit integers with one fp16 scale
 """
@@ -42,14 +43,18 @@ def write_gguf(backbone: Backbone, file: Path, matrices: str) -> None:
     """Write a backbone with fp32 weights.
 
     Args:
-        matrices: type of the matrices and the embedding, "bf16" or "q8_0"; all other tensors are fp32.
+        matrices: type of the matrices and the embedding, "bf16" or "q8_0"; all other tensors are
+            fp32.
 
     Raises:
         InputError: llama.cpp has no such backbone, or not in this configuration.
     """
     if backbone.architecture not in _ARCHITECTURES:
         raise InputError(f"no GGUF is written for {backbone.title} here")
-    tensors = [(name, _packed(tensor, matrices if matrix else "fp32")) for name, tensor, matrix in _tensors(backbone)]
+    tensors = [
+        (name, _packed(tensor, matrices if matrix else "fp32"))
+        for name, tensor, matrix in _tensors(backbone)
+    ]
     values = _values(backbone)
     with file.open("wb") as out:
         out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(values)))
@@ -68,7 +73,10 @@ def write_gguf(backbone: Backbone, file: Path, matrices: str) -> None:
 def _values(backbone: Backbone) -> dict[str, Any]:
     c: Any = backbone.config
     if c.proj_bias or not c.conv_bias:
-        raise InputError("llama.cpp has no Mamba with biases in its projections, or without those of the convolution")
+        raise InputError(
+            "llama.cpp has no Mamba with biases in its projections, or without those of the"
+            " convolution"
+        )
     name = _ARCHITECTURES[backbone.architecture]
     values: dict[str, Any] = {
         "general.architecture": name,
@@ -94,7 +102,13 @@ def _tensors(backbone: Backbone) -> Iterator[tuple[str, Tensor, bool]]:
     for name, tensor in backbone.state_dict().items():
         matrix = name.endswith(backbone.matrices)
         if not name.startswith("layers."):
-            yield {"embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight"}[name], tensor, matrix
+            yield (
+                {"embeddings.weight": "token_embd.weight", "norm_f.weight": "output_norm.weight"}[
+                    name
+                ],
+                tensor,
+                matrix,
+            )
             continue
         _, index, inside = name.split(".", 2)
         if inside == "mixer.conv1d.weight":
@@ -110,7 +124,9 @@ def _tensors(backbone: Backbone) -> Iterator[tuple[str, Tensor, bool]]:
 
 
 def _packed(tensor: Tensor, kind: str) -> tuple[int, tuple[int, ...], NDArray[Any]]:
-    """Return the number of the type, the shape and the bytes; rows that Q8_0 cannot divide stay fp32."""
+    """Return the number of the type, the shape and the bytes; rows that Q8_0 cannot divide stay
+    fp32.
+    """
     shape = tuple(tensor.shape)
     tensor = tensor.detach().float().contiguous()
     if kind == "bf16":

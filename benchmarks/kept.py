@@ -1,4 +1,6 @@
-"""Measurements that are kept in FOLDER/NAME.json part by part, so that an interrupted command measures only the rest."""
+"""Measurements that are kept in FOLDER/NAME.json part by part, so that an interrupted command
+measures only the rest.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ from runnel.errors import InputError
 from runnel.files import write
 
 FORMAT = 1
-RESULTS = ("ok", "left out", "out of memory", "missing")  # outcomes that may be published; of other systems also "refused"
-_NAMES = ("model", "operator", "system", "way", "dtype", "chunk", "batch", "tokens")  # what a row is of
+# outcomes that may be published; of other systems also "refused"
+RESULTS = ("ok", "left out", "out of memory", "missing")
+# what a row is of
+_NAMES = ("model", "operator", "system", "way", "dtype", "chunk", "batch", "tokens")
 Sections = dict[str, list[dict[str, Any]]]  # rows by section, as `failures` takes them
 
 
@@ -25,7 +29,8 @@ class Kept:
         settings: what all parts have in common, as values for JSON.
 
     Raises:
-        InputError: no such folder, or its file has another version, other settings, or is of another machine.
+        InputError: no such folder, or its file has another version, other settings, or is of
+            another machine.
     """
 
     def __init__(self, folder: Path | None, name: str, settings: Mapping[str, Any]) -> None:
@@ -34,17 +39,29 @@ class Kept:
         self._file = None if folder is None else folder / f"{name}.json"
         self.parts: dict[str, Sections] = {}
         self.machine = machine()
-        self._head = {"format": FORMAT, "machine": self.machine, "settings": json.loads(json.dumps(settings))}
+        self._head = {
+            "format": FORMAT,
+            "machine": self.machine,
+            "settings": json.loads(json.dumps(settings)),
+        }
         if self._file is not None and self._file.is_file():
             stored = json.loads(self._file.read_text(encoding="utf-8"))
             self.parts = stored.pop("parts")
             flat, now = ({**head.pop("settings"), **head} for head in (stored, dict(self._head)))
-            different = [f"{key} {flat.get(key)}, now {now.get(key)}" for key in now if flat.get(key) != now[key]]
+            different = [
+                f"{key} {flat.get(key)}, now {now.get(key)}"
+                for key in now
+                if flat.get(key) != now[key]
+            ]
             if different:
-                raise InputError(f"{self._file} was measured with {'; '.join(different)}; give another folder")
+                raise InputError(
+                    f"{self._file} was measured with {'; '.join(different)}; give another folder"
+                )
 
     def part(self, key: str, measure: Callable[[], Sections]) -> Sections:
-        """Return a part, measured unless it is kept. A part with a failure is not kept: the next run measures it again."""
+        """Return a part, measured unless it is kept. A part with a failure is not kept: the next
+        run measures it again.
+        """
         if key not in self.parts:
             found = measure()
             if self._file is None or failures(found):
@@ -63,7 +80,9 @@ class Kept:
 def joined(parts: Sequence[Sections]) -> Sections:
     """Return the rows of all parts, by section."""
     sections = dict.fromkeys(section for part in parts for section in part)
-    return {section: [row for part in parts for row in part.get(section, [])] for section in sections}
+    return {
+        section: [row for part in parts for row in part.get(section, [])] for section in sections
+    }
 
 
 def failures(result: Mapping[str, Any]) -> list[str]:
@@ -73,7 +92,9 @@ def failures(result: Mapping[str, Any]) -> list[str]:
         for row in value if isinstance(value, list) else [value]:
             if isinstance(row, dict) and not (row.get("passed", True) and _is_result(row)):
                 name = " ".join(str(row[key]) for key in _NAMES if row.get(key))
-                found.append(f"{section}: {name}: {row.get('outcome', 'check failed')}: {row['note']}")
+                found.append(
+                    f"{section}: {name}: {row.get('outcome', 'check failed')}: {row['note']}"
+                )
     return found
 
 

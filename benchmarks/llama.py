@@ -35,7 +35,9 @@ class LlamaCpp:
         try:
             self.api: Any = importlib.import_module("llama_cpp")
         except ImportError as error:
-            raise MissingDependency(f"llama-cpp-python cannot be imported ({error}); pip install llama-cpp-python") from error
+            raise MissingDependency(
+                f"llama-cpp-python cannot be imported ({error}); pip install llama-cpp-python"
+            ) from error
         self.width = 0
         with TemporaryDirectory() as folder:
             file = Path(folder) / "model.gguf"
@@ -49,9 +51,13 @@ class LlamaCpp:
         """Load the file; it may be deleted afterwards."""
         api = self.api
         api.llama_backend_init()
-        self.model = api.llama_model_load_from_file(str(file).encode(), api.llama_model_default_params())
+        self.model = api.llama_model_load_from_file(
+            str(file).encode(), api.llama_model_default_params()
+        )
         if not self.model:
-            raise BackendUnavailable("llama.cpp does not load the file written for it; another version may")
+            raise BackendUnavailable(
+                "llama.cpp does not load the file written for it; another version may"
+            )
         options = api.llama_context_default_params()
         options.n_ctx = _CONTEXT
         options.n_batch = options.n_ubatch = _BATCH
@@ -60,11 +66,15 @@ class LlamaCpp:
         options.pooling_type = api.LLAMA_POOLING_TYPE_NONE
         self.context = api.llama_init_from_model(self.model, options)
         if not self.context:
-            raise BackendUnavailable("llama.cpp makes no context for the file written for it; another version may")
+            raise BackendUnavailable(
+                "llama.cpp makes no context for the file written for it; another version may"
+            )
         self.batch = api.llama_batch_init(_BATCH, 0, 1)
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        """Read one text after the other; only the last token of each has an output, so the LM head runs once a text."""
+        """Read one text after the other; only the last token of each has an output, so the LM head
+        runs once a text.
+        """
         self.api.llama_set_embeddings(self.context, False)
         for text in ids:
             self._read(text.numpy(), every=False)
@@ -81,11 +91,22 @@ class LlamaCpp:
             piece = ids[start : start + _BATCH]
             batch.n_tokens = len(piece)
             for i, token in enumerate(piece.tolist()):
-                batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = token, start + i, 1, 0
+                batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0] = (
+                    token,
+                    start + i,
+                    1,
+                    0,
+                )
                 batch.logits[i] = every or start + i == len(ids) - 1
             if api.llama_decode(self.context, batch) != 0:
-                raise BackendUnavailable(f"llama.cpp could not read tokens {start} to {start + len(piece)}")
+                raise BackendUnavailable(
+                    f"llama.cpp could not read tokens {start} to {start + len(piece)}"
+                )
             if every:
                 values = api.llama_get_embeddings(self.context)
-                found.append(np.ctypeslib.as_array(values, (len(piece) * self.width,)).reshape(len(piece), -1).copy())
+                found.append(
+                    np.ctypeslib.as_array(values, (len(piece) * self.width,))
+                    .reshape(len(piece), -1)
+                    .copy()
+                )
         return np.concatenate(found) if every else np.zeros((0, self.width), np.float32)

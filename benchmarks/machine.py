@@ -28,7 +28,9 @@ def reset_peak(device: str) -> None:
 
 
 def peak_bytes(device: str) -> int:
-    """Return the peak memory of the GPU or of this process since the last reset, or since the start."""
+    """Return the peak memory of the GPU or of this process since the last reset, or since the
+    start.
+    """
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     try:

@@ -1,6 +1,8 @@
-"""What padding costs: floating-point operations for texts of given lengths, packed and padded, counted in three ways.
+"""What padding costs: floating-point operations for texts of given lengths, packed and padded,
+counted in three ways.
 
-T  tokens of a text      Q  tokens of a chunk      H  heads      G  groups      N  state size      P  head size
+T  tokens of a text      Q  tokens of a chunk      H  heads      G  groups      N  state size
+P  head size
 """
 
 from __future__ import annotations
@@ -22,35 +24,53 @@ _CHUNK = 256  # Q of the released kernels; the fastest in paper D
 
 
 def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str, int]:
-    """Count the work of `backbone` for texts of these lengths in batches of `batch`, each padded to its longest text.
+    """Count the work of `backbone` for texts of these lengths in batches of `batch`, each padded to
+    its longest text.
 
     Returns:
-        "texts", "batch", "tokens" (of all texts), "padded" and "padded_sorted" (tokens read in the given order, and sorted by
-        length), "flops" (per token in linear layers, convolution and recurrence), and for each of `WAYS` "packed_flops" by
-        `Backbone.flops`, "standard_packed_flops" by `Backbone.standard_flops` and, of Mamba-2, "ssd_packed_flops" by `ssd_flops`.
+        "texts", "batch", "tokens" (of all texts), "padded" and "padded_sorted" (tokens read in the
+        given order, and sorted by length), "flops" (per token in linear layers, convolution and
+        recurrence), and for each of `WAYS` "packed_flops" by `Backbone.flops`,
+        "standard_packed_flops" by `Backbone.standard_flops` and, of Mamba-2, "ssd_packed_flops" by
+        `ssd_flops`.
 
     Raises:
         InputError: no lengths, one below 1, or a batch below 1.
     """
     if not lengths or min(lengths) < 1 or batch < 1:
-        raise InputError("lengths must be whole numbers from 1, at least one of them, and so must the batch")
-    read = {"packed": list(lengths), "padded": _padded(lengths, batch), "padded_sorted": _padded(sorted(lengths), batch)}
-    facts = {"texts": len(lengths), "batch": batch, "tokens": sum(lengths), "flops": backbone.flops_per_token}
+        raise InputError(
+            "lengths must be whole numbers from 1, at least one of them, and so must the batch"
+        )
+    read = {
+        "packed": list(lengths),
+        "padded": _padded(lengths, batch),
+        "padded_sorted": _padded(sorted(lengths), batch),
+    }
+    facts = {
+        "texts": len(lengths),
+        "batch": batch,
+        "tokens": sum(lengths),
+        "flops": backbone.flops_per_token,
+    }
     facts |= {way: sum(read[way]) for way in ("padded", "padded_sorted")}
     counts = {"": backbone.flops, "standard_": backbone.standard_flops}
     if isinstance(backbone, Mamba2):
         counts["ssd_"] = lambda tokens: ssd_flops(backbone, tokens)
     for prefix, count in counts.items():
         for way, tokens in read.items():
-            facts[f"{prefix}{way}_flops"] = sum(texts * count(length) for length, texts in Counter(tokens).items())
+            facts[f"{prefix}{way}_flops"] = sum(
+                texts * count(length) for length, texts in Counter(tokens).items()
+            )
     return facts
 
 
 def ssd_flops(backbone: Mamba2, tokens: int) -> int:
-    """Return the operations for a text with the recurrence as matrix products of chunks, a multiply-add counting 2.
+    """Return the operations for a text with the recurrence as matrix products of chunks, a
+    multiply-add counting 2.
 
-    To 2 for each parameter and token come, for each layer and token: Q G N (C with B), Q H P (the result with x), H N P (the
-    state of the chunk) and H N P (its output), and H N P for each chunk (the states passed on).
+    To 2 for each parameter and token come, for each layer and token: Q G N (C with B), Q H P (the
+    result with x), H N P (the state of the chunk) and H N P (its output), and H N P for each chunk
+    (the states passed on).
 
     Source: Dao and Gu (2024), section 6, which then sets Q = N = P.
     """

@@ -1,7 +1,8 @@
 """docs/performance.md: its measurements, their order, and its files. `page_text.py` has the words.
 
-The page is the one source of claims about speed; `make bench` writes it in about twenty minutes on two quiet cores.
-`write_section` measures one section again and leaves the rest. What failed is never published: see `failures`.
+The page is the one source of claims about speed; `make bench` writes it in about twenty minutes on
+two quiet cores. `write_section` measures one section again and leaves the rest. What failed is
+never published: see `failures`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bars import BARS, LONG, SEARCHED, bar_values, help_seconds, long_texts, rows, search_values
+from benchmarks.bars import (
+    BARS,
+    LONG,
+    SEARCHED,
+    bar_values,
+    help_seconds,
+    long_texts,
+    rows,
+    search_values,
+)
 from benchmarks.compare import absent
 from benchmarks.extras import remembered, searched, training
 from benchmarks.kept import failures
@@ -40,7 +50,8 @@ _TRAINING_LIMIT = 4 << 30
 _V = (128, 512, 1024, 4096, None)
 FAILED = "performance-failed.json"  # a measurement that is not published
 
-# The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh processes that memory takes.
+# The grid of the page. Chosen so that all of it takes seventeen minutes, a third of them the fresh
+# processes that memory takes.
 SPEED = (
     Settings(
         models=("mamba2-130m",),
@@ -60,8 +71,16 @@ SPEED = (
         other_cells=_ONE,
         slow_s=_SLOW_S,
     ),
-    Settings(models=("xlstm-scaled",), cells=(*_ONE, _SHORT), others=("transformers",), other_cells=_ONE, slow_s=_SLOW_S),
-    Settings(models=("rwkv7-0.1b", "pocket-mamba2"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)),
+    Settings(
+        models=("xlstm-scaled",),
+        cells=(*_ONE, _SHORT),
+        others=("transformers",),
+        other_cells=_ONE,
+        slow_s=_SLOW_S,
+    ),
+    Settings(
+        models=("rwkv7-0.1b", "pocket-mamba2"), dtypes=("bf16", "int8"), cells=(*_ONE, _SHORT)
+    ),
     Settings(models=("pocket",), dtypes=("bf16", "int8", "fp32"), cells=(_PASSAGES, _SHORT)),
 )
 GRIDS = (
@@ -69,7 +88,12 @@ GRIDS = (
     Grid("mamba2-130m", ((1, 8192),), (256, 1024, 4096, None)),
 )
 CHUNKS, CHUNK_CELLS = (16, 32, 64, 128, 256), ((1, 1024), (1, 2048), (4, 512))
-PROFILED = (("mamba2-130m", "bf16"), ("mamba2-130m", "int8"), ("mamba-130m", "bf16"), ("rwkv7-0.1b", "bf16"))
+PROFILED = (
+    ("mamba2-130m", "bf16"),
+    ("mamba2-130m", "int8"),
+    ("mamba-130m", "bf16"),
+    ("rwkv7-0.1b", "bf16"),
+)
 PROFILED_TOKENS = 1024
 TRAINING_TOKENS = 512
 TRAINING = (
@@ -80,7 +104,8 @@ TRAINING = (
 
 
 def write_page(folder: Path, progress: Progress) -> bool:
-    """Measure and write performance.md, performance.json and three plots. Return False, and write none of them, on a failure.
+    """Measure and write performance.md, performance.json and three plots. Return False, and write
+    none of them, on a failure.
 
     Raises:
         InputError: no such folder.
@@ -95,20 +120,25 @@ def write_page(folder: Path, progress: Progress) -> bool:
 
 
 def write_section(folder: Path, name: str, progress: Progress) -> bool:
-    """Measure one section again and write it and its bars; the rest of the page stays. Return False on a failure.
+    """Measure one section again and write it and its bars; the rest of the page stays. Return False
+    on a failure.
 
     Raises:
         InputError: no such section, or no page yet.
     """
     if name not in SECTIONS:
-        raise InputError(f"no section {name!r} can be measured by itself; there is {', '.join(SECTIONS)}")
+        raise InputError(
+            f"no section {name!r} can be measured by itself; there is {', '.join(SECTIONS)}"
+        )
     file = folder / "performance.json"
     if not file.is_file():
         raise InputError(f"{folder} has no performance.json; write the whole page first")
     result = json.loads(file.read_text(encoding="utf-8"))
     measure_section, bars_of = SECTIONS[name]
     found = result[name] = measure_section(progress)
-    result["apart"] = result.get("apart", {}) | {name: {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": in_words(machine())}}
+    result["apart"] = result.get("apart", {}) | {
+        name: {"date": f"{datetime.now(UTC):%Y-%m-%d}", "machine": in_words(machine())}
+    }
     values = bars_of(found)
     new = [row for key, row in zip(BARS, _bar_rows(values), strict=True) if key in values]
     known = {row["what"]: row for row in (*result["bars"], *new)}
@@ -116,8 +146,12 @@ def write_section(folder: Path, name: str, progress: Progress) -> bool:
     return _publish(folder, result, {name: found}, progress)
 
 
-def _publish(folder: Path, result: Mapping[str, Any], measured: Mapping[str, Any], progress: Progress) -> bool:
-    """Write the page and its json, or, if anything failed, report each failure and store what was measured elsewhere."""
+def _publish(
+    folder: Path, result: Mapping[str, Any], measured: Mapping[str, Any], progress: Progress
+) -> bool:
+    """Write the page and its json, or, if anything failed, report each failure and store what was
+    measured elsewhere.
+    """
     failed = failures(measured)
     if failed:
         (folder / FAILED).write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
@@ -125,7 +159,11 @@ def _publish(folder: Path, result: Mapping[str, Any], measured: Mapping[str, Any
             progress(f"error: {line}")
         progress(f"nothing was published; what was measured is in {folder / FAILED}")
         return False
-    with replacing(folder / "performance.json") as data, replacing(folder / "performance.md") as page:  # both or none
+    # both or none
+    with (
+        replacing(folder / "performance.json") as data,
+        replacing(folder / "performance.md") as page,
+    ):
         data.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
         page.write_text(page_text(dict(result)), encoding="utf-8")
     return True
@@ -154,12 +192,24 @@ def measure_page(progress: Progress) -> dict[str, Any]:
     trained = [
         point.to_dict()
         for model, system, batches in TRAINING
-        for point in training(model, system, batches, TRAINING_TOKENS, progress, memory_limit=_TRAINING_LIMIT, slow_s=_SLOW_S)
+        for point in training(
+            model,
+            system,
+            batches,
+            TRAINING_TOKENS,
+            progress,
+            memory_limit=_TRAINING_LIMIT,
+            slow_s=_SLOW_S,
+        )
     ]
     reranked = [row.to_dict() for row in remembered("pocket-mamba2", "bf16", progress)]
     note = next((check.note for check in long_checks if check.note), "")
     search = _search(progress)
-    values = bar_values(points, long, note, reranked, skipped) | search_values(search) | {"help": help_seconds()}
+    values = (
+        bar_values(points, long, note, reranked, skipped)
+        | search_values(search)
+        | {"help": help_seconds()}
+    )
     chunks = [cell.to_dict() for cell in sweep_chunks(CHUNKS, CHUNK_CELLS, 3, progress)]
     return {
         "format": 1,
@@ -188,7 +238,9 @@ def _search(progress: Progress) -> dict[str, Any]:
     return searched(*SEARCHED, progress).to_dict()
 
 
-def _speed(progress: Progress) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
+def _speed(
+    progress: Progress,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, str]]]:
     """Return points, checks and skipped systems of all `SPEED` settings."""
     points: list[dict[str, Any]] = []
     checks: list[dict[str, Any]] = []
@@ -210,10 +262,14 @@ def _parts(progress: Progress) -> list[dict[str, Any]]:
         with Worker(Spec("runnel", model, dtype)) as worker:
             answer = worker.first
             if "ready" in answer:
-                answer = worker.ask("parts", batch=1, tokens=PROFILED_TOKENS, segment=PROFILED_TOKENS)
+                answer = worker.ask(
+                    "parts", batch=1, tokens=PROFILED_TOKENS, segment=PROFILED_TOKENS
+                )
         facts = {"model": model, "dtype": dtype, "tokens": PROFILED_TOKENS}
         outcome = (
-            {"outcome": "ok", "note": ""} if "parts" in answer else dict(zip(("outcome", "note"), failure(answer), strict=True))
+            {"outcome": "ok", "note": ""}
+            if "parts" in answer
+            else dict(zip(("outcome", "note"), failure(answer), strict=True))
         )
         found.append(facts | outcome | {"seconds": answer.get("parts")})
     return found
@@ -231,6 +287,9 @@ def _padding() -> list[dict[str, Any]]:
     from pydoc_data.topics import topics
 
     tokenizer = Tokenizer.load(BUILT_IN["pocket-mamba2"])
-    lengths = [max(1, len(encoded.ids)) for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])]
+    lengths = [
+        max(1, len(encoded.ids))
+        for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])
+    ]
     backbone = describe_subject("pocket-mamba2")
     return [{"model": "pocket-mamba2"} | padding(lengths, batch, backbone) for batch in (8, 32)]

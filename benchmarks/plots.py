@@ -14,7 +14,9 @@ Label = Callable[[dict[str, Any]], str]
 
 
 def plot_speed(points: Rows, file: Path) -> None:
-    """Plot tokens/s and peak memory, where measured, over the length of a text; a line for each system, dtype and batch."""
+    """Plot tokens/s and peak memory, where measured, over the length of a text; a line for each
+    system, dtype and batch.
+    """
 
     def label(one: dict[str, Any]) -> str:
         several = f", {one['batch']} texts" if one["batch"] > 1 else ""
@@ -22,20 +24,51 @@ def plot_speed(points: Rows, file: Path) -> None:
 
     lines = _lines(points, "tokens", "tokens_per_s", label)
     longer = {name: cells for name, cells in lines.items() if len(cells) > 1}
-    _plot(longer or lines, "tokens", "tokens_per_s", "median", file, "tokens per second", "peak memory, MiB", "tokens of a text")
+    _plot(
+        longer or lines,
+        "tokens",
+        "tokens_per_s",
+        "median",
+        file,
+        "tokens per second",
+        "peak memory, MiB",
+        "tokens of a text",
+    )
 
 
 def plot_reading(rows: Rows, file: Path) -> None:
-    """Plot the time for all documents and peak memory over what texts are cut to; a line for each system, its best batches."""
+    """Plot the time for all documents and peak memory over what texts are cut to; a line for each
+    system, its best batches.
+    """
     lines = _lines([row for row in rows if row["best"]], "longest", "seconds", _system)
     note = "tokens that texts are cut to"
-    _plot(lines, "longest", "seconds", "median", file, "seconds for all texts", "peak memory, MiB", note)
+    _plot(
+        lines,
+        "longest",
+        "seconds",
+        "median",
+        file,
+        "seconds for all texts",
+        "peak memory, MiB",
+        note,
+    )
 
 
 def plot_training(rows: Rows, file: Path) -> None:
-    """Plot training tokens/s and peak memory over the batch; a line for each system, with adapters or all weights."""
+    """Plot training tokens/s and peak memory over the batch; a line for each system, with adapters
+    or all weights.
+    """
     lines = _lines(rows, "batch", "tokens_per_s", _system)
-    _plot(lines, "batch", "tokens_per_s", "median", file, "tokens per second", "peak memory, MiB", "texts of a batch")
+    _plot(
+        lines,
+        "batch",
+        "tokens_per_s",
+        "median",
+        file,
+        "tokens per second",
+        "peak memory, MiB",
+        "texts of a batch",
+    )
 
 
 def _system(row: dict[str, Any]) -> str:
@@ -44,16 +77,28 @@ def _system(row: dict[str, Any]) -> str:
 
 
 def plot_segments(points: Rows, file: Path) -> None:
-    """Plot tokens/s and peak memory over V, horizontal inference last; a line for each model, batch and length."""
+    """Plot tokens/s and peak memory over V, horizontal inference last; a line for each model, batch
+    and length.
+    """
     placed = [one | {"V": one["segment"] or one["batch"] * one["tokens"]} for one in points]
-    lines = _lines(placed, "V", "tokens_per_s", lambda one: f"{one['model']}: {one['batch']} x {one['tokens']:,} tokens")
+    lines = _lines(
+        placed,
+        "V",
+        "tokens_per_s",
+        lambda one: f"{one['model']}: {one['batch']} x {one['tokens']:,} tokens",
+    )
     note = "V, tokens of a step (last: all, horizontal)"
     _plot(lines, "V", "tokens_per_s", "mean", file, "tokens per second", "peak memory, MiB", note)
 
 
 def plot_chunks(points: Rows, file: Path) -> None:
     """Plot tokens/s and the memory of a run over Q; a line for each operator, batch and length."""
-    lines = _lines(points, "chunk", "tokens_per_s", lambda one: f"{one['operator']}: {one['batch']} x {one['tokens']:,} tokens")
+    lines = _lines(
+        points,
+        "chunk",
+        "tokens_per_s",
+        lambda one: f"{one['operator']}: {one['batch']} x {one['tokens']:,} tokens",
+    )
     rate, memory = "tokens per second of one layer", "memory of a run, MiB"
     _plot(lines, "chunk", "tokens_per_s", "mean", file, rate, memory, "Q, tokens of a chunk")
 
@@ -68,13 +113,24 @@ def _lines(rows: Rows, x: str, y: str, label: Label) -> dict[str, list[dict[str,
 
 
 def _plot(
-    lines: dict[str, list[dict[str, Any]]], x: str, y: str, middle: str, file: Path, left: str, right: str, note: str
+    lines: dict[str, list[dict[str, Any]]],
+    x: str,
+    y: str,
+    middle: str,
+    file: Path,
+    left: str,
+    right: str,
+    note: str,
 ) -> None:
-    """Plot `y` of each line (medians or means, and a band from the smallest to the largest) and peak memory over `x`."""
+    """Plot `y` of each line (medians or means, and a band from the smallest to the largest) and
+    peak memory over `x`.
+    """
     try:
         import matplotlib
     except ImportError as error:
-        raise MissingDependency(f"plots need matplotlib ({error}); pip install matplotlib") from error
+        raise MissingDependency(
+            f"plots need matplotlib ({error}); pip install matplotlib"
+        ) from error
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

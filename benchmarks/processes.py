@@ -15,7 +15,9 @@ from typing import Any
 
 _ROOT = Path(__file__).parent.parent  # holds this package
 _KILLED = -9
-_SHORT_OF_MEMORY = re.compile(r"memory|bad_alloc|alloc|Thread creation failed|Resource temporarily", re.IGNORECASE)
+_SHORT_OF_MEMORY = re.compile(
+    r"memory|bad_alloc|alloc|Thread creation failed|Resource temporarily", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -40,10 +42,12 @@ class Spec:
 
 
 class Worker(AbstractContextManager["Worker"]):
-    """A process with one system, for use as a context. `first` is its first answer: facts about the system.
+    """A process with one system, for use as a context. `first` is its first answer: facts about the
+    system.
 
-    Answers hold what was asked for, or one of the keys "missing" (a package, or a feature of the processor), "refused" (an input
-    that the system cannot take), "out_of_memory" and "error", each with a line of text.
+    Answers hold what was asked for, or one of the keys "missing" (a package, or a feature of the
+    processor), "refused" (an input that the system cannot take), "out_of_memory" and "error", each
+    with a line of text.
     """
 
     def __init__(self, spec: Spec) -> None:
@@ -53,12 +57,19 @@ class Worker(AbstractContextManager["Worker"]):
         environment = os.environ | {"TRANSFORMERS_VERBOSITY": "error", "PYTHONPATH": paths}
         self._stderr = tempfile.TemporaryFile("w+", errors="replace")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._stderr, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            env=environment,
         )
         self.first = self._read()
 
     def ask(self, op: str, **request: Any) -> dict[str, Any]:
-        """Return one answer. A process that the system killed for its memory gives the same answer from then on."""
+        """Return one answer. A process that the system killed for its memory gives the same answer
+        from then on.
+        """
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"op": op, **request}) + "\n")
@@ -80,7 +91,12 @@ class Worker(AbstractContextManager["Worker"]):
         code = self._process.wait()
         self._stderr.seek(0)
         last = (self._stderr.read().strip().splitlines() or ["nothing on stderr"])[-1]
-        # Killed by the system; or, under a limit, ended by a library that does not survive a failed allocation.
+        # Killed by the system; or, under a limit, ended by a library that does not survive a failed
+        # allocation.
         if code == _KILLED or (self.spec.memory_limit and _SHORT_OF_MEMORY.search(last)):
-            return {"out_of_memory": "the process was killed for its memory" if code == _KILLED else last[:300]}
+            return {
+                "out_of_memory": "the process was killed for its memory"
+                if code == _KILLED
+                else last[:300]
+            }
         return {"error": f"the process ended with code {code}: {last}"[:300], "kind": "Ended"}

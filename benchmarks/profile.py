@@ -1,7 +1,7 @@
 """The parts of a step's time: matrix products, each compiled kernel, and the rest.
 
-The CPU fast paths call their kernels as attributes of modules; during the measurement these are replaced by functions that record
-their time.
+The CPU fast paths call their kernels as attributes of modules; during the measurement these are
+replaced by functions that record their time.
 """
 
 from __future__ import annotations
@@ -41,7 +41,11 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
     ]
     try:
         for place, name, kernel in kernels:
-            setattr(place, name, _noting(kernel, PRODUCTS if name in ("mm", "multiply") else name, seconds))
+            setattr(
+                place,
+                name,
+                _noting(kernel, PRODUCTS if name in ("mm", "multiply") else name, seconds),
+            )
         start = time.perf_counter()
         run()
         whole = time.perf_counter() - start
@@ -53,17 +57,30 @@ def time_parts(backbone: Backbone, run: Callable[[], None]) -> dict[str, float]:
 
 
 def _kernels(module: ModuleType) -> list[tuple[ModuleType, str, Callable[..., Any]]]:
-    """Return (module, name, function) of the compiled kernels that a module and the modules that it imports call."""
+    """Return (module, name, function) of the compiled kernels that a module and the modules that it
+    imports call.
+    """
     from numba.core.dispatcher import Dispatcher  # installed, as there are kernels
 
     from runnel.backbones import cpu_step  # calls what all families share
 
-    called = [value for value in vars(module).values() if isinstance(value, ModuleType) and value.__name__.startswith("runnel.")]
+    called = [
+        value
+        for value in vars(module).values()
+        if isinstance(value, ModuleType) and value.__name__.startswith("runnel.")
+    ]
     places = (module, *called, cpu_step)
-    return [(place, name, value) for place in places for name, value in vars(place).items() if isinstance(value, Dispatcher)]
+    return [
+        (place, name, value)
+        for place in places
+        for name, value in vars(place).items()
+        if isinstance(value, Dispatcher)
+    ]
 
 
-def _noting(function: Callable[..., Any], part: str, seconds: dict[str, float]) -> Callable[..., Any]:
+def _noting(
+    function: Callable[..., Any], part: str, seconds: dict[str, float]
+) -> Callable[..., Any]:
     def noted(*args: Any, **options: Any) -> Any:
         start = time.perf_counter()
         try:

@@ -1,8 +1,9 @@
 """The time and the work of reading a collection of documents: `python -m benchmarks read`.
 
-A document is one text, or pieces of one: its sentences, its chunks, or the candidates of a query. Texts of similar length go into
-one batch, and pieces only with pieces of the same document (paper E, section 5.6). Of the batch sizes the fastest is shown (paper
-A, section 4.3). Token ids are random; tokenization is not timed.
+A document is one text, or pieces of one: its sentences, its chunks, or the candidates of a query.
+Texts of similar length go into one batch, and pieces only with pieces of the same document (paper
+E, section 5.6). Of the batch sizes the fastest is shown (paper A, section 4.3). Token ids are
+random; tokenization is not timed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Documents = tuple[tuple[int, ...], ...]  # the lengths in tokens of each documen
 
 
 def read_documents(given: str) -> Documents:
-    """Parse NxT (N pieces of T tokens, one document), or read a file: a line holds the lengths in tokens of a document's pieces.
+    """Parse NxT (N pieces of T tokens, one document), or read a file: a line holds the lengths in
+    tokens of a document's pieces.
 
     Raises:
         InputError: no such file, a line has something else, or there is none.
@@ -40,18 +42,29 @@ def read_documents(given: str) -> Documents:
         documents = [[int(wanted[2])] * int(wanted[1])]
     elif Path(given).is_file():
         lines = Path(given).read_text(encoding="utf-8").splitlines()
-        documents = [list(_line(given, number, line)) for number, line in enumerate(lines, start=1) if line.strip()]
+        documents = [
+            list(_line(given, number, line))
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        ]
     else:
-        raise InputError(f"{given}: no such file; give a file of lengths in tokens, or texts and tokens such as 100x512")
+        raise InputError(
+            f"{given}: no such file; give a file of lengths in tokens, or texts and tokens such as"
+            " 100x512"
+        )
     if not documents or not all(map(all, documents)) or not all(documents):
-        raise InputError(f"{given} holds no lengths, or one of 0; write one whole number from 1 for each text")
+        raise InputError(
+            f"{given} holds no lengths, or one of 0; write one whole number from 1 for each text"
+        )
     return tuple(map(tuple, documents))
 
 
 def _line(file: str, number: int, line: str) -> Iterator[int]:
     for word in line.split():
         if not word.isdecimal():
-            raise InputError(f"{file}, line {number}: expected lengths in tokens, got {word[:40]!r}")
+            raise InputError(
+                f"{file}, line {number}: expected lengths in tokens, got {word[:40]!r}"
+            )
         yield int(word)
 
 
@@ -62,23 +75,33 @@ def digest(documents: Documents) -> str:
 
 def cut(documents: Documents, tokens: int | None) -> Documents:
     """Return the documents with every piece cut to `tokens`; None: whole."""
-    return documents if tokens is None else tuple(tuple(min(tokens, piece) for piece in document) for document in documents)
+    return (
+        documents
+        if tokens is None
+        else tuple(tuple(min(tokens, piece) for piece in document) for document in documents)
+    )
 
 
 def batches(documents: Documents, batch: int) -> list[list[int]]:
     """Return batches of texts of similar length; pieces of different documents are not mixed."""
-    return [group[i : i + batch] for group in _groups(documents) for i in range(0, len(group), batch)]
+    return [
+        group[i : i + batch] for group in _groups(documents) for i in range(0, len(group), batch)
+    ]
 
 
 def _groups(documents: Documents) -> Iterator[list[int]]:
-    """Yield what may share a batch, sorted by length: the documents that are one text, then the pieces of each other one."""
+    """Yield what may share a batch, sorted by length: the documents that are one text, then the
+    pieces of each other one.
+    """
     if single := sorted(document[0] for document in documents if len(document) == 1):
         yield single
     yield from (sorted(document) for document in documents if len(document) > 1)
 
 
 def work(model: str, documents: Documents, batch: int) -> dict[str, Any]:
-    """Count parameters, tokens and operations by each of `COUNTS`, packed and padded to the longest text of each batch."""
+    """Count parameters, tokens and operations by each of `COUNTS`, packed and padded to the longest
+    text of each batch.
+    """
     backbone = describe_subject(model)
     total = Counter[str]()
     for group in _groups(documents):
@@ -89,48 +112,93 @@ def work(model: str, documents: Documents, batch: int) -> dict[str, Any]:
         if f"{prefix}packed_flops" in total
     }
     parameters = sum(parameter.numel() for parameter in backbone.parameters())
-    return {"model": model, "batch": batch, "tokens": total["tokens"], "parameters": parameters, "flops": flops}
+    return {
+        "model": model,
+        "batch": batch,
+        "tokens": total["tokens"],
+        "parameters": parameters,
+        "flops": flops,
+    }
 
 
 def measure(
-    settings: Settings, model: str, documents: Documents, tokens: int | None, sizes: Sequence[int], progress: Progress
+    settings: Settings,
+    model: str,
+    documents: Documents,
+    tokens: int | None,
+    sizes: Sequence[int],
+    progress: Progress,
 ) -> Sections:
-    """Check the systems of a model, then time all documents, cut to `tokens`, with every batch size in interleaved rounds.
+    """Check the systems of a model, then time all documents, cut to `tokens`, with every batch size
+    in interleaved rounds.
 
     Returns:
-        "reading": a row for each system, dtype and batch size, with "best" where it is the fastest of its system; "checks" and
-        "skipped" as in `Report`.
+        "reading": a row for each system, dtype and batch size, with "best" where it is the fastest
+        of its system; "checks" and "skipped" as in `Report`.
     """
     report, shown = Report(), cut(documents, tokens)
-    facts = {"documents": len(shown), "texts": sum(map(len, shown)), "tokens": sum(map(sum, shown)), "cut": tokens}
+    facts = {
+        "documents": len(shown),
+        "texts": sum(map(len, shown)),
+        "tokens": sum(map(sum, shown)),
+        "cut": tokens,
+    }
     facts["longest"] = longest = max(map(max, shown))
     limit = describe_subject(model).longest_text
     series = list[tuple[Worker, list[dict[str, Any]]]]()
     with ExitStack() as stack:
         workers = start(settings, model, stack, report, progress)
         for worker, found in zip(workers, check(workers, report, progress).values(), strict=True):
-            system = {"model": model, "system": worker.first["title"], "dtype": worker.spec.dtype} | facts
-            state = {"outcome": "ok" if found.passed else "wrong", "note": found.note, "peak_bytes": None}
-            if worker.spec.system == "runnel" and found.passed and limit is not None and longest > limit:
+            system = {
+                "model": model,
+                "system": worker.first["title"],
+                "dtype": worker.spec.dtype,
+            } | facts
+            state = {
+                "outcome": "ok" if found.passed else "wrong",
+                "note": found.note,
+                "peak_bytes": None,
+            }
+            if (
+                worker.spec.system == "runnel"
+                and found.passed
+                and limit is not None
+                and longest > limit
+            ):
                 state |= {"outcome": "left out", "note": f"it reads at most {limit:,} tokens"}
-            series.append((worker, [system | {"batch": batch} | state | {"seconds": []} for batch in sizes]))
+            series.append(
+                (worker, [system | {"batch": batch} | state | {"seconds": []} for batch in sizes])
+            )
         for turn in range(settings.rounds):
             for worker, rows in series:
                 _round(worker, rows, shown, settings, turn, progress)
     for _, rows in series:
         for row in rows:
             row["seconds"] = spread(row["seconds"]) if row["outcome"] == "ok" else None
-        best = min((row for row in rows if row["seconds"]), key=lambda row: row["seconds"]["median"], default=None)
+        best = min(
+            (row for row in rows if row["seconds"]),
+            key=lambda row: row["seconds"]["median"],
+            default=None,
+        )
         for row in rows:
             row["best"] = row is best
     found_rows = [row for _, rows in series for row in rows]
-    return {"reading": found_rows} | {key: value for key, value in report.to_dict().items() if key != "points"}
+    return {"reading": found_rows} | {
+        key: value for key, value in report.to_dict().items() if key != "points"
+    }
 
 
 def _round(
-    worker: Worker, rows: list[dict[str, Any]], documents: Documents, settings: Settings, turn: int, progress: Progress
+    worker: Worker,
+    rows: list[dict[str, Any]],
+    documents: Documents,
+    settings: Settings,
+    turn: int,
+    progress: Progress,
 ) -> None:
-    """Time every batch size of a system once. A batch larger than one that ran out of memory is not tried."""
+    """Time every batch size of a system once. A batch larger than one that ran out of memory is not
+    tried.
+    """
     segment, full = settings.segment if worker.spec.system == "runnel" else None, False
     for row in rows:
         if row["outcome"] != "ok" or (row["seconds"] and row["seconds"][0] > SLOW_S / 3):
@@ -142,16 +210,22 @@ def _round(
         if "seconds" in answer:
             row["seconds"].append(answer["seconds"])
             row["peak_bytes"] = max(row["peak_bytes"] or 0, answer["peak_bytes"])
-            name = f"{row['model']}, round {turn + 1} of {settings.rounds}: {row['system']} in {row['dtype']}"
-            progress(f"{name}, {row['texts']:,} texts of at most {row['longest']:,} tokens in batches "
-                     f"of {row['batch']}: {answer['seconds']:,.2f} s")  # fmt: skip
+            name = (
+                f"{row['model']}, round {turn + 1} of {settings.rounds}: {row['system']} in"
+                f" {row['dtype']}"
+            )
+            progress(
+                f"{name}, {row['texts']:,} texts of at most {row['longest']:,} tokens in batches "
+                f"of {row['batch']}: {answer['seconds']:,.2f} s"
+            )
         elif not row["seconds"]:  # else it was measured, and the process has died since
             row["outcome"], row["note"] = failure(answer)
             full = row["outcome"] == "out of memory"
 
 
 def lengths_of(model: str, corpus: Path, pieces: str | None) -> Iterator[list[int]]:
-    """Yield the lengths in tokens of each document's pieces, special tokens left out; empty for a document without text.
+    """Yield the lengths in tokens of each document's pieces, special tokens left out; empty for a
+    document without text.
 
     Args:
         pieces: "sentences", or the number of words of a chunk; None: documents are whole.

@@ -1,7 +1,9 @@
-"""Quality on a data folder: BM25, all-MiniLM-L6-v2, `pocket` and fusions, by the functions of `runnel lab evaluate`.
+"""Quality on a data folder: BM25, all-MiniLM-L6-v2, `pocket` and fusions, by the functions of
+`runnel lab evaluate`.
 
-WORK/SYSTEM has what `lab evaluate --out` writes, with SYSTEM inside pocket-DIGEST for what depends on the built-in model, and
-TASK.made.json as soon as a task is finished. So the command can be stopped at any moment, and does only what is missing.
+WORK/SYSTEM has what `lab evaluate --out` writes, with SYSTEM inside pocket-DIGEST for what depends
+on the built-in model, and TASK.made.json as soon as a task is finished. So the command can be
+stopped at any moment, and does only what is missing.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class System:
-    """What is measured: a model with options of `runnel lab evaluate`, or a run made of other systems' runs.
+    """What is measured: a model with options of `runnel lab evaluate`, or a run made of other
+    systems' runs.
 
     Attributes:
         part: of the page.
@@ -66,7 +69,8 @@ class System:
 
 
 _MINILM = {"max_tokens": _TOKENS, "max_query_tokens": _TOKENS}
-# Each comes after what it is made of or searches; the first of a part is what the others are compared with.
+# Each comes after what it is made of or searches; the first of a part is what the others are
+# compared with.
 SYSTEMS = (
     System("retrieval", "bm25", "BM25", "bm25"),
     System("retrieval", "minilm", "MiniLM", "minilm", _MINILM),
@@ -74,7 +78,13 @@ SYSTEMS = (
     System("retrieval", "bm25+minilm", "BM25 + MiniLM", of=("bm25", "minilm")),
     System("retrieval", "bm25+embed", "BM25 + `pocket`", of=("bm25", "embed")),
     System("retrieval", "index", "index", options={"how": "index"}),
-    System("retrieval", "index-vectors", "index, vectors only", options={"weight": math.inf, "rerank": 0}, index=True),
+    System(
+        "retrieval",
+        "index-vectors",
+        "index, vectors only",
+        options={"weight": math.inf, "rerank": 0},
+        index=True,
+    ),
     System("retrieval", "index-merged", "index, not reranked", options={"rerank": 0}, index=True),
     System("rerank", "bm25", "BM25", "bm25"),
     System("rerank", "minilm-rerank", "MiniLM", of=("bm25", "minilm")),
@@ -92,8 +102,8 @@ class Set:
     """A set of the data folder.
 
     Attributes:
-        trained: whether `pocket` was trained on other documents of the set ("held back"), on its documents for another job
-            ("documents"), or not at all.
+        trained: whether `pocket` was trained on other documents of the set ("held back"), on its
+            documents for another job ("documents"), or not at all.
         size: bytes of its texts.
     """
 
@@ -110,7 +120,9 @@ class Set:
 
 
 # Retrieval sets with documents of evidence sets that `pocket` was trained on.
-READ = {"qmsum_meetings": "qmsum"} | dict.fromkeys(("ei_fulltext", "pmc_abstract2body", "pmc_title2body"), "evidence_inference")
+READ = {"qmsum_meetings": "qmsum"} | dict.fromkeys(
+    ("ei_fulltext", "pmc_abstract2body", "pmc_title2body"), "evidence_inference"
+)
 
 
 @dataclass(frozen=True)
@@ -146,10 +158,19 @@ def sets_of(data: Path) -> list[Set]:
     Raises:
         InputError: the folder has none.
     """
-    found = [Set(p.name, p, False, sum(f.stat().st_size for f in p.iterdir())) for p in data.glob("retrieval/*") if p.is_dir()]
-    found += [Set(p.name.split(".")[0], p, True, p.stat().st_size) for p in data.glob("evidence/*.jsonl*")]
+    found = [
+        Set(p.name, p, False, sum(f.stat().st_size for f in p.iterdir()))
+        for p in data.glob("retrieval/*")
+        if p.is_dir()
+    ]
+    found += [
+        Set(p.name.split(".")[0], p, True, p.stat().st_size) for p in data.glob("evidence/*.jsonl*")
+    ]
     if not found:
-        raise InputError(f"{data} has no retrieval/NAME and no evidence/NAME.jsonl.zst; expected the folder that holds both")
+        raise InputError(
+            f"{data} has no retrieval/NAME and no evidence/NAME.jsonl.zst; expected the folder that"
+            " holds both"
+        )
     return sorted(found, key=lambda one: one.size)
 
 
@@ -161,7 +182,10 @@ def measure(data: Path, work: Work, only: Sequence[str], say: Say) -> list[str]:
     """
     sets = sets_of(data)
     if unknown := [name for name in only if name not in {one.name for one in sets}]:
-        raise InputError(f"there is no set {unknown[0]!r}; expected some of {', '.join(one.name for one in sets)}")
+        raise InputError(
+            f"there is no set {unknown[0]!r}; expected some of"
+            f" {', '.join(one.name for one in sets)}"
+        )
     failed = []
     for one in sets:
         if only and one.name not in only:
@@ -181,11 +205,14 @@ def _measure(one: Set, system: System, work: Work) -> None:
     """Write the result of a system on a set.
 
     Raises:
-        InputError: a system whose run or index it needs is not finished: a part of an index would be searched as if it were all.
+        InputError: a system whose run or index it needs is not finished: a part of an index would
+            be searched as if it were all.
     """
     needed = ("index",) if system.index else system.of
     if missing := [name for name in needed if work.made(_named(name), one.name) is None]:
-        raise InputError(f"{' and '.join(missing)} must be finished on this set first; repeat the command")
+        raise InputError(
+            f"{' and '.join(missing)} must be finished on this set first; repeat the command"
+        )
     folder, start, cpu = work.of(system), time.perf_counter(), time.process_time()
     folder.mkdir(parents=True, exist_ok=True)
     if one.evidence:
@@ -193,7 +220,10 @@ def _measure(one: Set, system: System, work: Work) -> None:
     else:
         _rank_documents(one, system, _task(one, work), work)
     cost = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
-    write(folder / f"{one.name}.made.json", json.dumps({"commit": commit(), "most": work.most, **cost}) + "\n")
+    write(
+        folder / f"{one.name}.made.json",
+        json.dumps({"commit": commit(), "most": work.most, **cost}) + "\n",
+    )
 
 
 def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
@@ -207,7 +237,11 @@ def _rank_documents(one: Set, system: System, task: Path, work: Work) -> None:
     if system.of:
         model = str(folder / f"{one.name}.run")
         first, second = (work.of(_named(name)) for name in system.of)
-        lists = _cosines(one, task, first, second) if system.part == "rerank" else _fused(one, first, second)
+        lists = (
+            _cosines(one, task, first, second)
+            if system.part == "rerank"
+            else _fused(one, first, second)
+        )
         write(Path(model), "".join(lines_of(query, hits, ".9g") for query, hits in lists))
     evaluate(model, [str(task)], out=folder, **options)
 
@@ -217,14 +251,25 @@ def _rank_sentences(system: System, task: Path, folder: Path) -> None:
         evaluate(_model(system), [str(task)], out=folder, **system.options)
         return
     reading = Reading(max_tokens=_TOKENS, max_query_tokens=_TOKENS)
-    save(*measure_evidence(task, Scored(str(minilm()), "embed", reading=reading), None, folder, _both), folder)
+    save(
+        *measure_evidence(
+            task, Scored(str(minilm()), "embed", reading=reading), None, folder, _both
+        ),
+        folder,
+    )
 
 
 def _both(system: Scored) -> tuple[Scorer, str | None]:
-    """Return what scores sentences by the sum of the z-scores of BM25 and of the embedder of `system`."""
-    (words, _), (meaning, fingerprint) = (scorer_of(one) for one in (Scored("bm25", "bm25"), system))
+    """Return what scores sentences by the sum of the z-scores of BM25 and of the embedder of
+    `system`.
+    """
+    (words, _), (meaning, fingerprint) = (
+        scorer_of(one) for one in (Scored("bm25", "bm25"), system)
+    )
 
-    def score(query: str, document: str | DocumentText, units: Units = ()) -> tuple[np.ndarray, np.ndarray]:
+    def score(
+        query: str, document: str | DocumentText, units: Units = ()
+    ) -> tuple[np.ndarray, np.ndarray]:
         (spans, a), (_, b) = words(query, document, units), meaning(query, document, units)
         return spans, standard(a) + standard(b)
 
@@ -246,13 +291,21 @@ def _fused(one: Set, first: Path, second: Path) -> Iterator[tuple[str, list[tupl
         yield query, fuse([ranked(a.get(query, {})), ranked(b.get(query, {}))], (1, 1))
 
 
-def _cosines(one: Set, task: Path, first: Path, second: Path) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Yield the documents of the first run by their cosines, from the vectors that the second folder has."""
-    source = find_task(task, *(str(path) for path in (find_task(one.folder).corpus, find_task(one.folder).queries)))
+def _cosines(
+    one: Set, task: Path, first: Path, second: Path
+) -> Iterator[tuple[str, list[tuple[str, float]]]]:
+    """Yield the documents of the first run by their cosines, from the vectors that the second
+    folder has.
+    """
+    source = find_task(
+        task, *(str(path) for path in (find_task(one.folder).corpus, find_task(one.folder).queries))
+    )
     read = read_task(source)
     assert read.corpus is not None
     vectors = np.load(second / f"{one.name}.vectors.npy", mmap_mode="r")
-    rows = {document.id: row for row, document in enumerate(d for d in read.corpus if d.text.strip())}
+    rows = {
+        document.id: row for row, document in enumerate(d for d in read.corpus if d.text.strip())
+    }
     embedder = Embedder.load(str(minilm()))
     for query, listed in read_scores(first / f"{one.name}.trec").items():
         names = [name for name in listed if name in rows]
@@ -263,12 +316,18 @@ def _cosines(one: Set, task: Path, first: Path, second: Path) -> Iterator[tuple[
 
 def commit() -> str:
     """Return the repository's commit, with "+" if files have changed since."""
-    asked = [["git", "rev-parse", "--short", "HEAD"], ["git", "status", "--porcelain", "--untracked-files=no"]]
-    name, changed = (subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip() for one in asked)
+    asked = [
+        ["git", "rev-parse", "--short", "HEAD"],
+        ["git", "status", "--porcelain", "--untracked-files=no"],
+    ]
+    name, changed = (
+        subprocess.run(one, capture_output=True, text=True, check=True).stdout.strip()
+        for one in asked
+    )
     return name + ("+" if changed else "")
 
 
-# ---- which queries -----------------------------------------------------------------------------------------------------------
+# ---- which queries -------------------------------------------------------------------------------
 
 
 def _task(one: Set, work: Work) -> Path:
@@ -283,11 +342,15 @@ def _task(one: Set, work: Work) -> Path:
 def _judgments(one: Set, most: int) -> str:
     qrels = read_qrels(find_task(one.folder).qrels)
     chosen = sorted(sorted(qrels, key=_order)[:most])
-    return "".join(f"{query}\t0\t{name}\t{grade}\n" for query in chosen for name, grade in qrels[query].items())
+    return "".join(
+        f"{query}\t0\t{name}\t{grade}\n" for query in chosen for name, grade in qrels[query].items()
+    )
 
 
 def _questions(one: Set, most: int) -> str:
-    rows = [row for row in read_lines(one.folder) if one.trained == "no" or held_back(row["doc_id"])]
+    rows = [
+        row for row in read_lines(one.folder) if one.trained == "no" or held_back(row["doc_id"])
+    ]
     rows.sort(key=lambda row: (_order(row["doc_id"]), _order(row["id"])))
     count: dict[str, int] = {}
     chosen = []
@@ -302,11 +365,12 @@ def _order(name: str) -> str:
     return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-# ---- what was found ----------------------------------------------------------------------------------------------------------
+# ---- what was found ------------------------------------------------------------------------------
 
 
 def collect(data: Path, work: Work) -> dict[str, Any]:
-    """Return the results of all finished sets: means, and paired differences from BM25 with 90 % intervals.
+    """Return the results of all finished sets: means, and paired differences from BM25 with 90 %
+    intervals.
 
     A set counts in a part of the page once all systems of the part are measured on it.
     """
@@ -315,9 +379,14 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
         systems = [system for system in SYSTEMS if system.part == part]
         mine = [one for one in sets if one.evidence == (part == "sentences")]
         whole = [one for one in mine if all(work.made(system, one.name) for system in systems)]
-        values = {system.title: {one.name: _values(work, system, one, metric) for one in whole} for system in systems}
+        values = {
+            system.title: {one.name: _values(work, system, one, metric) for one in whole}
+            for system in systems
+        }
         missing = [one.name for one in mine if one not in whole]
-        parts.append({"part": part, "metric": metric, "missing": missing, **_compared(values, whole)})
+        parts.append(
+            {"part": part, "metric": metric, "missing": missing, **_compared(values, whole)}
+        )
     made = [found for one in sets for system in SYSTEMS if (found := work.made(system, one.name))]
     return {
         "version": 1,
@@ -333,14 +402,21 @@ def collect(data: Path, work: Work) -> dict[str, Any]:
 
 
 def _asked(folder: Path) -> list[dict[str, Any]]:
-    """Return what `runnel lab questions questions.jsonl --out WORK/questions/NAME` measured: BM25, then each system."""
+    """Return what `runnel lab questions questions.jsonl --out WORK/questions/NAME` measured: BM25,
+    then each system.
+    """
     systems: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("questions/*/questions.json")):
         found = json.loads(path.read_text(encoding="utf-8"))
-        numbers = {name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")}
+        numbers = {
+            name: found[name] for name in ("queries", "unanswerable", "documents", "sentences")
+        }
         for title, own in (("BM25", False), (path.parent.name, True)):
             rankings = [
-                {name: [round(value, 6) for value in values] for name, values in one["metrics"].items()}
+                {
+                    name: [round(value, 6) for value in values]
+                    for name, values in one["metrics"].items()
+                }
                 for one in found["rankings"]
                 if (one["system"] != "BM25") == own
             ]
@@ -354,22 +430,37 @@ def _values(work: Work, system: System, one: Set, metric: str) -> list[float]:
     return [row[metric] for row in sorted(rows, key=lambda row: str(row["query"]))]
 
 
-def _compared(values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequence[Set]) -> dict[str, Any]:
+def _compared(
+    values: Mapping[str, Mapping[str, Sequence[float]]], sets: Sequence[Set]
+) -> dict[str, Any]:
     base = next(iter(values.values()))
-    rows = [{"set": one.name, "queries": len(base[one.name]), "trained": one.trained} for one in sets]
+    rows = [
+        {"set": one.name, "queries": len(base[one.name]), "trained": one.trained} for one in sets
+    ]
     hard = [one.name for one in sets if np.mean(base[one.name]) < _SATURATED]
     systems = []
     for title, found in values.items():
         cells = {name: _cell([name], found, base) for name in found}
-        means = {name: _cell(some, found, base) for name, some in (("all", list(found)), ("hard", hard)) if some}
+        means = {
+            name: _cell(some, found, base)
+            for name, some in (("all", list(found)), ("hard", hard))
+            if some
+        }
         systems.append({"title": title, "sets": cells, **means})
     return {"sets": rows, "hard": hard, "systems": systems}
 
 
-def _cell(names: Sequence[str], found: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]]) -> dict[str, float]:
+def _cell(
+    names: Sequence[str], found: Mapping[str, Sequence[float]], base: Mapping[str, Sequence[float]]
+) -> dict[str, float]:
     """Return the mean over sets, and its difference from the base."""
     of = [name for name in names for _ in found[name]]
     gain = np.concatenate([np.subtract(found[name], base[name]) for name in names])
     difference, low, high = interval(of, gain)
-    cell = {"mean": float(np.mean([np.mean(found[name]) for name in names])), "difference": difference, "low": low, "high": high}
+    cell = {
+        "mean": float(np.mean([np.mean(found[name]) for name in names])),
+        "difference": difference,
+        "low": low,
+        "high": high,
+    }
     return {name: round(value, 6) for name, value in cell.items()}

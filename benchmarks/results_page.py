@@ -11,16 +11,24 @@ from benchmarks.page_text import table
 Values = Mapping[str, Any]
 _TITLES = {"retrieval": "Retrieval", "rerank": "Reranking", "sentences": "Sentences"}
 _ABOUT = {
-    "retrieval": """\
+    "retrieval": (
+        """\
 The best of all documents of a set. MiniLM reads the first 256 tokens of a document, as its own library does; `pocket` reads
 all of it. "+" is the reciprocal rank fusion of two runs. The index is `Index` with `pocket`: it merges words and vectors of
-passages and documents by rank, and orders the 50 best by the reranker's score, the cosine and BM25 together.""",
+passages and documents by rank, and orders the 50 best by the reranker's score, the cosine and BM25 together."""
+    ),
     "rerank": "BM25's 100 best documents of each query in a new order.",
-    "sentences": """\
+    "sentences": (
+        """\
 The sentences of the document that a question is about: the share of the evidence spans that one of the ten best meets.
-MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document.""",
+MiniLM reads each sentence by itself, `pocket` whole passages. "+" is the sum of the z-scores of both, within the document."""
+    ),
 }
-_TRAINED = {"no": "", "held back": "other documents of the set", "documents": "the sentences of its documents"}
+_TRAINED = {
+    "no": "",
+    "held back": "other documents of the set",
+    "documents": "the sentences of its documents",
+}
 _SIZE, _DPI = (10, 12), 90
 
 
@@ -37,7 +45,10 @@ def _questions(asked: Sequence[Values]) -> str:
         return ""
     one = asked[0]
     rows = [
-        [f"{asked_by['title']}, {place}", *("{:.3f} ({:.2f}, {:.2f})".format(*value) for value in metrics.values())]
+        [
+            f"{asked_by['title']}, {place}",
+            *("{:.3f} ({:.2f}, {:.2f})".format(*value) for value in metrics.values()),
+        ]
         for at, place in enumerate(("in its document", "all documents"))
         for asked_by in asked
         for metrics in [asked_by["rankings"][at]]
@@ -94,18 +105,29 @@ def _tables(part: Values) -> str:
         shown = [f"**{c['mean']:.3f}**" if c["mean"] == best else f"{c['mean']:.3f}" for c in cells]
         rows.append([one["set"], f"{one['queries']:,}", _TRAINED[one["trained"]], *shown])
     text = table(head, rows)
-    means = [(name, key) for name, key in (("all sets", "all"), ("BM25 below 0.97", "hard")) if key in systems[0]]
+    means = [
+        (name, key)
+        for name, key in (("all sets", "all"), ("BM25 below 0.97", "hard"))
+        if key in systems[0]
+    ]
     if len(part["hard"]) == len(part["sets"]):
         means = means[:1]
-    averages = [[s["title"], *(cell for _, key in means for cell in _difference(s[key]))] for s in systems]
-    text += "\n\n" + table(["mean", *(c for name, _ in means for c in (name, "against BM25"))], averages)
+    averages = [
+        [s["title"], *(cell for _, key in means for cell in _difference(s[key]))] for s in systems
+    ]
+    text += "\n\n" + table(
+        ["mean", *(c for name, _ in means for c in (name, "against BM25"))], averages
+    )
     if part["missing"]:
         text += f"\n\nNot measured: {', '.join(part['missing'])}."
     return text
 
 
 def _difference(cell: Mapping[str, float]) -> tuple[str, str]:
-    return f"{cell['mean']:.3f}", f"{cell['difference']:+.3f} ({cell['low']:+.3f}, {cell['high']:+.3f})"
+    return (
+        f"{cell['mean']:.3f}",
+        f"{cell['difference']:+.3f} ({cell['low']:+.3f}, {cell['high']:+.3f})",
+    )
 
 
 def plot(result: Values, file: Path) -> None:
@@ -117,10 +139,14 @@ def plot(result: Values, file: Path) -> None:
 
     parts = [part for part in result["parts"] if part["sets"]]
     heights = [len(part["sets"]) for part in parts]
-    figure, axes = pyplot.subplots(len(parts), 1, figsize=_SIZE, height_ratios=heights, squeeze=False)
+    figure, axes = pyplot.subplots(
+        len(parts), 1, figsize=_SIZE, height_ratios=heights, squeeze=False
+    )
     for axis, part in zip(axes[:, 0], parts, strict=True):
         _plot_part(axis, part["systems"][1:], [one["set"] for one in part["sets"]])
-        axis.set_title(f"{_TITLES[part['part']]}: {part['metric']} less BM25's, 90 % intervals", fontsize=9)
+        axis.set_title(
+            f"{_TITLES[part['part']]}: {part['metric']} less BM25's, 90 % intervals", fontsize=9
+        )
     figure.tight_layout()
     figure.savefig(file, dpi=_DPI, metadata={"Software": None})
     pyplot.close(figure)
@@ -133,7 +159,15 @@ def _plot_part(axis: Any, systems: Sequence[Values], sets: Sequence[str]) -> Non
         middle = [cell["difference"] for cell in cells]
         sides = [[max(0.0, m - c["low"]) for m, c in zip(middle, cells, strict=True)]]
         sides.append([max(0.0, c["high"] - m) for m, c in zip(middle, cells, strict=True)])
-        axis.errorbar(middle, places, xerr=sides, fmt="o", markersize=3, linewidth=1, label=system["title"].replace("`", ""))
+        axis.errorbar(
+            middle,
+            places,
+            xerr=sides,
+            fmt="o",
+            markersize=3,
+            linewidth=1,
+            label=system["title"].replace("`", ""),
+        )
     axis.axvline(0, color="gray", linewidth=0.8)
     axis.set_yticks(range(len(sets)), sets, fontsize=7)
     axis.invert_yaxis()

@@ -1,8 +1,10 @@
-"""A worker's requests about an index: make documents, fill an index, check it, and time indexing and searches.
+"""A worker's requests about an index: make documents, fill an index, check it, and time indexing
+and searches.
 
-The texts need no external data: sentences of the Python reference in random order, with made-up words so that word frequencies
-are as uneven as in a real collection. The model reads the first documents. The others are stored with vectors and memories close
-to those of a document that was read: searches cost the same, and most of the reading is saved.
+The texts need no external data: sentences of the Python reference in random order, with made-up
+words so that word frequencies are as uneven as in a real collection. The model reads the first
+documents. The others are stored with vectors and memories close to those of a document that was
+read: searches cost the same, and most of the reading is saved.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ _CHECKED = 20  # documents and queries
 _STAGES = ("query", "dense", "lexical")
 
 
-# ---- texts -------------------------------------------------------------------------------------------------------------------
+# ---- texts ---------------------------------------------------------------------------------------
 
 
 def texts(count: int, words: int = WORDS) -> list[str]:
@@ -69,7 +71,10 @@ def _text(rng: random.Random, pool: Sequence[Sequence[str]], words: int) -> str:
     parts: list[str] = []
     left = words
     while left > 0:
-        sentence = [word if rng.randrange(_MADE_UP) else _made_up_word(rng) for word in rng.choice(pool)[:left]]
+        sentence = [
+            word if rng.randrange(_MADE_UP) else _made_up_word(rng)
+            for word in rng.choice(pool)[:left]
+        ]
         left -= len(sentence)
         parts += [*sentence[:-1], sentence[-1] + ("\n\n" if rng.random() < 0.15 else " ")]
     return " ".join(parts).replace("\n ", "\n").replace("  ", " ").rstrip()
@@ -77,7 +82,9 @@ def _text(rng: random.Random, pool: Sequence[Sequence[str]], words: int) -> str:
 
 def _made_up_word(rng: random.Random) -> str:
     number = int(min(rng.paretovariate(0.7), 1e5))  # Zipf's law, nearly
-    return "".join(_SYLLABLES[number // len(_SYLLABLES) ** power % len(_SYLLABLES)] for power in range(3))
+    return "".join(
+        _SYLLABLES[number // len(_SYLLABLES) ** power % len(_SYLLABLES)] for power in range(3)
+    )
 
 
 def queries(documents: Sequence[str], count: int) -> list[str]:
@@ -85,15 +92,19 @@ def queries(documents: Sequence[str], count: int) -> list[str]:
     rng = random.Random(1)
     chosen = [rng.choice(documents).split() for _ in range(count)]
     return [
-        " ".join(words[start : start + _QUERY_WORDS]) for words in chosen for start in [rng.randrange(len(words) - _QUERY_WORDS)]
+        " ".join(words[start : start + _QUERY_WORDS])
+        for words in chosen
+        for start in [rng.randrange(len(words) - _QUERY_WORDS)]
     ]
 
 
-# ---- filling -----------------------------------------------------------------------------------------------------------------
+# ---- filling -------------------------------------------------------------------------------------
 
 
 def fill(folder: str, model: str, count: int, read: int) -> dict[str, Any]:
-    """Make an index of `count` documents, of which the model reads `read`, and check these. Return facts, or "wrong" and why."""
+    """Make an index of `count` documents, of which the model reads `read`, and check these. Return
+    facts, or "wrong" and why.
+    """
     documents = texts(count)
     embedder = Embedder.load(model)
     with Index.create(folder, embedder, remember=True) as index:
@@ -122,9 +133,15 @@ def _multiply(index: Index, documents: Sequence[str], read: int) -> None:
             like = known[f"d{i % read}"]
             new = replace(like, id=f"d{i}", text=documents[i], content_hash=f"h{i}")
             if remembers_sentences(index.embedder):
-                memory = _sentences_like(SentenceVectors.from_bytes(memories[like.id], like.text), new.text, index.embedder)
+                memory = _sentences_like(
+                    SentenceVectors.from_bytes(memories[like.id], like.text),
+                    new.text,
+                    index.embedder,
+                )
             else:
-                memory = replace(DocumentState.from_bytes(memories[like.id], like.text), text=new.text).to_bytes()
+                memory = replace(
+                    DocumentState.from_bytes(memories[like.id], like.text), text=new.text
+                ).to_bytes()
             new = replace(new, memory=memory)
             rows.append(new)
             parts += [_close_to(row, new, len(like.text), rng) for row in passages[like.id]]
@@ -137,25 +154,37 @@ def _passages(index: Index) -> dict[tuple[str, int], PassageRow]:
 
 
 def _sentences_like(read: SentenceVectors, text: str, embedder: Embedder) -> bytes:
-    """Return a memory for another document's sentences that repeats the vectors of one that was read."""
+    """Return a memory for another document's sentences that repeats the vectors of one that was
+    read.
+    """
     tokens = read_sentences(text, [embedder.model.tokenizer.encode(text)])
     vectors, scales = _repeated((read.vectors, read.scales), len(tokens.spans))
     count = len(passages_of(tokens.bounds, embedder.model.backbone)) - 1
     passages = None if read.passages is None else _repeated(read.passages, count)
-    return SentenceVectors(text, tokens.spans, tokens.ids, tokens.bounds, vectors, scales, tokens.kinds, passages).to_bytes()
+    return SentenceVectors(
+        text, tokens.spans, tokens.ids, tokens.bounds, vectors, scales, tokens.kinds, passages
+    ).to_bytes()
 
 
 def _repeated(stored: tuple[np.ndarray, np.ndarray], count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first `count` rows of vectors and scales, from the beginning again where there are fewer."""
+    """Return the first `count` rows of vectors and scales, from the beginning again where there are
+    fewer.
+    """
     vectors, scales = stored
     rows = np.arange(count) % len(scales)
     return vectors[rows], scales[rows]
 
 
-def _close_to(row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator) -> PassageRow:
-    """Return a passage at the same relative place of another document, with a vector close to `row`'s."""
+def _close_to(
+    row: PassageRow, document: DocumentRow, length: int, rng: np.random.Generator
+) -> PassageRow:
+    """Return a passage at the same relative place of another document, with a vector close to
+    `row`'s.
+    """
     start, end = (round(place * len(document.text) / length) for place in (row.start, row.end))
-    vector = row.vector + 0.5 * rng.standard_normal(len(row.vector), dtype=np.float32) / np.sqrt(len(row.vector))
+    vector = row.vector + 0.5 * rng.standard_normal(len(row.vector), dtype=np.float32) / np.sqrt(
+        len(row.vector)
+    )
     vector = (vector / np.linalg.norm(vector)).astype(np.float32)
     text = document.text[start:end] if row.number != WHOLE else ""
     return PassageRow(document.id, row.number, start, end, text, vector)
@@ -165,19 +194,24 @@ def _size(folder: str) -> int:
     return sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
 
 
-# ---- checking ----------------------------------------------------------------------------------------------------------------
+# ---- checking ------------------------------------------------------------------------------------
 
 
 def check(index: Index, documents: Sequence[str]) -> str:
-    """Return why an index of these documents, d0, d1 and so on, differs from the model's own results; "" if it does not.
+    """Return why an index of these documents, d0, d1 and so on, differs from the model's own
+    results; "" if it does not.
 
-    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones with all inner products, and
-    scores of remembered documents with scores of whole pairs.
+    Vectors are compared with `Embedder.encode_document` and `encode_spans`, the nearest ones with
+    all inner products, and scores of remembered documents with scores of whole pairs.
     """
     embedder, few = index.embedder, dict(list(enumerate(documents))[:_CHECKED])
     found = _passages(index)
     for i, text in few.items():
-        rows = [row for (name, number), row in sorted(found.items()) if name == f"d{i}" and number != WHOLE]
+        rows = [
+            row
+            for (name, number), row in sorted(found.items())
+            if name == f"d{i}" and number != WHOLE
+        ]
         if embedder.reader.block:  # each by itself
             own = embedder.encode_document([row.text for row in rows])
         else:
@@ -202,20 +236,29 @@ def _check_memories(index: Index, documents: dict[int, str]) -> str:
     query = queries(list(documents.values()), 1)[0]
     found = index.store.memories([f"d{i}" for i in documents])
     kind = SentenceVectors if remembers_sentences(index.embedder) else DocumentState
-    memory = Memory(reranker.model.backbone, {f"d{i}": kind.from_bytes(found[f"d{i}"], text) for i, text in documents.items()})
-    agreement = np.corrcoef(reranker.score(query, memory), reranker.score(query, list(documents.values())))[0, 1]
-    return "" if agreement > 0.97 else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
+    memory = Memory(
+        reranker.model.backbone,
+        {f"d{i}": kind.from_bytes(found[f"d{i}"], text) for i, text in documents.items()},
+    )
+    agreement = np.corrcoef(
+        reranker.score(query, memory), reranker.score(query, list(documents.values()))
+    )[0, 1]
+    return (
+        ""
+        if agreement > 0.97
+        else f"scores of remembered documents agree with whole pairs by {agreement:.3f} only"
+    )
 
 
-# ---- timing ------------------------------------------------------------------------------------------------------------------
+# ---- timing --------------------------------------------------------------------------------------
 
 
 def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
     """Time indexing documents and the engine alone on their ids, in turns.
 
     Returns:
-        "tokens", and "seconds" and "processor" (seconds of all threads): "engine", "index" and "remember" (with memories) ->
-        one number for each round.
+        "tokens", and "seconds" and "processor" (seconds of all threads): "engine", "index" and
+        "remember" (with memories) -> one number for each round.
     """
     documents, embedder = texts(count), Embedder.load(model)
     rows = list(embedder.render(documents))
@@ -224,8 +267,12 @@ def time_indexing(model: str, count: int, rounds: int) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
 
         def add(remember: bool) -> Callable[[], object]:
-            index = made.setdefault(remember, Index.create(f"{folder}/{turn}-{remember}", embedder, remember=remember))
-            return lambda: index.add(Document(f"d{i}", text) for i, text in enumerate(documents[:some]))
+            index = made.setdefault(
+                remember, Index.create(f"{folder}/{turn}-{remember}", embedder, remember=remember)
+            )
+            return lambda: index.add(
+                Document(f"d{i}", text) for i, text in enumerate(documents[:some])
+            )
 
         for turn in range(-1, rounds):  # the first compiles kernels and makes buffers
             some = count if turn >= 0 else _WARM
@@ -250,8 +297,9 @@ def time_searches(folder: str, model: str, count: int, asked: int) -> dict[str, 
     """Time searches of an index that `fill` made, with and without reranking in turns.
 
     Returns:
-        "seconds": stage -> one number for each query, of searches with reranking; also "first stage" (query, dense and lexical),
-        "whole search" and "without reranking"; "peak_bytes" of the process.
+        "seconds": stage -> one number for each query, of searches with reranking; also "first
+        stage" (query, dense and lexical), "whole search" and "without reranking"; "peak_bytes" of
+        the process.
     """
     index = Index.open(folder, model)
     seconds: dict[str, list[float]] = {}

@@ -1,6 +1,8 @@
-"""Paper D's sweep: time and peak memory of horizontal and vertical inference over V, batch and length; chunk Q inside operators.
+"""Paper D's sweep: time and peak memory of horizontal and vertical inference over V, batch and
+length; chunk Q inside operators.
 
-V  tokens of a step through all layers (all texts of the batch together)      Q  tokens of a chunk in an operator's parallel form
+V  tokens of a step through all layers (all texts of the batch together)
+Q  tokens of a chunk in an operator's parallel form
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ class Grid:
 
 
 def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Check]:
-    """Measure every cell with every segment: `rounds` interleaved runs, and one in a new process for its peak memory.
+    """Measure every cell with every segment: `rounds` interleaved runs, and one in a new process
+    for its peak memory.
 
     Segments as long as all texts together are left out: that is horizontal inference.
     """
@@ -48,7 +51,17 @@ def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Che
         checked = check([worker], Report(), progress)[spec]
         outcome = "ok" if checked.passed else "wrong"
         points = [
-            Point(grid.model, "runnel", "runnel", grid.dtype, tokens, batch, segment, outcome, checked.note)
+            Point(
+                grid.model,
+                "runnel",
+                "runnel",
+                grid.dtype,
+                tokens,
+                batch,
+                segment,
+                outcome,
+                checked.note,
+            )
             for batch, tokens in grid.cells
             for segment in grid.segments
             if segment is None or segment < batch * tokens
@@ -60,17 +73,22 @@ def sweep(grid: Grid, rounds: int, progress: Progress) -> tuple[list[Point], Che
         run_rounds(points, rounds, seconds_of, progress, slow_s=math.inf)
     for point in points:
         if point.outcome == "ok":
-            progress(f"{grid.model}, sweep: memory of {point.batch} x {point.tokens:,}, V {point.segment or 'all'}")
+            progress(
+                f"{grid.model}, sweep: memory of {point.batch} x {point.tokens:,}, V"
+                f" {point.segment or 'all'}"
+            )
             peak(point, Spec("runnel", grid.model, grid.dtype, grid.device, cold=True))
     return points, checked
 
 
-# ---- chunks ----------------------------------------------------------------------------------------------------------------
+# ---- chunks --------------------------------------------------------------------------------------
 
 
 @dataclass
 class Chunks:
-    """An operator's parallel form with chunks of Q tokens, at the shape of a published model. `peak_bytes`: memory of a run."""
+    """An operator's parallel form with chunks of Q tokens, at the shape of a published model.
+    `peak_bytes`: memory of a run.
+    """
 
     operator: str
     chunk: int
@@ -88,12 +106,23 @@ class Chunks:
         facts = {k: v for k, v in asdict(self).items() if k not in ("seconds", "peak_bytes")}
         right = self.outcome == "ok"
         note = "" if right else f"differs from short chunks by {self.difference:.1e}"
-        facts |= {"outcome": self.outcome, "note": note, "peak_bytes": self.peak_bytes if right else None}
-        return facts | {"tokens_per_s": spread([self.batch * self.tokens / s for s in self.seconds] if right else [])}
+        facts |= {
+            "outcome": self.outcome,
+            "note": note,
+            "peak_bytes": self.peak_bytes if right else None,
+        }
+        return facts | {
+            "tokens_per_s": spread(
+                [self.batch * self.tokens / s for s in self.seconds] if right else []
+            )
+        }
 
 
-def sweep_chunks(chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds: int, progress: Progress) -> list[Chunks]:
-    """Measure tokens/s and memory of one layer's recurrence in plain torch, fp32, by Q, for (texts, tokens of each).
+def sweep_chunks(
+    chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds: int, progress: Progress
+) -> list[Chunks]:
+    """Measure tokens/s and memory of one layer's recurrence in plain torch, fp32, by Q, for (texts,
+    tokens of each).
 
     Each result must agree with that of the shortest chunk.
     """
@@ -107,7 +136,16 @@ def sweep_chunks(chunks: Sequence[int], cells: Sequence[tuple[int, int]], rounds
                 for chunk in chunks:
                     progress(f"chunks: memory of {name}, {batch} x {tokens:,}, Q {chunk}")
                     result, taken = _taken(lambda run=run, chunk=chunk: run(chunk))  # type: ignore[misc]
-                    found.append(Chunks(name, chunk, batch, tokens, float((result - expected).abs().max()) / scale, taken))
+                    found.append(
+                        Chunks(
+                            name,
+                            chunk,
+                            batch,
+                            tokens,
+                            float((result - expected).abs().max()) / scale,
+                            taken,
+                        )
+                    )
         for turn in range(rounds):
             progress(f"chunks: round {turn + 1} of {rounds}")
             for point in found:
@@ -130,7 +168,9 @@ def _taken(run: Callable[[], Tensor]) -> tuple[Tensor, int | None]:
 
 
 def _operators(batch: int, tokens: int) -> dict[str, Callable[[int], Tensor]]:
-    """Return the recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on texts of random numbers."""
+    """Return the recurrences at the shapes of mamba2-130m, rwkv7-0.1b and xlstm-scaled, on texts of
+    random numbers.
+    """
     generator = torch.Generator().manual_seed(5)
 
     def random(*shape: int) -> Tensor:
@@ -145,6 +185,8 @@ def _operators(batch: int, tokens: int) -> dict[str, Callable[[int], Tensor]]:
     q, key, value, i, f = random(4, 128), random(4, 128), random(4, 256), random(4), random(4) + 3
     return {
         "ssd": lambda chunk: ssd_torch(x, dt, A, B, C, None, cu, None, chunk)[0],
-        "wkv7": lambda chunk: wkv7_torch(r, w, 0.1 * k, v, -direction, direction * gate, cu, None, chunk)[0],
+        "wkv7": lambda chunk: wkv7_torch(
+            r, w, 0.1 * k, v, -direction, direction * gate, cu, None, chunk
+        )[0],
         "mlstm": lambda chunk: mlstm_torch(q, key, value, i, f, cu, None, 1e-6, chunk)[0],
     }

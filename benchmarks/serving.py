@@ -1,4 +1,5 @@
-"""The server under load: many clients with short texts, some with long ones; every answer is compared with the offline one.
+"""The server under load: many clients with short texts, some with long ones; every answer is
+compared with the offline one.
 
 Clients and server share the processors of this machine.
 """
@@ -49,7 +50,9 @@ class Load:
 
 @dataclass(frozen=True)
 class Case:
-    """A request, and the check of its answer: returns the largest difference from the offline answer."""
+    """A request, and the check of its answer: returns the largest difference from the offline
+    answer.
+    """
 
     path: str
     body: dict[str, Any]
@@ -58,7 +61,9 @@ class Case:
 
 @dataclass
 class Phase:
-    """What one phase measured: seconds of each request, and the worst difference from an offline answer."""
+    """What one phase measured: seconds of each request, and the worst difference from an offline
+    answer.
+    """
 
     short: list[float] = field(default_factory=list)
     long: list[float] = field(default_factory=list)
@@ -74,7 +79,8 @@ def cases(model: Model, load: Load, seed: int = 0) -> tuple[list[Case], list[Cas
     long = [_text(rng, words, model, load.long_tokens) for _ in range(2)]
     embedder, retriever = Embedder(model), SentenceRetriever(model)
     return (
-        [_embedding(embedder, text) for text in short] + [_finding(retriever, short[0], text) for text in short],
+        [_embedding(embedder, text) for text in short]
+        + [_finding(retriever, short[0], text) for text in short],
         [_embedding(embedder, long[0]), _finding(retriever, short[0], long[1])],
     )
 
@@ -85,14 +91,19 @@ def _text(rng: random.Random, words: Sequence[str], model: Model, tokens: int) -
     while len(model.tokenizer.encode(text)) < tokens:  # doubles, so that few rounds are needed
         count = max(1, min(10_000, len(text.split()) or tokens // 2))
         drawn = rng.choices(words, k=count)
-        text += " ".join(" ".join(drawn[at : at + 12]).capitalize() + "." for at in range(0, count, 12)) + " "
+        text += (
+            " ".join(" ".join(drawn[at : at + 12]).capitalize() + "." for at in range(0, count, 12))
+            + " "
+        )
     return text.strip()
 
 
 def _embedding(embedder: Embedder, text: str) -> Case:
     expected = embedder.encode(text)
     return Case(
-        "/v1/embeddings", {"input": text}, lambda answer: float(np.abs(np.array(answer["data"][0]["embedding"]) - expected).max())
+        "/v1/embeddings",
+        {"input": text},
+        lambda answer: float(np.abs(np.array(answer["data"][0]["embedding"]) - expected).max()),
     )
 
 
@@ -104,7 +115,9 @@ def _finding(retriever: SentenceRetriever, query: str, text: str) -> Case:
     def difference(answer: Any) -> float:
         found = answer["sentences"]
         own = [abs(one["score"] - scores[one["start"], one["end"]]) for one in found]
-        return max(*own, *(abs(one["score"] - score) for one, score in zip(found, best, strict=True)), 0.0)
+        return max(
+            *own, *(abs(one["score"] - score) for one, score in zip(found, best, strict=True)), 0.0
+        )
 
     return Case("/v1/find", {"query": query, "documents": [text], "top_k": _TOP}, difference)
 
@@ -117,7 +130,9 @@ async def run_phase(url: str, short: Sequence[Case], long: Sequence[Case], load:
     """
     phase = Phase()
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=3600, limits=limits, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        base_url=url, timeout=3600, limits=limits, trust_env=False
+    ) as client:
 
         async def send(some: Sequence[Case], first: int, count: int, seconds: list[float]) -> None:
             for number in range(count):
@@ -134,16 +149,26 @@ async def run_phase(url: str, short: Sequence[Case], long: Sequence[Case], load:
                 await asyncio.sleep(0.5)
 
         watching = asyncio.create_task(watch())
-        clients = [send(short, number, load.requests, phase.short) for number in range(load.short_clients if short else 0)]
-        clients += [send(long, number, load.long_requests, phase.long) for number in range(load.long_clients if long else 0)]
+        clients = [
+            send(short, number, load.requests, phase.short)
+            for number in range(load.short_clients if short else 0)
+        ]
+        clients += [
+            send(long, number, load.long_requests, phase.long)
+            for number in range(load.long_clients if long else 0)
+        ]
         await asyncio.gather(*clients)
         watching.cancel()
-    assert phase.difference <= TOLERANCE, f"an answer differs from the offline one by {phase.difference}"
+    assert phase.difference <= TOLERANCE, (
+        f"an answer differs from the offline one by {phase.difference}"
+    )
     return phase
 
 
 async def vanish(url: str, long: Sequence[Case], load: Load) -> float:
-    """Send long texts from clients that leave; return the seconds until the server has dropped their work."""
+    """Send long texts from clients that leave; return the seconds until the server has dropped
+    their work.
+    """
 
     async def leave(case: Case) -> None:
         async with httpx.AsyncClient(base_url=url, timeout=1, trust_env=False) as client:
@@ -156,8 +181,15 @@ async def vanish(url: str, long: Sequence[Case], load: Load) -> float:
     await asyncio.gather(*(leave(long[number % len(long)]) for number in range(load.vanishing)))
     start = time.perf_counter()
     async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
-        while any([await metric(client, f"runnel_{one}") for one in ("requests_running", "requests_waiting", "queue_tokens")]):
-            assert time.perf_counter() - start < 60, "the work of clients that left is still running"
+        while any(
+            [
+                await metric(client, f"runnel_{one}")
+                for one in ("requests_running", "requests_waiting", "queue_tokens")
+            ]
+        ):
+            assert time.perf_counter() - start < 60, (
+                "the work of clients that left is still running"
+            )
             await asyncio.sleep(0.02)
     return time.perf_counter() - start
 
@@ -171,12 +203,29 @@ async def metric(client: httpx.AsyncClient, name: str) -> float:
 @contextmanager
 def server(model: str) -> Iterator[str]:
     """Start `runnel serve` as a process; yield its address when it is ready."""
-    paths = os.pathsep.join(filter(None, (str(Path(__file__).parent.parent / "src"), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "runnel", "serve", "-m", model, "--port", "0", "--deadline", "3600"]
-    with subprocess.Popen(command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True) as process:
+    paths = os.pathsep.join(
+        filter(None, (str(Path(__file__).parent.parent / "src"), os.environ.get("PYTHONPATH")))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "runnel",
+        "serve",
+        "-m",
+        model,
+        "--port",
+        "0",
+        "--deadline",
+        "3600",
+    ]
+    with subprocess.Popen(
+        command, env=os.environ | {"PYTHONPATH": paths}, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             assert process.stderr is not None
-            yield next(line.split(" at ")[1].split()[0] for line in process.stderr if " at http://" in line)
+            yield next(
+                line.split(" at ")[1].split()[0] for line in process.stderr if " at http://" in line
+            )
         finally:
             process.terminate()
 
@@ -186,7 +235,11 @@ async def measure(url: str, model: Model, load: Load, progress: Callable[[str], 
     progress("computing the answers offline")
     short, long = cases(model, load)
     phases: dict[str, Phase] = {}
-    for name, some, others in (("short, alone", short, []), ("short, beside long", short, long), ("the same again", short, long)):
+    for name, some, others in (
+        ("short, alone", short, []),
+        ("short, beside long", short, long),
+        ("the same again", short, long),
+    ):
         progress(name)
         phases[name] = await run_phase(url, short=some, long=others, load=load)
         progress(_row(name, phases[name].short))
@@ -195,7 +248,10 @@ async def measure(url: str, model: Model, load: Load, progress: Callable[[str], 
     rows = [_row(name, phase.short) for name, phase in phases.items()]
     rows += [_row("long", phase.long) for phase in list(phases.values())[1:]]
     ends = ", ".join(f"{phase.memory[-1] >> 20:,}" for phase in phases.values())
-    start, peak = phases["short, alone"].memory[0] >> 20, max(max(phase.memory) for phase in phases.values()) >> 20
+    start, peak = (
+        phases["short, alone"].memory[0] >> 20,
+        max(max(phase.memory) for phase in phases.values()) >> 20,
+    )
     worst = max(phase.difference for phase in phases.values())
     return "\n".join(
         [
@@ -203,9 +259,15 @@ async def measure(url: str, model: Model, load: Load, progress: Callable[[str], 
             "|---|---|---|---|---|",
             *rows,
             "",
-            f"Memory of the server: {start:,} MiB at first, {ends} MiB after each phase, {peak:,} MiB at most.",
+            (
+                f"Memory of the server: {start:,} MiB at first, {ends} MiB after each phase,"
+                f" {peak:,} MiB at most."
+            ),
             f"Largest difference of a number from the offline answer: {worst:.1e}.",
-            f"{load.vanishing} clients left a second after sending a long text: their work ended {freed:.2f} s later.",
+            (
+                f"{load.vanishing} clients left a second after sending a long text: their work"
+                f" ended {freed:.2f} s later."
+            ),
         ]
     )
 

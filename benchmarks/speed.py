@@ -14,7 +14,18 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.measure import SLOW_S, Check, Point, Progress, check_products, compare, failure, may_repeat, run_rounds, set_peak
+from benchmarks.measure import (
+    SLOW_S,
+    Check,
+    Point,
+    Progress,
+    check_products,
+    compare,
+    failure,
+    may_repeat,
+    run_rounds,
+    set_peak,
+)
 from benchmarks.processes import Spec, Worker
 from benchmarks.subject import roofline_dtype
 
@@ -30,8 +41,10 @@ class Settings:
         cells: (texts, tokens of each).
         others: systems of `OTHERS` to compare with.
         other_cells: the cells of the other systems, if they differ.
-        segment: tokens of a step through all layers ("vertical"); None: whole texts, layer by layer ("horizontal").
-        memory: also measure the peak, each cell in a process of its own, except cells that take almost `slow_s`.
+        segment: tokens of a step through all layers ("vertical"); None: whole texts, layer by layer
+            ("horizontal").
+        memory: also measure the peak, each cell in a process of its own, except cells that take
+            almost `slow_s`.
         slow_s: a cell that would take longer is left out, and its row says so.
     """
 
@@ -78,7 +91,8 @@ def measure(settings: Settings, progress: Progress) -> Report:
 def specs(settings: Settings, model: str) -> list[Spec]:
     """Return the processes that a model needs.
 
-    On the CPU the transformers library runs in fp32, as bf16 is slower there. int8 is ours alone; others run in bf16 next to it.
+    On the CPU the transformers library runs in fp32, as bf16 is slower there. int8 is ours alone;
+    others run in bf16 next to it.
     """
     found = [Spec("runnel", model, dtype, settings.device) for dtype in settings.dtypes]
     for other in settings.others:
@@ -95,17 +109,24 @@ def _measure_model(settings: Settings, model: str, report: Report, progress: Pro
     with ExitStack() as stack:
         workers = start(settings, model, stack, report, progress)
         passed = check(workers, report, progress)
-        points = [point for worker in workers for point in _cells(settings, worker, passed[worker.spec])]
+        points = [
+            point for worker in workers for point in _cells(settings, worker, passed[worker.spec])
+        ]
         report.points += points
         _rounds(settings, {worker.spec: worker for worker in workers}, points, progress)
     if settings.memory:
         for point in points:
             if point.system != "linear layers" and may_repeat(point, settings.slow_s):
-                progress(f"{model}: memory of {point.title} in {point.dtype}, {point.batch} x {point.tokens:,} tokens")
+                progress(
+                    f"{model}: memory of {point.title} in {point.dtype}, {point.batch} x"
+                    f" {point.tokens:,} tokens"
+                )
                 peak(point, Spec(point.system, model, point.dtype, settings.device, cold=True))
 
 
-def start(settings: Settings, model: str, stack: ExitStack, report: Report, progress: Progress) -> list[Worker]:
+def start(
+    settings: Settings, model: str, stack: ExitStack, report: Report, progress: Progress
+) -> list[Worker]:
     """Start the processes that a model needs; `report` has those that could not be started."""
     workers: list[Worker] = []
     for spec in specs(settings, model):
@@ -119,19 +140,32 @@ def start(settings: Settings, model: str, stack: ExitStack, report: Report, prog
 
 
 def _not_ready(worker: Worker, report: Report) -> None:
-    """Report a system that could not be started: missing ones are skipped, an error or a missing runnel is a failed check."""
+    """Report a system that could not be started: missing ones are skipped, an error or a missing
+    runnel is a failed check.
+    """
     kind, reason = failure(worker.first)
     spec = worker.spec
-    report.skipped.append({"system": spec.system, "model": spec.model, "dtype": spec.dtype, "kind": kind, "reason": reason})
-    if kind == "error" or (spec.system == "runnel" and spec.dtype != "int8"):  # int8 is not for every model and processor
+    report.skipped.append(
+        {
+            "system": spec.system,
+            "model": spec.model,
+            "dtype": spec.dtype,
+            "kind": kind,
+            "reason": reason,
+        }
+    )
+    # int8 is not for every model and processor
+    if kind == "error" or (spec.system == "runnel" and spec.dtype != "int8"):
         report.checks.append(Check(spec.system, spec.model, spec.dtype, False, note=reason))
 
 
-# ---- checks --------------------------------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 
 def check(workers: Sequence[Worker], report: Report, progress: Progress) -> dict[Spec, Check]:
-    """Compare each system's hidden vectors with the plain path in fp64: of our model, or of the BERT."""
+    """Compare each system's hidden vectors with the plain path in fp64: of our model, or of the
+    BERT.
+    """
     passed: dict[Spec, Check] = {}
     with TemporaryDirectory() as folder:
         plain: dict[str, np.ndarray | str] = {}
@@ -153,7 +187,7 @@ def _hidden(worker: Worker, file: Path, *, plain: bool) -> np.ndarray | str:
     return np.load(file) if "tokens" in answer else failure(answer)[1]
 
 
-# ---- timing --------------------------------------------------------------------------------------------------------------
+# ---- timing --------------------------------------------------------------------------------------
 
 
 def _cells(settings: Settings, worker: Worker, check: Check) -> Iterator[Point]:
@@ -161,16 +195,30 @@ def _cells(settings: Settings, worker: Worker, check: Check) -> Iterator[Point]:
     segment = settings.segment if spec.system == "runnel" else None
     outcome = "ok" if check.passed else "wrong"
     for batch, tokens in settings.cells_of(spec.system):
-        point = Point(spec.model, spec.system, facts["title"], spec.dtype, tokens, batch, segment, outcome, check.note)
+        point = Point(
+            spec.model,
+            spec.system,
+            facts["title"],
+            spec.dtype,
+            tokens,
+            batch,
+            segment,
+            outcome,
+            check.note,
+        )
         point.flops_per_token = facts.get("flops_per_token")
         yield point
         if spec.system == "runnel" and (alone == spec.dtype or alone not in settings.dtypes):
-            linear = Point(spec.model, "linear layers", "linear layers", alone, tokens, batch, segment)
+            linear = Point(
+                spec.model, "linear layers", "linear layers", alone, tokens, batch, segment
+            )
             linear.flops_per_token = facts["linear_flops_per_token"]
             yield linear
 
 
-def _rounds(settings: Settings, workers: dict[Spec, Worker], points: list[Point], progress: Progress) -> None:
+def _rounds(
+    settings: Settings, workers: dict[Spec, Worker], points: list[Point], progress: Progress
+) -> None:
     owner = {id(p): next(w for s, w in workers.items() if _owns(s, p)) for p in points}
     for point in points:
         if point.system == "linear layers":
@@ -178,7 +226,9 @@ def _rounds(settings: Settings, workers: dict[Spec, Worker], points: list[Point]
 
     def seconds_of(point: Point) -> dict[str, Any]:
         part = "linear" if point.system == "linear layers" else "system"
-        return owner[id(point)].ask("time", batch=point.batch, tokens=point.tokens, segment=point.segment, part=part)
+        return owner[id(point)].ask(
+            "time", batch=point.batch, tokens=point.tokens, segment=point.segment, part=part
+        )
 
     run_rounds(points, settings.rounds, seconds_of, progress, settings.slow_s)
 
@@ -190,11 +240,15 @@ def _owns(spec: Spec, point: Point) -> bool:
 
 
 def peak(point: Point, spec: Spec, *, timed: bool = True) -> None:
-    """Set the peak memory of a cell, from a fresh process, and its time unless it is `timed` already."""
+    """Set the peak memory of a cell, from a fresh process, and its time unless it is `timed`
+    already.
+    """
     with Worker(spec) as worker:
         answer = worker.first
         if "ready" in answer:
-            answer = worker.ask("peak", batch=point.batch, tokens=point.tokens, segment=point.segment)
+            answer = worker.ask(
+                "peak", batch=point.batch, tokens=point.tokens, segment=point.segment
+            )
     set_peak(point, answer)
     if not timed and "seconds" in answer:
         point.seconds.append(answer["seconds"])

@@ -1,4 +1,5 @@
-"""A worker's other requests: training steps, gradients to compare, and reranking with remembered documents.
+"""A worker's other requests: training steps, gradients to compare, and reranking with remembered
+documents.
 
 T  tokens of a text      B  texts      D  width of hidden vectors
 """
@@ -27,15 +28,19 @@ _QUERY = "when is the finally clause executed if a return statement is reached"
 _QUERY_TOKENS = 16
 
 
-# ---- training ------------------------------------------------------------------------------------------------------------
+# ---- training ------------------------------------------------------------------------------------
 
 
 class Trainer:
-    """Training steps of a system: forward, backward and AdamW over all weights, or over adapters (`lora`), one vector a text."""
+    """Training steps of a system: forward, backward and AdamW over all weights, or over adapters
+    (`lora`), one vector a text.
+    """
 
     def __init__(self, system: System, lora: int | None = None) -> None:
         self._module = _trainable(system) if lora is None else _adapted(system, lora)
-        self._optimizer = torch.optim.AdamW([p for p in self._module.parameters() if p.requires_grad], lr=1e-5)
+        self._optimizer = torch.optim.AdamW(
+            [p for p in self._module.parameters() if p.requires_grad], lr=1e-5
+        )
 
     def step(self, ids: Tensor) -> None:
         """Run one step on ids (B, T)."""
@@ -45,7 +50,9 @@ class Trainer:
 
 
 def gradient(system: System, ids: Tensor, *, plain: bool) -> np.ndarray:
-    """Return the gradient at some places of every weight, float64 (n,), of the timed path or of the plain one in fp64."""
+    """Return the gradient at some places of every weight, float64 (n,), of the timed path or of the
+    plain one in fp64.
+    """
     if not plain:
         return _gradient(_trainable(system), ids)
     if isinstance(system, Subject):
@@ -79,17 +86,27 @@ def _adapted(system: System, rank: int) -> nn.Module:
     from runnel.models.adapters import add_lora
 
     if not isinstance(system, Subject):
-        raise InputError(f"{system.title} is not trained with adapters here; name a transformer such as pythia-410m as a model")
-    model: Any = SimpleNamespace(backbone=system.backbone.train().requires_grad_(False), source=system.name)  # all that it needs
+        raise InputError(
+            f"{system.title} is not trained with adapters here; name a transformer such as"
+            " pythia-410m as a model"
+        )
+    # all that it needs
+    model: Any = SimpleNamespace(
+        backbone=system.backbone.train().requires_grad_(False), source=system.name
+    )
     add_lora(model, rank, rank)
     return system.backbone
 
 
 def _loss(module: nn.Module, ids: Tensor) -> Tensor:
-    """Return the mean product of the texts' vectors with a fixed direction: its gradient reaches every weight."""
+    """Return the mean product of the texts' vectors with a fixed direction: its gradient reaches
+    every weight.
+    """
     batch, tokens = ids.shape
     if isinstance(module, Backbone):
-        hidden, _ = module(ids.flatten().to(module.device), torch.arange(0, batch * tokens + 1, tokens))
+        hidden, _ = module(
+            ids.flatten().to(module.device), torch.arange(0, batch * tokens + 1, tokens)
+        )
         vectors = hidden[tokens - 1 :: tokens]
     else:
         device = next(module.parameters()).device
@@ -98,26 +115,36 @@ def _loss(module: nn.Module, ids: Tensor) -> Tensor:
     return (vectors @ direction).mean()
 
 
-# ---- remembered documents --------------------------------------------------------------------------------------------------
+# ---- remembered documents ------------------------------------------------------------------------
 
 
 def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
     """Measure scoring documents for one query: as whole pairs, and from remembered documents.
 
-    A model with a rerank head is used through `Reranker`; of other models the hidden vector at the end of each pair is taken.
+    A model with a rerank head is used through `Reranker`; of other models the hidden vector at the
+    end of each pair is taken.
 
     Returns:
-        "seconds": way -> one number for each round; "agreement": way -> correlation with whole pairs.
+        "seconds": way -> one number for each round; "agreement": way -> correlation with whole
+        pairs.
     """
     assert isinstance(system, Subject)
     if not system.backbone.recurrent:
         raise InputError(f"a {system.backbone.title} has no state, so nothing is remembered")
     documents, tokens, rounds = request["documents"], request["tokens"], request["rounds"]
     try:
-        reranker = None if system.name in SHAPES else Reranker.load(system.name, system.dtype, system.device)
+        reranker = (
+            None
+            if system.name in SHAPES
+            else Reranker.load(system.name, system.dtype, system.device)
+        )
     except CheckpointError:  # it has no such head
         reranker = None
-    ways = _with_head(reranker, documents, tokens) if reranker else _with_states(system, documents, tokens)
+    ways = (
+        _with_head(reranker, documents, tokens)
+        if reranker
+        else _with_states(system, documents, tokens)
+    )
     whole = ways["whole pairs"]().ravel()
     agreement = {name: float(np.corrcoef(whole, way().ravel())[0, 1]) for name, way in ways.items()}
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -129,21 +156,32 @@ def rerank(system: System, request: dict[str, Any]) -> dict[str, Any]:
     return {"seconds": seconds, "agreement": agreement}
 
 
-def _with_head(reranker: Reranker, documents: int, tokens: int) -> dict[str, Callable[[], np.ndarray]]:
+def _with_head(
+    reranker: Reranker, documents: int, tokens: int
+) -> dict[str, Callable[[], np.ndarray]]:
     texts = real_documents(reranker, documents, tokens)
-    memories = {f"{precision} states": reranker.remember(texts, dtype=precision) for precision in ("fp32", "bf16", "int8")}
-    ways: dict[str, Callable[[], np.ndarray]] = {"whole pairs": lambda: reranker.score(_QUERY, texts)}
+    memories = {
+        f"{precision} states": reranker.remember(texts, dtype=precision)
+        for precision in ("fp32", "bf16", "int8")
+    }
+    ways: dict[str, Callable[[], np.ndarray]] = {
+        "whole pairs": lambda: reranker.score(_QUERY, texts)
+    }
     for name, memory in memories.items():
         ways[name] = lambda memory=memory: reranker.score(_QUERY, memory)  # type: ignore[misc]
     return ways
 
 
-def _with_states(system: Subject, documents: int, tokens: int) -> dict[str, Callable[[], np.ndarray]]:
+def _with_states(
+    system: Subject, documents: int, tokens: int
+) -> dict[str, Callable[[], np.ndarray]]:
     generator = np.random.default_rng(4)
     texts = generator.integers(0, IDS, (documents, tokens))
     query = generator.integers(0, IDS, _QUERY_TOKENS)
     engine = Engine(system.backbone)
-    states = [result.state for result in engine.map(Request(text, keep_state=True) for text in texts)]
+    states = [
+        result.state for result in engine.map(Request(text, keep_state=True) for text in texts)
+    ]
 
     def read(requests: Sequence[Request]) -> np.ndarray:
         return torch.cat([result.hidden for result in engine.run(requests)]).float().numpy()
@@ -165,5 +203,10 @@ def real_documents(reranker: Reranker, documents: int, tokens: int) -> list[str]
     text = "\n".join(topics[name] for name in sorted(topics))
     encoded = reranker.model.tokenizer.encode(text)
     if documents * tokens > len(encoded.ids):
-        raise InputError(f"the text has {len(encoded.ids):,} tokens, {documents} documents of {tokens} need more")
-    return [text[encoded.starts[tokens * i] : encoded.ends[tokens * (i + 1) - 1]] for i in range(documents)]
+        raise InputError(
+            f"the text has {len(encoded.ids):,} tokens, {documents} documents of {tokens} need more"
+        )
+    return [
+        text[encoded.starts[tokens * i] : encoded.ends[tokens * (i + 1) - 1]]
+        for i in range(documents)
+    ]

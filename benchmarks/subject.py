@@ -1,4 +1,5 @@
-"""Subjects of timing: a model through the engine, and the matrix products of its linear layers alone.
+"""Subjects of timing: a model through the engine, and the matrix products of its linear layers
+alone.
 
 T  tokens of a text      B  texts      D  width of hidden vectors
 """
@@ -43,7 +44,11 @@ class Subject:
 
     def read(self, texts: Sequence[Tensor], segment: int | None) -> None:
         """Read texts (T,) of any lengths, packed, as `run` does."""
-        engine = self.engine(sum(map(len, texts)), whole=True) if segment is None else self.engine(segment)
+        engine = (
+            self.engine(sum(map(len, texts)), whole=True)
+            if segment is None
+            else self.engine(segment)
+        )
         engine.run([Request(text.numpy()) for text in texts])
 
     def engine(self, step_tokens: int, whole: bool = False) -> Engine:
@@ -62,7 +67,8 @@ class Subject:
         return torch.cat([result.hidden for result in results]).float()
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
-        """Return the same from the plain torch path in fp64, which shares no kernel with the timed path.
+        """Return the same from the plain torch path in fp64, which shares no kernel with the timed
+        path.
 
         Raises:
             MemoryError: the weights in fp64 do not fit into memory.
@@ -72,7 +78,9 @@ class Subject:
 
 
 class LinearLayers:
-    """The matrix products of a backbone alone: the same weights in the same dtype, 8-bit layers in bf16."""
+    """The matrix products of a backbone alone: the same weights in the same dtype, 8-bit layers in
+    bf16.
+    """
 
     title = "linear layers"
 
@@ -82,8 +90,13 @@ class LinearLayers:
 
     @cached_property
     def weights(self) -> list[Tensor]:
-        """The model's weights, with bf16 copies of 8-bit layers made at first use: runs that measure memory must have none."""
-        return [m.weight.to(torch.bfloat16) if isinstance(m, Int8Linear) else m.weight.detach() for m in self._layers]
+        """The model's weights, with bf16 copies of 8-bit layers made at first use: runs that
+        measure memory must have none.
+        """
+        return [
+            m.weight.to(torch.bfloat16) if isinstance(m, Int8Linear) else m.weight.detach()
+            for m in self._layers
+        ]
 
     @property
     def flops_per_token(self) -> int:
@@ -101,7 +114,9 @@ class LinearLayers:
                     torch.mm(x[:n], weight.t(), out=out[:n])
 
     def error(self) -> float:
-        """Return the largest difference of a product from its value in fp64, over the root mean square."""
+        """Return the largest difference of a product from its value in fp64, over the root mean
+        square.
+        """
         weight = self.weights[0]
         x, out = self._buffer(weight, 64)
         with torch.inference_mode():
@@ -110,11 +125,16 @@ class LinearLayers:
             return float((out.double() - expected).abs().max() / expected.square().mean().sqrt())
 
     def _buffer(self, weight: Tensor, tile: int) -> tuple[Tensor, Tensor]:
-        """Return the input and output of a product. Layers of one shape share them, as in a model, so that they stay cached."""
+        """Return the input and output of a product. Layers of one shape share them, as in a model,
+        so that they stay cached.
+        """
         key = (*weight.shape, tile)
         if key not in self._buffers:
             x = torch.randn(tile, weight.shape[1], device=weight.device).to(weight.dtype)
-            self._buffers[key] = x, torch.zeros(tile, weight.shape[0], dtype=weight.dtype, device=weight.device)
+            self._buffers[key] = (
+                x,
+                torch.zeros(tile, weight.shape[0], dtype=weight.dtype, device=weight.device),
+            )
         return self._buffers[key]
 
 
@@ -137,9 +157,15 @@ class Clock:
         self._wait()
         return time.perf_counter() - start
 
-    def seconds(self, run: Callable[[Tensor, int | None], None], batch: int, tokens: int, segment: int | None) -> float:
-        """Return the seconds of one run. The first run of a short cell allocates buffers, on a GPU it also tunes kernels for the
-        size, so it is repeated.
+    def seconds(
+        self,
+        run: Callable[[Tensor, int | None], None],
+        batch: int,
+        tokens: int,
+        segment: int | None,
+    ) -> float:
+        """Return the seconds of one run. The first run of a short cell allocates buffers, on a GPU
+        it also tunes kernels for the size, so it is repeated.
         """
         ids, cell = self.ids(batch, tokens), (run, batch, tokens, segment)
         seconds = self.once(lambda: run(ids, segment))
@@ -182,9 +208,14 @@ def plain_backbone(name: str, device: str) -> Iterator[Backbone]:
 def check_device(device: str) -> None:
     """Raise BackendUnavailable for a missing GPU."""
     if device == "cuda" and not torch.cuda.is_available():
-        raise BackendUnavailable("a GPU was requested but torch sees none; use --device cpu, or install a CUDA build of torch")
+        raise BackendUnavailable(
+            "a GPU was requested but torch sees none; use --device cpu, or install a CUDA build of"
+            " torch"
+        )
 
 
 def roofline_dtype(dtype: str) -> str:
-    """Return the dtype of the linear layers that a run is compared with: int8 is compared with bf16."""
+    """Return the dtype of the linear layers that a run is compared with: int8 is compared with
+    bf16.
+    """
     return "bf16" if dtype == "int8" else dtype

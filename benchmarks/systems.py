@@ -1,6 +1,8 @@
-"""The other systems that ours is compared with. Each is built in a process of its own (`worker.py`) and runs random token ids.
+"""The other systems that ours is compared with. Each is built in a process of its own (`worker.py`)
+and runs random token ids.
 
-T  tokens of a text      B  texts      D  width of hidden vectors      W  weights of the layers, without embeddings
+T  tokens of a text      B  texts      D  width of hidden vectors
+W  weights of the layers, without embeddings
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ class System(Protocol):
     title: str
 
     def run(self, ids: Tensor, segment: int | None) -> None:
-        """Read ids (B, T); `segment` tokens of all texts a step if the system has steps; None: all in one."""
+        """Read ids (B, T); `segment` tokens of all texts a step if the system has steps; None: all
+        in one.
+        """
 
     def hidden(self, texts: Sequence[Tensor]) -> Tensor:
         """Return hidden vectors (tokens of all texts, D) fp32 of texts (T,), to compare."""
@@ -40,10 +44,16 @@ class TransformersLibrary:
         ours = load_subject(model, torch.float32, device)
         built = counterpart(hf, ours)
         names = {self._ours(name): name for name in built.state_dict()}
-        tensors = {names[name]: tensor for name, tensor in ours.state_dict().items() if name in names}
+        tensors = {
+            names[name]: tensor for name, tensor in ours.state_dict().items() if name in names
+        }
         if left := sorted(set(names) ^ set(ours.state_dict())):
-            raise InputError(f"its {type(built).__name__} has other tensors than ours: {', '.join(left[:3])}")
-        built.load_state_dict({name: tensor.view(built.state_dict()[name].shape) for name, tensor in tensors.items()})
+            raise InputError(
+                f"its {type(built).__name__} has other tensors than ours: {', '.join(left[:3])}"
+            )
+        built.load_state_dict(
+            {name: tensor.view(built.state_dict()[name].shape) for name, tensor in tensors.items()}
+        )
         self.model = built.to(device, DTYPES[dtype]).eval()
         self.device = device
 
@@ -73,33 +83,75 @@ def counterpart(hf: Any, ours: Backbone) -> nn.Module:
         InputError: the library has none.
     """
     c: Any = ours.config
-    common = {"vocab_size": ours.vocab_size, "hidden_size": ours.hidden_size, "num_hidden_layers": ours.num_layers}
+    common = {
+        "vocab_size": ours.vocab_size,
+        "hidden_size": ours.hidden_size,
+        "num_hidden_layers": ours.num_layers,
+    }
     if ours.architecture == "mamba1":
-        more = {"state_size": c.state_size, "conv_kernel": c.conv_width, "expand": c.expand, "time_step_rank": c.dt_rank}
-        return hf.MambaModel(hf.MambaConfig(**common, **more, layer_norm_epsilon=c.norm_eps, use_bias=c.proj_bias))
+        more = {
+            "state_size": c.state_size,
+            "conv_kernel": c.conv_width,
+            "expand": c.expand,
+            "time_step_rank": c.dt_rank,
+        }
+        return hf.MambaModel(
+            hf.MambaConfig(**common, **more, layer_norm_epsilon=c.norm_eps, use_bias=c.proj_bias)
+        )
     if ours.architecture == "mamba2":
-        more = {"state_size": c.state_size, "conv_kernel": c.conv_width, "expand": c.expand, "num_heads": c.num_heads}
+        more = {
+            "state_size": c.state_size,
+            "conv_kernel": c.conv_width,
+            "expand": c.expand,
+            "num_heads": c.num_heads,
+        }
         more |= {"head_dim": c.head_size, "n_groups": c.groups, "layer_norm_epsilon": c.norm_eps}
-        return hf.Mamba2Model(hf.Mamba2Config(**common, **more, pad_token_id=0, bos_token_id=0, eos_token_id=0))
+        return hf.Mamba2Model(
+            hf.Mamba2Config(**common, **more, pad_token_id=0, bos_token_id=0, eos_token_id=0)
+        )
     if ours.architecture == "xlstm":
-        more = {"num_heads": c.num_heads, "qk_dim_factor": c.qk_size / c.hidden_size, "v_dim_factor": c.v_size / c.hidden_size}
-        more |= {"ffn_proj_factor": (c.ffn_size + 0.5) / c.hidden_size, "ffn_round_up_to_multiple_of": 1, "eps": c.cell_eps}
-        more |= {"gate_soft_cap": c.gate_cap, "norm_eps": c.norm_eps, "embedding_dim": c.hidden_size}
+        more = {
+            "num_heads": c.num_heads,
+            "qk_dim_factor": c.qk_size / c.hidden_size,
+            "v_dim_factor": c.v_size / c.hidden_size,
+        }
+        more |= {
+            "ffn_proj_factor": (c.ffn_size + 0.5) / c.hidden_size,
+            "ffn_round_up_to_multiple_of": 1,
+            "eps": c.cell_eps,
+        }
+        more |= {
+            "gate_soft_cap": c.gate_cap,
+            "norm_eps": c.norm_eps,
+            "embedding_dim": c.hidden_size,
+        }
         return hf.xLSTMModel(hf.xLSTMConfig(**common, **more))
     raise InputError(f"the library has no {ours.title} of this kind")
 
 
 class EqualBert:
-    """A transformer of about as many weights: BERT's layers of the same width, as many as it takes, attention by torch's SDPA."""
+    """A transformer of about as many weights: BERT's layers of the same width, as many as it takes,
+    attention by torch's SDPA.
+    """
 
     def __init__(self, model: str, dtype: str, device: str) -> None:
         hf = require_library("the comparison with the transformers library")
         width, weights = _size(model)
         width = max(64, width - width % 64)
         layers = max(1, round(weights / (12 * width * width)))
-        shape: dict[str, float] = {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 64}
-        shape |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # so that gradients can be compared
-        config = hf.BertConfig(**shape, intermediate_size=4 * width, max_position_embeddings=1 << 16, attn_implementation="sdpa")
+        shape: dict[str, float] = {
+            "hidden_size": width,
+            "num_hidden_layers": layers,
+            "num_attention_heads": width // 64,
+        }
+        # so that gradients can be compared
+        shape |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+        config = hf.BertConfig(
+            **shape,
+            intermediate_size=4 * width,
+            max_position_embeddings=1 << 16,
+            attn_implementation="sdpa",
+        )
         torch.manual_seed(0)
         self.model = hf.BertModel(config, add_pooling_layer=False).to(device, DTYPES[dtype]).eval()
         self.title = f"BERT, {layers} layers of {width}"
@@ -119,7 +171,11 @@ class EqualBert:
     def plain(self) -> Any:
         """Return the same weights in fp64, with attention written out."""
         torch.manual_seed(0)
-        model = type(self.model)(self.model.config, add_pooling_layer=False).to(self.device, torch.float64).eval()
+        model = (
+            type(self.model)(self.model.config, add_pooling_layer=False)
+            .to(self.device, torch.float64)
+            .eval()
+        )
         model.set_attn_implementation("eager")
         return model
 

@@ -1,9 +1,10 @@
-"""The process of one system, so that its peak memory can be measured and running out of memory is reported, not fatal.
+"""The process of one system, so that its peak memory can be measured and running out of memory is
+reported, not fatal.
 
     python -m benchmarks.worker '{"system": "runnel", "model": "mamba2-130m", "dtype": "bf16", ...}'
 
-It writes one JSON object when the system is built, then one for each request read from stdin. What a library prints on stdout
-goes to stderr.
+It writes one JSON object when the system is built, then one for each request read from stdin. What
+a library prints on stdout goes to stderr.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class Job:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec = spec
         self.system = SYSTEMS[spec["system"]](spec["model"], spec["dtype"], spec["device"])
-        self.linear = LinearLayers(self.system.backbone) if isinstance(self.system, Subject) else None
+        self.linear = (
+            LinearLayers(self.system.backbone) if isinstance(self.system, Subject) else None
+        )
         self.trainer: steps.Trainer | None = None
         self.clock = Clock(spec["device"])
 
@@ -50,7 +53,10 @@ class Job:
         facts: dict[str, Any] = {"ready": True, "title": self.system.title}
         if isinstance(self.system, Subject) and self.linear is not None:
             backbone = self.system.backbone
-            facts |= {"flops_per_token": backbone.flops_per_token, "linear_flops_per_token": self.linear.flops_per_token}
+            facts |= {
+                "flops_per_token": backbone.flops_per_token,
+                "linear_flops_per_token": self.linear.flops_per_token,
+            }
         return facts
 
     def hidden(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -65,9 +71,17 @@ class Job:
         return {"error": self.linear.error()}
 
     def time(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the seconds for `batch` texts of `tokens` tokens, by the system or by its linear layers alone."""
-        run = self.linear.run if request.get("part") == "linear" and self.linear else self.system.run
-        return {"seconds": self.clock.seconds(run, request["batch"], request["tokens"], request["segment"])}
+        """Return the seconds for `batch` texts of `tokens` tokens, by the system or by its linear
+        layers alone.
+        """
+        run = (
+            self.linear.run if request.get("part") == "linear" and self.linear else self.system.run
+        )
+        return {
+            "seconds": self.clock.seconds(
+                run, request["batch"], request["tokens"], request["segment"]
+            )
+        }
 
     def peak(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the same with the peak memory of the process during the run, weights included."""
@@ -78,7 +92,9 @@ class Job:
         return {"seconds": seconds, "peak_bytes": peak_bytes(self.spec["device"])}
 
     def read(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the seconds to read batches of texts of these lengths, and the peak memory. Systems other than ours pad them."""
+        """Return the seconds to read batches of texts of these lengths, and the peak memory.
+        Systems other than ours pad them.
+        """
         texts = [
             [ids[:n] for ids, n in zip(self._ids(len(lengths), max(lengths)), lengths, strict=True)]
             for lengths in request["batches"]
@@ -97,17 +113,26 @@ class Job:
     def parts(self, request: dict[str, Any]) -> dict[str, Any]:
         """Return the seconds of a run by part, after a run that allocates buffers."""
         assert isinstance(self.system, Subject)
-        ids, segment, run = self._ids(request["batch"], request["tokens"]), request["segment"], self.system.run
+        ids, segment, run = (
+            self._ids(request["batch"], request["tokens"]),
+            request["segment"],
+            self.system.run,
+        )
         run(ids, segment)
         return {"parts": time_parts(self.system.backbone, lambda: run(ids, segment))}
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the seconds of one training step; the first one allocates the optimizer's buffers and does not count."""
+        """Return the seconds of one training step; the first one allocates the optimizer's buffers
+        and does not count.
+        """
         if self.trainer is None:
             self.trainer = steps.Trainer(self.system, self.spec["lora"])
             self.trainer.step(self._ids(request["batch"], request["tokens"]))
         trainer, ids = self.trainer, self._ids(request["batch"], request["tokens"])
-        return {"seconds": self.clock.once(lambda: trainer.step(ids)), "peak_bytes": peak_bytes(self.spec["device"])}
+        return {
+            "seconds": self.clock.once(lambda: trainer.step(ids)),
+            "peak_bytes": peak_bytes(self.spec["device"]),
+        }
 
     def gradient(self, request: dict[str, Any]) -> dict[str, Any]:
         """Write the gradient at some places of every weight, float64 (n,)."""
@@ -121,7 +146,9 @@ class Job:
     def fill_index(self, request: dict[str, Any]) -> dict[str, Any]:
         from benchmarks import searching  # here and below: imports what an index needs
 
-        return searching.fill(request["folder"], self.spec["model"], request["documents"], request["read"])
+        return searching.fill(
+            request["folder"], self.spec["model"], request["documents"], request["read"]
+        )
 
     def time_indexing(self, request: dict[str, Any]) -> dict[str, Any]:
         from benchmarks import searching
@@ -131,7 +158,9 @@ class Job:
     def time_searches(self, request: dict[str, Any]) -> dict[str, Any]:
         from benchmarks import searching
 
-        return searching.time_searches(request["folder"], self.spec["model"], request["documents"], request["queries"])
+        return searching.time_searches(
+            request["folder"], self.spec["model"], request["documents"], request["queries"]
+        )
 
     def warm(self) -> None:
         self.system.run(self._ids(1, _WARM), _WARM)
@@ -143,7 +172,9 @@ class Job:
 
 
 def _limit_memory(limit: int) -> None:
-    """Make allocations beyond `limit` bytes fail in this process, as on a machine with less memory."""
+    """Make allocations beyond `limit` bytes fail in this process, as on a
+    machine with less memory.
+    """
     try:
         import resource
     except ImportError:  # Windows: the system's own limit applies

@@ -1,4 +1,5 @@
-"""Fine-tune the built-in embedder on pairs with sentence-transformers' own trainer. `runnel lab train pairs` does the same.
+"""Fine-tune the built-in embedder on pairs with sentence-transformers' own trainer. `runnel lab
+train pairs` does the same.
 
 python examples/finetune_pairs.py tuned-model
 """
@@ -15,16 +16,27 @@ from runnel.integrations.sentence_transformers import sentence_transformer
 
 
 def main() -> None:
-    """Train on names of chapters of the Python language reference and their first words, and say what it did."""
-    chapters = {name.replace("-", " "): " ".join(topics[name].split()[5:15]) for name in sorted(topics)[:32]}
+    """Train on names of chapters of the Python language reference and their first words, and say
+    what it did.
+    """
+    chapters = {
+        name.replace("-", " "): " ".join(topics[name].split()[5:15]) for name in sorted(topics)[:32]
+    }
     names, beginnings = list(chapters), list(chapters.values())
     pairs = Dataset.from_dict({"query": names, "document": beginnings})
     model = sentence_transformer("pocket")
     target = sys.argv[1] if len(sys.argv) > 1 else "tuned-model"
     settings = SentenceTransformerTrainingArguments(
-        target, max_steps=6, learning_rate=1e-4, per_device_train_batch_size=16, save_strategy="no", report_to=[]
+        target,
+        max_steps=6,
+        learning_rate=1e-4,
+        per_device_train_batch_size=16,
+        save_strategy="no",
+        report_to=[],
     )
-    SentenceTransformerTrainer(model, settings, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model)).train()
+    SentenceTransformerTrainer(
+        model, settings, train_dataset=pairs, loss=MultipleNegativesRankingLoss(model)
+    ).train()
     model.save_pretrained(target)
     for model_name in ("pocket", target):
         embedder = Embedder.load(model_name)

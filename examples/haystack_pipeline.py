@@ -1,6 +1,8 @@
-"""A pipeline of Haystack: find chapters by their vectors, rerank them, and return the sentences that answer with their places.
+"""A pipeline of Haystack: find chapters by their vectors, rerank them, and return the sentences
+that answer with their places.
 
-python examples/haystack_pipeline.py "Is the finally clause executed if a return statement is reached?"
+python examples/haystack_pipeline.py "Is the finally clause executed if a return statement is
+reached?"
 """
 
 import sys
@@ -10,9 +12,25 @@ from haystack import Document, Pipeline
 from haystack.components.retrievers.in_memory import InMemoryEmbeddingRetriever
 from haystack.document_stores.in_memory import InMemoryDocumentStore
 
-from runnel.integrations.haystack import RunnelDocumentEmbedder, RunnelRanker, RunnelSentences, RunnelTextEmbedder
+from runnel.integrations.haystack import (
+    RunnelDocumentEmbedder,
+    RunnelRanker,
+    RunnelSentences,
+    RunnelTextEmbedder,
+)
 
-CHAPTERS = ("for", "while", "break", "continue", "try", "with", "del", "return", "yield", "nonlocal")
+CHAPTERS = (
+    "for",
+    "while",
+    "break",
+    "continue",
+    "try",
+    "with",
+    "del",
+    "return",
+    "yield",
+    "nonlocal",
+)
 
 
 def search_pipeline(store: InMemoryDocumentStore) -> Pipeline:
@@ -30,11 +48,19 @@ def search_pipeline(store: InMemoryDocumentStore) -> Pipeline:
 
 def main() -> None:
     """Search some chapters of the Python language reference and print the sentences that answer."""
-    question = sys.argv[1] if len(sys.argv) > 1 else "Is the finally clause executed if a return statement is reached?"
+    question = (
+        sys.argv[1]
+        if len(sys.argv) > 1
+        else "Is the finally clause executed if a return statement is reached?"
+    )
     store = InMemoryDocumentStore()
     chapters = [Document(id=name, content=topics[name].strip()) for name in CHAPTERS]
     store.write_documents(RunnelDocumentEmbedder("pocket").run(chapters)["documents"])
-    inputs = {"embedder": {"text": question}, "ranker": {"query": question}, "sentences": {"query": question}}
+    inputs = {
+        "embedder": {"text": question},
+        "ranker": {"query": question},
+        "sentences": {"query": question},
+    }
     for one in search_pipeline(store).run(inputs)["sentences"]["documents"]:
         place = "{source_id}:{start}-{end}".format_map(one.meta)
         print(f"{one.score:.2f}  {place}  {' '.join(one.content.split())}")

@@ -1,6 +1,8 @@
-"""Sources for a language model's prompt from LangChain: the sentences of an index that answer, each with its exact place.
+"""Sources for a language model's prompt from LangChain: the sentences of an index that answer, each
+with its exact place.
 
-python examples/langchain_sources.py "Is the finally clause executed if a return statement is reached?"
+python examples/langchain_sources.py "Is the finally clause executed if a return statement is
+reached?"
 """
 
 import sys
@@ -14,7 +16,18 @@ from langchain_core.prompts import ChatPromptTemplate
 from runnel import Document, Index
 from runnel.integrations.langchain import RunnelRetriever
 
-CHAPTERS = ("for", "while", "break", "continue", "try", "with", "del", "return", "yield", "nonlocal")
+CHAPTERS = (
+    "for",
+    "while",
+    "break",
+    "continue",
+    "try",
+    "with",
+    "del",
+    "return",
+    "yield",
+    "nonlocal",
+)
 PROMPT = ChatPromptTemplate.from_template(
     "Answer from these sources and cite them by number.\n\n{sources}\n\nQuestion: {question}"
 )
@@ -31,7 +44,11 @@ def numbered(results: list[Result]) -> str:
 
 def main() -> None:
     """Index some chapters of the Python language reference and print the prompt for a question."""
-    question = sys.argv[1] if len(sys.argv) > 1 else "Is the finally clause executed if a return statement is reached?"
+    question = (
+        sys.argv[1]
+        if len(sys.argv) > 1
+        else "Is the finally clause executed if a return statement is reached?"
+    )
     with tempfile.TemporaryDirectory() as folder, Index.create(Path(folder) / "index") as index:
         index.add([Document(name, topics[name].strip()) for name in CHAPTERS])
         sources = RunnelRetriever(index=index, k=2, sentences=3) | numbered

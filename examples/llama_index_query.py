@@ -1,6 +1,7 @@
 """A query engine of LlamaIndex that reads the sentences that answer, instead of whole nodes.
 
-python examples/llama_index_query.py "Is the finally clause executed if a return statement is reached?"
+python examples/llama_index_query.py "Is the finally clause executed if a return statement is
+reached?"
 """
 
 import sys
@@ -12,18 +13,45 @@ from llama_index.core.query_engine import RetrieverQueryEngine
 from llama_index.core.schema import Document
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.integrations.llama_index import RunnelEmbedding, RunnelNodeParser, RunnelRerank, RunnelSentences
+from runnel.integrations.llama_index import (
+    RunnelEmbedding,
+    RunnelNodeParser,
+    RunnelRerank,
+    RunnelSentences,
+)
 
-CHAPTERS = ("for", "while", "break", "continue", "try", "with", "del", "return", "yield", "nonlocal")
+CHAPTERS = (
+    "for",
+    "while",
+    "break",
+    "continue",
+    "try",
+    "with",
+    "del",
+    "return",
+    "yield",
+    "nonlocal",
+)
 
 
 def main() -> None:
-    """Index some chapters of the Python language reference, and print what a language model would be asked."""
-    question = sys.argv[1] if len(sys.argv) > 1 else "Is the finally clause executed if a return statement is reached?"
+    """Index some chapters of the Python language reference, and print what a language model would
+    be asked.
+    """
+    question = (
+        sys.argv[1]
+        if len(sys.argv) > 1
+        else "Is the finally clause executed if a return statement is reached?"
+    )
     embedder = Embedder.load("pocket")  # one model for all four jobs
-    documents = [Document(text=topics[name].strip(), doc_id=name, metadata={"chapter": name}) for name in CHAPTERS]
+    documents = [
+        Document(text=topics[name].strip(), doc_id=name, metadata={"chapter": name})
+        for name in CHAPTERS
+    ]
     index = VectorStoreIndex.from_documents(
-        documents, embed_model=RunnelEmbedding(embedder), transformations=[RunnelNodeParser(embedder, max_tokens=128)]
+        documents,
+        embed_model=RunnelEmbedding(embedder),
+        transformations=[RunnelNodeParser(embedder, max_tokens=128)],
     )
     engine = RetrieverQueryEngine.from_args(
         index.as_retriever(similarity_top_k=20),
@@ -36,7 +64,10 @@ def main() -> None:
     answer = engine.query(question)
     print(answer)
     for one in answer.source_nodes:
-        print(f"{one.node.ref_doc_id}:{one.node.start_char_idx}-{one.node.end_char_idx}  {one.score:.2f}")
+        print(
+            f"{one.node.ref_doc_id}:{one.node.start_char_idx}-{one.node.end_char_idx} "
+            f" {one.score:.2f}"
+        )
 
 
 if __name__ == "__main__":

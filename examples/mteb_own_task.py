@@ -1,4 +1,5 @@
-"""A retrieval task of your own in mteb, with its metrics for an embedder and for an index of the same model.
+"""A retrieval task of your own in mteb, with its metrics for an embedder and for an index of the
+same model.
 
 python examples/mteb_own_task.py
 """
@@ -24,7 +25,19 @@ QUESTIONS = {  # and the chapter that answers
     "Does an assert cost time when Python runs with optimization?": "assert",
 }
 CHAPTERS = sorted(
-    {*QUESTIONS.values(), "while", "break", "continue", "with", "del", "return", "yield", "global", "pass", "import"}
+    {
+        *QUESTIONS.values(),
+        "while",
+        "break",
+        "continue",
+        "with",
+        "del",
+        "return",
+        "yield",
+        "global",
+        "pass",
+        "import",
+    }
 )
 
 
@@ -51,9 +64,17 @@ class PythonQuestions(AbsTaskRetrieval):
         """Fill the task from this file, without a download."""
         ids = {question: f"q{number}" for number, question in enumerate(QUESTIONS)}
         queries = [{"id": name, "text": question} for question, name in ids.items()]
-        corpus = [{"id": name, "title": "", "text": text.strip()} for name, text in topics.items() if name in CHAPTERS]
+        corpus = [
+            {"id": name, "title": "", "text": text.strip()}
+            for name, text in topics.items()
+            if name in CHAPTERS
+        ]
         judged = {ids[question]: {chapter: 1} for question, chapter in QUESTIONS.items()}
-        split = {"queries": Dataset.from_list(queries), "corpus": Dataset.from_list(corpus), "relevant_docs": judged}
+        split = {
+            "queries": Dataset.from_list(queries),
+            "corpus": Dataset.from_list(corpus),
+            "relevant_docs": judged,
+        }
         self.dataset = {"default": {"test": {**split, "top_ranked": None}}}
         self.data_loaded = True
 
@@ -65,7 +86,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         systems = {"vectors": MtebEncoder(embedder), "index": MtebIndex(embedder, folder)}
         for name, system in systems.items():
-            result = mteb.evaluate(system, PythonQuestions(), cache=None, co2_tracker=False, show_progress_bar=False)
+            result = mteb.evaluate(
+                system, PythonQuestions(), cache=None, co2_tracker=False, show_progress_bar=False
+            )
             print(f"{name}: nDCG@10 {result.task_results[0].get_score():.3f}")
 
 

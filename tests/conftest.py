@@ -16,18 +16,32 @@ import torch
 
 pytest_plugins = ["helpers.browser", "helpers.command_line", "helpers.judged_tasks"]
 
-os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"  # read when haystack is imported, here and in processes of tests
+# read when haystack is imported, here and in processes of tests
+os.environ["HAYSTACK_TELEMETRY_ENABLED"] = "False"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files that have only slow tests where these are deselected: importing their libraries takes a quarter minute."""
+    """Leave out files that have only slow tests where these are deselected: importing their
+    libraries takes a quarter minute.
+    """
     if collection_path.suffix != ".py" or "not slow" not in config.option.markexpr:
         return None
-    return bool(re.search(r"^pytestmark = \[?pytest\.mark\.slow\b", collection_path.read_text(encoding="utf-8"), re.M)) or None
+    return (
+        bool(
+            re.search(
+                r"^pytestmark = \[?pytest\.mark\.slow\b",
+                collection_path.read_text(encoding="utf-8"),
+                re.M,
+            )
+        )
+        or None
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order whole files: those of slow tests first, then by their number of tests. `make test` hands them out in this order."""
+    """Order whole files: those of slow tests first, then by their number of tests. `make test`
+    hands them out in this order.
+    """
     counts = Counter(item.path for item in items)
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: (item.path not in slow, -counts[item.path], item.path))
@@ -35,7 +49,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep what is imported out of garbage collections: a full one of it takes 0.5 s, and each training run asks for one."""
+    """Keep what is imported out of garbage collections: a full one of it takes 0.5 s, and each
+    training run asks for one.
+    """
     gc.disable()
     try:
         return (yield)
@@ -44,20 +60,25 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
-with torch.device("meta"):  # torch looks up once which functions take a device: before the ones below are replaced
+# torch looks up once which functions take a device: before the ones below are replaced
+with torch.device("meta"):
     torch.empty(0)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def ceiling(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Let tests use no `.runnel` above their folders, and no files that the user's commands remember."""
+    """Let tests use no `.runnel` above their folders, and no files that the user's commands
+    remember.
+    """
     os.environ["RUNNEL_CEILING_DIRECTORIES"] = str(tmp_path_factory.getbasetemp())
     os.environ["RUNNEL_CACHE"] = str(tmp_path_factory.getbasetemp() / "cache")
 
 
 @pytest.fixture
 def full_disk() -> Generator[Callable[..., None]]:
-    """A function that lets no file of this process grow beyond so many bytes, until the end of the test."""
+    """A function that lets no file of this process grow beyond so many bytes, until the end of the
+    test.
+    """
     import resource  # not on Windows
 
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -72,14 +93,20 @@ def full_disk() -> Generator[Callable[..., None]]:
 def _fill(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_floating_point():
         return tensor.fill_(float("nan"))
-    return tensor.fill_(True) if tensor.dtype == torch.bool else tensor.fill_(torch.iinfo(tensor.dtype).min)
+    return (
+        tensor.fill_(True)
+        if tensor.dtype == torch.bool
+        else tensor.fill_(torch.iinfo(tensor.dtype).min)
+    )
 
 
 @pytest.fixture(autouse=True)
 def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory that runnel asks for without a value holds NaN, so an output element that nobody writes shows up.
+    """Memory that runnel asks for without a value holds NaN, so an output element that nobody
+    writes shows up.
 
-    Only torch's functions: numba recognizes `numpy.empty` by identity, so that one cannot be replaced under it.
+    Only torch's functions: numba recognizes `numpy.empty` by identity, so that one cannot be
+    replaced under it.
     """
 
     def filled(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -90,5 +117,10 @@ def unwritten_is_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return allocate
 
-    for owner, name in ((torch, "empty"), (torch, "empty_like"), (torch, "empty_strided"), (torch.Tensor, "new_empty")):
+    for owner, name in (
+        (torch, "empty"),
+        (torch, "empty_like"),
+        (torch, "empty_strided"),
+        (torch.Tensor, "new_empty"),
+    ):
         monkeypatch.setattr(owner, name, filled(getattr(owner, name)))

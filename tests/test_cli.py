@@ -52,7 +52,15 @@ def test_ctrl_c_ends_with_a_clean_line(run, fake, tmp_path, error):
 
 
 def test_wrong_usage_is_exit_code_2(run):
-    for arguments in ("", "lab", "lab find", "find q", "find q file --top-k 0", "find q file --context -1", "embed in.txt"):
+    for arguments in (
+        "",
+        "lab",
+        "lab find",
+        "find q",
+        "find q file --top-k 0",
+        "find q file --context -1",
+        "embed in.txt",
+    ):
         done = run(*arguments.split())
         assert done.code == 2 and "Usage: runnel" in done.out + done.err, arguments
 
@@ -65,10 +73,15 @@ def command_of(name):
     return typer.main.get_command(group).get_command(None, name.removeprefix("lab "))
 
 
-@pytest.mark.parametrize(("typo", "option"), [("--top", "--top-k"), ("--noignore", "--no-ignore"), ("--inclde", "--include")])
+@pytest.mark.parametrize(
+    ("typo", "option"),
+    [("--top", "--top-k"), ("--noignore", "--no-ignore"), ("--inclde", "--include")],
+)
 def test_a_mistyped_option_suggests_the_nearest_one_alone(run, typo, option):
     done = run("find", typo)
-    assert done.code == 2 and re.findall("--[a-z0-9-]+", done.err.partition("No such option")[2]) == [typo, option]
+    assert done.code == 2 and re.findall(
+        "--[a-z0-9-]+", done.err.partition("No such option")[2]
+    ) == [typo, option]
 
 
 def test_help_fits_one_screen(run, monkeypatch):
@@ -81,7 +94,11 @@ def test_help_fits_one_screen(run, monkeypatch):
 
 def test_shared_options_have_the_same_names_and_order_in_all_commands():
     options = {
-        name: {one.opts[0].removeprefix("--"): one.opts[1:] for one in command_of(name).params if one.opts[0].startswith("--")}
+        name: {
+            one.opts[0].removeprefix("--"): one.opts[1:]
+            for one in command_of(name).params
+            if one.opts[0].startswith("--")
+        }
         for name in COMMANDS
     }
     for one, other in itertools.combinations(options.values(), 2):
@@ -90,21 +107,36 @@ def test_shared_options_have_the_same_names_and_order_in_all_commands():
         reads = command.removeprefix("lab ") in cli.READERS
         first = [name for name in ("model", "dtype", "device") if name in own]
         assert list(own)[: len(first)] == first and reads == ("device" in first)
-        assert reads or not first or command in ("lab train", "lab adapt"), "accelerate chooses their device"
+        assert reads or not first or command in ("lab train", "lab adapt"), (
+            "accelerate chooses their device"
+        )
         assert list(own)[-4:] == ["json", "progress", "quiet", "verbose"]
-    letters = {(letter, name) for own in options.values() for name, letters in own.items() for letter in letters}
+    letters = {
+        (letter, name)
+        for own in options.values()
+        for name, letters in own.items()
+        for letter in letters
+    }
     assert len(letters) == len(dict(letters)), "a letter is one option"
-    assert all(own[name] for own in options.values() for name in ("model", "top-k") if name in own), "-m and -k"
+    assert all(
+        own[name] for own in options.values() for name in ("model", "top-k") if name in own
+    ), "-m and -k"
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_help_begins_with_what_goes_in_what_comes_out_and_an_example(command):
     """The example can be parsed, so that its options exist and what is required is there."""
     found = command_of(command)
-    goes_in, comes_out, example, *_ = [line for line in inspect.cleandoc(found.help).splitlines() if line]
-    needed = [one.metavar for one in found.params if one.required and not one.opts[0].startswith("-")]
+    goes_in, comes_out, example, *_ = [
+        line for line in inspect.cleandoc(found.help).splitlines() if line
+    ]
+    needed = [
+        one.metavar for one in found.params if one.required and not one.opts[0].startswith("-")
+    ]
     assert all(re.findall("[A-Z]+", name)[-1] in goes_in for name in needed)
-    assert re.match("(Prints|Writes|Answers) ", comes_out) and example.startswith(f"Example: runnel {command}")
+    assert re.match("(Prints|Writes|Answers) ", comes_out) and example.startswith(
+        f"Example: runnel {command}"
+    )
     with found.make_context(command, shlex.split(example)[2 + len(command.split()) :]) as context:
         assert not context.args
 
@@ -117,16 +149,21 @@ def test_quiet_and_verbose_may_stand_in_front_or_behind(run, fake, tmp_path, cap
     assert run(*arguments.split(), "empty.txt").err == ""
     done = run(*arguments.split(), "missing.txt")
     assert (done.code, done.err.count("\n")) == (2, 1) and "missing.txt" in done.err
-    assert "empty" in run("find", "dog", "a.txt", "empty.txt").err  # the next command in this process
+    # the next command in this process
+    assert "empty" in run("find", "dog", "a.txt", "empty.txt").err
     looks = fake.find.first_look
-    fake.find.first_look = lambda *a, **more: logging.getLogger("runnel").info("at work") or looks(*a, **more)
+    fake.find.first_look = lambda *a, **more: (
+        logging.getLogger("runnel").info("at work") or looks(*a, **more)
+    )
     for verbose, told in ((arguments.replace("-q", ""), 0), (arguments.replace("-q", "-v"), 1)):
         caplog.clear()
         assert run(*verbose.split()).code == 0 and caplog.messages.count("at work") == told
     assert run("-q", "find", "dog", "a.txt", "-q", "-v").code == 2
 
 
-@pytest.mark.parametrize(("options", "shown"), [("", 1), ("--no-progress", 0), ("-q", 0), ("-q --progress", 1)])
+@pytest.mark.parametrize(
+    ("options", "shown"), [("", 1), ("--no-progress", 0), ("-q", 0), ("-q --progress", 1)]
+)
 def test_progress_can_be_hidden(run, fake, tmp_path, monkeypatch, options, shown):
     def slow(*arguments, **more):
         while shown and not said:
@@ -144,20 +181,38 @@ def test_progress_can_be_hidden(run, fake, tmp_path, monkeypatch, options, shown
 def test_device_holds_for_one_command(run, fake, tmp_path):
     (tmp_path / "a.txt").write_text("One dog.")
     used, looks = [], fake.find.first_look
-    fake.find.first_look = lambda *a, **more: used.append(wanted_device("auto")) or looks(*a, **more)
+    fake.find.first_look = lambda *a, **more: (
+        used.append(wanted_device("auto")) or looks(*a, **more)
+    )
     assert run("find", "dog", "a.txt", "--device", "cpu").code == 0
-    assert used == [torch.device("cpu")] and backend.chosen_device is None and display.PARSE_SECONDS == Limits().seconds
+    assert (
+        used == [torch.device("cpu")]
+        and backend.chosen_device is None
+        and display.PARSE_SECONDS == Limits().seconds
+    )
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1
 
 
 @pytest.mark.parametrize(
-    ("closed", "out"), [("<&-", "Die Wiese ist grün.\n"), (">&-", ""), ("2>&-", "Die Wiese ist grün.\n"), ("<&- >&- 2>&-", "")]
+    ("closed", "out"),
+    [
+        ("<&-", "Die Wiese ist grün.\n"),
+        (">&-", ""),
+        ("2>&-", "Die Wiese ist grün.\n"),
+        ("<&- >&- 2>&-", ""),
+    ],
 )
 def test_standard_streams_may_be_closed(tmp_path, closed, out):
-    """The text is read, and the note about its encoding is written, if there is a place for them."""
+    """The text is read, and the note about its encoding is written, if there is
+    a place for them.
+    """
     (tmp_path / "a.txt").write_bytes("Die Wiese ist grün.\n".encode("cp1252"))
     command = f"{shlex.quote(sys.executable)} -m runnel read a.txt {closed}"
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=GIVE_UP_S)
+    done = subprocess.run(
+        command, shell=True, cwd=tmp_path, capture_output=True, encoding="utf-8", timeout=GIVE_UP_S
+    )
     assert (done.returncode, done.stdout) == (0, out), done.stderr
-    assert ("read as cp1252" in done.stderr) == ("2>" not in closed) and "Traceback" not in done.stderr
+    assert ("read as cp1252" in done.stderr) == (
+        "2>" not in closed
+    ) and "Traceback" not in done.stderr

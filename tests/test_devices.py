@@ -1,8 +1,8 @@
-"""The backbone on a GPU, all else on the CPU: every way of reading gives what it gives on the CPU. What the calling program sets
-in torch for its own tensors changes no result.
+"""The backbone on a GPU, all else on the CPU: every way of reading gives what it gives on the CPU.
+What the calling program sets in torch for its own tensors changes no result.
 
-Where there is no GPU, on one that is not there (helpers/stand_in_gpu.py): nothing may leave its device, nor be mixed with what
-is on the other.
+Where there is no GPU, on one that is not there (helpers/stand_in_gpu.py): nothing may leave its
+device, nor be mixed with what is on the other.
 """
 
 import itertools
@@ -44,7 +44,8 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("default")] * REAL
 
 
 def transformer(folder: Path) -> Model:
-    shutil.copytree(GOLDEN / "transformers" / "bert-mean", folder)  # loading it from there again gives another model
+    # loading it from there again gives another model
+    shutil.copytree(GOLDEN / "transformers" / "bert-mean", folder)
     return load_model(folder, dtype="float32", device="cpu")
 
 
@@ -53,7 +54,9 @@ MODELS: dict[str, Callable[[Path], Model]] = {
     "papers' heads": lambda folder: tiny_model(folder, papers_heads=True),
     "passages": tiny_encoder,
     "second look": judging_encoder,
-    "a state is scored": lambda folder: load_model(write_embedding_rwkv(folder), dtype="float32", device="cpu"),
+    "a state is scored": lambda folder: load_model(
+        write_embedding_rwkv(folder), dtype="float32", device="cpu"
+    ),
     "transformer": transformer,
 }
 
@@ -83,7 +86,9 @@ def retrieve(model: Model) -> Iterator[Any]:
 
 
 def generate(model: Model) -> Iterator[Any]:
-    written = LanguageModel(model.backbone, model.tokenizer, LmHead(128, 32, tied=True)).generate("The river", max_tokens=9)
+    written = LanguageModel(model.backbone, model.tokenizer, LmHead(128, 32, tied=True)).generate(
+        "The river", max_tokens=9
+    )
     yield written.ids
     yield from written.state.to("cpu").tensors.values()
 
@@ -94,15 +99,26 @@ def train(model: Model) -> Iterator[Any]:
     long = Long(segment_tokens=16)
     losses = [vectors(model, [render_document(model, text) for text in TEXTS], long)[:, ::2].sum()]
     losses.append(pair_scores(model, [make_pair(model, QUERY, text) for text in TEXTS], long).sum())
-    losses += [scores.sum() for scores in sentence_scores(model, [make_item(model, QUERY, text) for text in TEXTS], long)]
+    losses += [
+        scores.sum()
+        for scores in sentence_scores(
+            model, [make_item(model, QUERY, text) for text in TEXTS], long
+        )
+    ]
     weights = [*model.backbone.parameters(), *model.heads.parameters()]
-    for gradient in torch.autograd.grad(sum(losses), weights, allow_unused=True, materialize_grads=True):
+    for gradient in torch.autograd.grad(
+        sum(losses), weights, allow_unused=True, materialize_grads=True
+    ):
         yield gradient.cpu()
 
 
 CASES = [
-    *itertools.product(["states", "papers' heads", "passages", "second look", "transformer"], [embed]),
-    *itertools.product(["states", "papers' heads", "passages", "second look", "a state is scored"], [rerank]),
+    *itertools.product(
+        ["states", "papers' heads", "passages", "second look", "transformer"], [embed]
+    ),
+    *itertools.product(
+        ["states", "papers' heads", "passages", "second look", "a state is scored"], [rerank]
+    ),
     *itertools.product(["states", "papers' heads", "passages", "second look"], [retrieve]),
     ("states", generate),
 ]
@@ -124,11 +140,15 @@ def compare(model: Model, job: Callable[[Model], Iterator[Any]]) -> None:
 
 def expect_alike(found: Iterable[Any], expected: Iterable[Any]) -> None:
     for actual, truth in zip(map(np.asarray, found), map(np.asarray, expected), strict=True):
-        np.testing.assert_allclose(actual, truth, rtol=1e-4, atol=1e-5 * max(1, np.abs(truth).max(initial=0)))
+        np.testing.assert_allclose(
+            actual, truth, rtol=1e-4, atol=1e-5 * max(1, np.abs(truth).max(initial=0))
+        )
 
 
 @pytest.mark.parametrize(("name", "job"), CASES)
-def test_results_are_those_of_the_cpu(name: str, job: Callable[[Model], Iterator[Any]], tmp_path: Path) -> None:
+def test_results_are_those_of_the_cpu(
+    name: str, job: Callable[[Model], Iterator[Any]], tmp_path: Path
+) -> None:
     compare(MODELS[name](tmp_path / "model"), job)
 
 
@@ -152,9 +172,17 @@ def test_engine_of_every_family(architecture: str, tmp_path: Path) -> None:
     ids = [np.arange(n) % 100 for n in (70, 1, 33)]
 
     def read(engine: Engine) -> Iterator[Any]:
-        for result in engine.run([Request(row, keep_state=True, ranges=[[0, len(row)]]) for row in ids]):
+        for result in engine.run(
+            [Request(row, keep_state=True, ranges=[[0, len(row)]]) for row in ids]
+        ):
             (more,) = engine.run([Request(ids[2], state=result.state, positions=range(33))])
-            yield from (result.hidden, result.sums, result.totals, *result.state.tensors.values(), more.hidden)
+            yield from (
+                result.hidden,
+                result.sums,
+                result.totals,
+                *result.state.tensors.values(),
+                more.hidden,
+            )
 
     expected = list(read(Engine(backbone, 40)))
     with nullcontext() if REAL else stand_in_gpu():
@@ -165,7 +193,7 @@ def test_engine_of_every_family(architecture: str, tmp_path: Path) -> None:
         torch.testing.assert_close(actual, truth, rtol=2e-4, atol=2e-5)
 
 
-# ---- settings of the calling program -------------------------------------------------------------------------------------
+# ---- settings of the calling program -------------------------------------------------------------
 
 
 @contextmanager
@@ -196,7 +224,12 @@ SETTINGS: dict[str, Callable[[], AbstractContextManager[object]]] = {
 
 
 def results(model: Model) -> list[np.ndarray]:
-    ways = (embed(model), rerank(model), retrieve(model), [model.backbone(torch.tensor([2, 7, 9]))[0]])
+    ways = (
+        embed(model),
+        rerank(model),
+        retrieve(model),
+        [model.backbone(torch.tensor([2, 7, 9]))[0]],
+    )
     return [np.asarray(result) for results in ways for result in results]
 
 
@@ -225,10 +258,14 @@ def test_models_loaded_in_fp64(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
-def test_models_loaded_and_used_under_a_setting(folder: Path, setting: Callable[[], AbstractContextManager[object]]) -> None:
+def test_models_loaded_and_used_under_a_setting(
+    folder: Path, setting: Callable[[], AbstractContextManager[object]]
+) -> None:
     expected, loaded_before = results(load_model(folder)), load_model(folder)
     with setting():
         loaded = load_model(folder)
         found = [results(loaded_before), results(loaded)]
     for results_of_one in [*found, results(loaded)]:
-        assert [np.array_equal(*pair) for pair in zip(results_of_one, expected, strict=True)] == [True] * len(expected)
+        assert [np.array_equal(*pair) for pair in zip(results_of_one, expected, strict=True)] == [
+            True
+        ] * len(expected)

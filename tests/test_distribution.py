@@ -1,5 +1,6 @@
-"""What others install and what a host reads: all files of the package and no others, the same bytes from the same sources;
-workflows, hooks and a citation that agree with the Makefile and the package; and the container recipe."""
+"""What others install and what a host reads: all files of the package and no others, the same bytes
+from the same sources; workflows, hooks and a citation that agree with the Makefile and the package;
+and the container recipe."""
 
 from __future__ import annotations
 
@@ -26,12 +27,17 @@ from runnel.commands.serve import serve
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))["jobs"]
-BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}  # the package, in the sources
+JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))[
+    "jobs"
+]
+# the package, in the sources
+BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
 
 
 def tracked() -> set[str]:
-    done = subprocess.run(["git", "ls-files", "src/runnel"], cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["git", "ls-files", "src/runnel"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         pytest.skip("this is not a git checkout")
     return {name for name in done.stdout.splitlines() if (ROOT / name).exists()}
@@ -39,54 +45,97 @@ def tracked() -> set[str]:
 
 def build(target: str, source: Path, to: Path, **environment: str) -> Path:
     command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)]
-    subprocess.run(command, cwd=source, env=os.environ | environment, check=True, capture_output=True, text=True)
+    subprocess.run(
+        command,
+        cwd=source,
+        env=os.environ | environment,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     (built,) = to.iterdir()
     return built
 
 
-@pytest.mark.parametrize(("builder", "more"), [(WheelBuilder, set()), (SdistBuilder, {"CHANGELOG.md"})])
-def test_every_file_of_the_package_is_in_it_and_no_other(builder: type[WheelBuilder | SdistBuilder], more: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("builder", "more"), [(WheelBuilder, set()), (SdistBuilder, {"CHANGELOG.md"})]
+)
+def test_every_file_of_the_package_is_in_it_and_no_other(
+    builder: type[WheelBuilder | SdistBuilder], more: set[str]
+) -> None:
     names = {file.relative_path for file in builder(str(ROOT)).recurse_included_files()}
     assert names == tracked() | more  # hatchling adds the rest of BESIDE to the sources
 
 
 @pytest.mark.release
 def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path: Path) -> None:
-    first, second = (build("sdist", ROOT, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name in "ab")
-    assert hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    first, second = (
+        build("sdist", ROOT, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name in "ab"
+    )
+    assert (
+        hashlib.sha256(first.read_bytes()).digest() == hashlib.sha256(second.read_bytes()).digest()
+    )
     with tarfile.open(first) as archive:
         archive.extractall(tmp_path, filter="data")
-        assert {name.partition("/")[2] for name in archive.getnames() if "/src/" not in name} == BESIDE
+        assert {
+            name.partition("/")[2] for name in archive.getnames() if "/src/" not in name
+        } == BESIDE
     unpacked = tmp_path / first.name.removesuffix(".tar.gz")
     sources = {"from-tree": ROOT, "from-sources": unpacked}
-    wheels = [build("wheel", source, tmp_path / name, SOURCE_DATE_EPOCH="1700000000") for name, source in sources.items()]
+    wheels = [
+        build("wheel", source, tmp_path / name, SOURCE_DATE_EPOCH="1700000000")
+        for name, source in sources.items()
+    ]
     assert len({hashlib.sha256(wheel.read_bytes()).digest() for wheel in wheels}) == 1
     with zipfile.ZipFile(wheels[0]) as archive:
         metadata = {name for name in archive.namelist() if not name.startswith("runnel/")}
     info = "runnel_retrieval-0.1.0.dist-info/"
-    assert metadata == {info + name for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")}
+    assert metadata == {
+        info + name
+        for name in ("METADATA", "WHEEL", "RECORD", "entry_points.txt", "licenses/LICENSE")
+    }
 
 
 @pytest.mark.release
 def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
     wheel, folder = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "installed"
-    install = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--target", str(folder), str(wheel)]
+    install = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(folder),
+        str(wheel),
+    ]
     subprocess.run(install, check=True, capture_output=True)
     texts = tmp_path / "texts.txt"
-    texts.write_text("A tuple cannot be changed.\nDeletion of a name removes its binding.\n", encoding="utf-8")
+    texts.write_text(
+        "A tuple cannot be changed.\nDeletion of a name removes its binding.\n", encoding="utf-8"
+    )
 
     def runnel(*arguments: str) -> str:
         command = [str(folder / "bin" / "runnel"), *arguments]
         environment = os.environ | {"PYTHONPATH": str(folder)}
-        return subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+        ).stdout
 
-    assert "Deletion of a name removes its binding." in runnel("find", "what does deleting a name do", "texts.txt")
+    assert "Deletion of a name removes its binding." in runnel(
+        "find", "what does deleting a name do", "texts.txt"
+    )
     assert "2 vectors of 384 numbers" in runnel("embed", "texts.txt", "--to", "vectors.npy")
     assert runnel("rerank", "what does deleting a name do", "texts.txt").split()[1] == "2"
-    assert list(folder.glob("runnel/**/*.nbi"))  # the kernels of this copy were compiled: no other one answered
+    # the kernels of this copy were compiled: no other one answered
+    assert list(folder.glob("runnel/**/*.nbi"))
 
 
-@pytest.mark.parametrize("command", [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step])
+@pytest.mark.parametrize(
+    "command", [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
+)
 def test_workflows_run_targets_of_the_makefile(command):
     subprocess.run([*command.split(), "-n"], cwd=ROOT, check=True, capture_output=True)
 
@@ -94,17 +143,27 @@ def test_workflows_run_targets_of_the_makefile(command):
 def test_versions_license_and_keywords_are_those_of_the_package():
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
     assert JOBS["test"]["strategy"]["matrix"]["python"] == named
-    (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))[
+        "repos"
+    ]
     assert hook["rev"].replace("v", "ruff==") in PROJECT["dependency-groups"]["docs"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
-    assert citation["license"] == PROJECT["project"]["license"] and citation["keywords"] == PROJECT["project"]["keywords"]
+    assert (
+        citation["license"] == PROJECT["project"]["license"]
+        and citation["keywords"] == PROJECT["project"]["keywords"]
+    )
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
-# ---- the container recipe, without building it: its files, its user, and its commands, which are run --------------------
+# ---- the container recipe, without building it: its files, its user, and its commands, which are
+# run
 
 LINES = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
-STEPS = [(name, rest.strip()) for name, _, rest in (line.partition(" ") for line in LINES) if name.isupper()]
+STEPS = [
+    (name, rest.strip())
+    for name, _, rest in (line.partition(" ") for line in LINES)
+    if name.isupper()
+]
 PORT = "8675"
 
 
@@ -112,29 +171,59 @@ def arguments(instruction: str) -> list[str]:
     return [rest for name, rest in STEPS if name == instruction]
 
 
-def test_the_container_has_what_is_copied_and_a_user_without_rights_who_writes_in_the_volume_alone() -> None:
+def test_the_container_has_what_is_copied_and_a_user_who_writes_in_the_volume_alone() -> None:
     project = PROJECT["project"]
-    copied = [word for rest in arguments("COPY") if "--from" not in rest for word in shlex.split(rest)[:-1]]
-    admitted = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line.startswith("!")}
-    assert admitted == set(copied) == {"pyproject.toml", "constraints.txt", "src", project["readme"], *project["license-files"]}
+    copied = [
+        word
+        for rest in arguments("COPY")
+        if "--from" not in rest
+        for word in shlex.split(rest)[:-1]
+    ]
+    admitted = {
+        line[1:]
+        for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line.startswith("!")
+    }
+    assert (
+        admitted
+        == set(copied)
+        == {
+            "pyproject.toml",
+            "constraints.txt",
+            "src",
+            project["readme"],
+            *project["license-files"],
+        }
+    )
     (extras,) = re.findall(r"\.\[(.*)\]", "\n".join(arguments("RUN")))
     assert set(extras.split(",")) <= project["optional-dependencies"].keys()
     versions = {re.search(r"3\.\d+", rest).group() for rest in arguments("FROM")}
-    assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(project["classifiers"])
+    assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(
+        project["classifiers"]
+    )
     names = [name for name, _ in STEPS]
     assert arguments("USER") == ["runnel"]
     assert names.index("USER") > max(i for i, name in enumerate(names) if name in ("RUN", "COPY"))
     (volume,) = arguments("VOLUME")
-    written = [part.partition("=")[2] for part in shlex.split(arguments("ENV")[0]) if not part.startswith("PATH=")]
+    written = [
+        part.partition("=")[2]
+        for part in shlex.split(arguments("ENV")[0])
+        if not part.startswith("PATH=")
+    ]
     assert written and all(path.startswith(f"{volume}/") for path in written)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
 @pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
-    command, check = json.loads(arguments("ENTRYPOINT")[0]), json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
+    command, check = (
+        json.loads(arguments("ENTRYPOINT")[0]),
+        json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2]),
+    )
     assert (command[:2], check[0]) == (["runnel", "serve"], "python")
-    assert arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]
+    assert (
+        arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]
+    )
     with server(*command[2:], cwd=tmp_path, RUNNEL_API_KEY="a key of the test") as (_, client):
         for place, code in ((str(client.base_url.port), 0), ("9", 1)):  # nothing listens on port 9
             asked = [sys.executable, *check[1:-1], check[-1].replace(PORT, place)]

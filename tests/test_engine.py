@@ -1,4 +1,6 @@
-"""The engine: whatever is packed with what, in one thread or several, every request gets what it would get alone."""
+"""The engine: whatever is packed with what, in one thread or several, every request gets what it
+would get alone.
+"""
 
 import threading
 from itertools import pairwise
@@ -19,19 +21,37 @@ from runnel.errors import Cancelled, InputError, NumericalError, StateError
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12), step=st.integers(1, 40), whole=st.booleans())
-def test_any_packing_and_any_step_size_give_the_same(lengths: list[int], step: int, whole: bool) -> None:
-    """Also horizontally, where each text is read in one step. Every second text has marks, which move its embeddings."""
+@given(
+    lengths=st.lists(st.integers(1, 70), min_size=1, max_size=12),
+    step=st.integers(1, 40),
+    whole=st.booleans(),
+)
+def test_any_packing_and_any_step_size_give_the_same(
+    lengths: list[int], step: int, whole: bool
+) -> None:
+    """Also horizontally, where each text is read in one step. Every second text has marks, which
+    move its embeddings.
+    """
     backbone, vectors = Toy(), torch.randn(2, 8, generator=torch.Generator().manual_seed(1))
     texts = [ids_of(n, seed) for seed, n in enumerate(lengths)]
-    marks = [None if i % 2 else np.random.default_rng(i).random((n, 2), dtype=np.float32) for i, n in enumerate(lengths)]
+    marks = [
+        None if i % 2 else np.random.default_rng(i).random((n, 2), dtype=np.float32)
+        for i, n in enumerate(lengths)
+    ]
     places = [[*reversed(range(n)), n // 2, 0] for n in lengths]
-    requests = [Request(ids, at, keep_state=True, marks=mark) for ids, at, mark in zip(texts, places, marks, strict=True)]
+    requests = [
+        Request(ids, at, keep_state=True, marks=mark)
+        for ids, at, mark in zip(texts, places, marks, strict=True)
+    ]
     results = Engine(backbone, step, mark_vectors=vectors, whole=whole).run(requests)
     assert sum(backbone.steps) == sum(lengths)
-    assert whole or (max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step))
+    assert whole or (
+        max(backbone.steps) <= step and (max(backbone.steps) == step or max(lengths) < step)
+    )
     for ids, at, mark, result in zip(texts, places, marks, results, strict=True):
-        hidden, state = backbone(torch.as_tensor(ids), added=None if mark is None else torch.from_numpy(mark) @ vectors)
+        hidden, state = backbone(
+            torch.as_tensor(ids), added=None if mark is None else torch.from_numpy(mark) @ vectors
+        )
         torch.testing.assert_close(result.hidden, hidden[at], rtol=1e-5, atol=1e-5)
         torch.testing.assert_close(result.state["h"], state["h"], rtol=1e-5, atol=1e-5)
         assert result.state.tokens.tolist() == [len(ids)]
@@ -43,7 +63,14 @@ def test_results_come_in_request_order_or_as_they_finish() -> None:
     requests = [Request(ids_of(n, n)) for n in lengths]
     assert [r.index for r in engine.map(requests)] == [0, 1, 2, 3, 4, 5]
     finished = [r.index for r in engine.as_completed([Request(ids_of(n, n)) for n in lengths])]
-    assert finished[-1] == 0 and sorted(finished) == [0, 1, 2, 3, 4, 5], "short requests do not wait for the long one"
+    assert finished[-1] == 0 and sorted(finished) == [
+        0,
+        1,
+        2,
+        3,
+        4,
+        5,
+    ], "short requests do not wait for the long one"
 
 
 def test_requests_are_drawn_as_there_is_room() -> None:
@@ -67,10 +94,17 @@ def test_what_is_wanted_outside_of_a_text_is_the_error_of_its_request(wrong: int
     ids = ids_of(3)
     position = Request(ids, positions=[0, wrong])
     stretch = Request(ids, ranges=np.array([[0, 3], [min(wrong, 0), max(wrong + 1, 0)]]))
-    found = list(Engine(Toy(), step_tokens=2).map([position, stretch, Request(ids, ranges=np.array([[0, 3]]))]))
+    found = list(
+        Engine(Toy(), step_tokens=2).map(
+            [position, stretch, Request(ids, ranges=np.array([[0, 3]]))]
+        )
+    )
     assert [str(result.error) for result in found] == [
         f"positions are [0, {wrong}]; expected numbers from 0 to 2",
-        f"ranges are [[0, 3], [{min(wrong, 0)}, {max(wrong + 1, 0)}]]; expected numbers from 0 to 3",
+        (
+            f"ranges are [[0, 3], [{min(wrong, 0)}, {max(wrong + 1, 0)}]]; expected numbers from 0"
+            " to 3"
+        ),
         "None",
     ]
 
@@ -81,9 +115,20 @@ def test_a_state_is_forked_over_many_requests_and_left_unchanged() -> None:
     state = next(engine.map([Request(prefix, keep_state=True)])).state
     before = state.clone()
     tails = [ids_of(n, n) for n in (1, 20, 3, 5)]
-    for tail, result in zip(tails, engine.run([Request(t, state=state) for t in tails]), strict=True):
-        torch.testing.assert_close(result.hidden[0], alone(backbone, np.concatenate([prefix, tail]))[-1], rtol=1e-5, atol=1e-5)
-    assert torch.equal(before["h"], state["h"]) and int(state.tokens[0]) == 9 and state.bytes == backbone.state_bytes
+    for tail, result in zip(
+        tails, engine.run([Request(t, state=state) for t in tails]), strict=True
+    ):
+        torch.testing.assert_close(
+            result.hidden[0],
+            alone(backbone, np.concatenate([prefix, tail]))[-1],
+            rtol=1e-5,
+            atol=1e-5,
+        )
+    assert (
+        torch.equal(before["h"], state["h"])
+        and int(state.tokens[0]) == 9
+        and state.bytes == backbone.state_bytes
+    )
 
 
 def test_one_failing_request_does_not_harm_the_others() -> None:
@@ -98,7 +143,9 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
     assert results[5].tag == "nothing is wanted" and not len(results[5].hidden)
     assert "1 to 999, int64 of shape" in str(results[2].error)
     assert "T >= 1" in str(results[3].error)
-    torch.testing.assert_close(results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        results[4].get().hidden[0], alone(backbone, good)[-1], rtol=1e-5, atol=1e-5
+    )
     with pytest.raises(RuntimeError, match="this reader is broken"):
         results[1].get()
 
@@ -106,7 +153,11 @@ def test_one_failing_request_does_not_harm_the_others() -> None:
 def test_nan_is_reported_with_its_position() -> None:
     backbone = Toy()
     backbone.table.data[7] = float("nan")
-    results = list(Engine(backbone, step_tokens=4).map([Request(np.array([1, 2, 3, 4, 5, 7, 1])), Request(np.array([1, 2]))]))
+    results = list(
+        Engine(backbone, step_tokens=4).map(
+            [Request(np.array([1, 2, 3, 4, 5, 7, 1])), Request(np.array([1, 2]))]
+        )
+    )
     assert isinstance(results[0].error, NumericalError) and "token 5" in str(results[0].error)
     assert results[1].error is None
 
@@ -123,13 +174,17 @@ def test_cancelling_and_closing_free_the_rows_and_the_engine_goes_on(end: str) -
     else:
         results.close()
     assert len(engine._free) == len(engine._pool)
-    torch.testing.assert_close(engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        engine.run([Request(ids)])[0].hidden[0], alone(backbone, ids)[-1], rtol=1e-5, atol=1e-5
+    )
 
 
 def test_budgets() -> None:
     backbone = Toy()
     for wrong in (0, 2.5, "8"):
-        with pytest.raises(InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"):
+        with pytest.raises(
+            InputError, match=f"step_tokens is {wrong!r}; expected a whole number from 1"
+        ):
             Engine(backbone, step_tokens=wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="memory_bytes=-5 is too small"):
         Engine(backbone, memory_bytes=-5)
@@ -146,11 +201,22 @@ def test_the_same_tokens_after_several_states() -> None:
     marks[:] = marks[:1]
     for step in (4, 64):
         engine = Engine(backbone, step_tokens=step, mark_vectors=vectors)
-        states = [result.state for result in engine.run([Request(head, keep_state=True) for head in heads])]
+        states = [
+            result.state
+            for result in engine.run([Request(head, keep_state=True) for head in heads])
+        ]
         wanted = engine.run([Request(ids, range(11), state=state) for state in states])
-        torch.testing.assert_close(engine.extend(State.concatenate(states), ids), torch.stack([one.hidden for one in wanted]))
-    wanted = engine.run([Request(ids, range(11), state=s, marks=m) for s, m in zip(states, marks, strict=True)])
-    torch.testing.assert_close(engine.extend(State.concatenate(states), ids, marks), torch.stack([one.hidden for one in wanted]))
+        torch.testing.assert_close(
+            engine.extend(State.concatenate(states), ids),
+            torch.stack([one.hidden for one in wanted]),
+        )
+    wanted = engine.run(
+        [Request(ids, range(11), state=s, marks=m) for s, m in zip(states, marks, strict=True)]
+    )
+    torch.testing.assert_close(
+        engine.extend(State.concatenate(states), ids, marks),
+        torch.stack([one.hidden for one in wanted]),
+    )
 
 
 LONGEST = 40
@@ -196,15 +262,22 @@ def blocks_of(lengths: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", [Blocks, Whole])
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5), st.integers(1, 40))
+@given(
+    st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=6), min_size=1, max_size=5),
+    st.integers(1, 40),
+)
 def test_steps_are_of_whole_blocks(kind: type[Blocks], texts: list[list[int]], step: int) -> None:
     backbone = kind()
     texts = texts if kind is Blocks else [[min(sum(lengths), LONGEST)] for lengths in texts]
     requests = [Request(blocks_of(lengths), positions=range(sum(lengths))) for lengths in texts]
     for lengths, found in zip(texts, Engine(backbone, step_tokens=step).run(requests), strict=True):
         parts = np.split(blocks_of(lengths), np.cumsum(lengths)[:-1])
-        torch.testing.assert_close(found.hidden, torch.cat([backbone.alone(torch.as_tensor(part)) for part in parts]))
-    assert sorted(n for packed in backbone.lengths for n in packed) == sorted(n for lengths in texts for n in lengths)
+        torch.testing.assert_close(
+            found.hidden, torch.cat([backbone.alone(torch.as_tensor(part)) for part in parts])
+        )
+    assert sorted(n for packed in backbone.lengths for n in packed) == sorted(
+        n for lengths in texts for n in lengths
+    )
     assert all(sum(packed) <= step or len(packed) == 1 for packed in backbone.lengths)
 
 
@@ -226,7 +299,9 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
     ]
     results = list(Engine(whole, step_tokens=16).map(requests))
     for result in (results[1], results[3]):
-        assert isinstance(result.error, StateError) and f"{whole.title} reads a text only whole" in str(result.error)
+        assert isinstance(
+            result.error, StateError
+        ) and f"{whole.title} reads a text only whole" in str(result.error)
     assert isinstance(results[2].error, InputError) and "41 tokens" in str(results[2].error)
     for result in (results[0], results[4]):
         torch.testing.assert_close(result.get().hidden[0], whole.alone(torch.as_tensor(good))[-1])
@@ -234,7 +309,9 @@ def test_what_a_model_without_a_state_cannot_do_harms_no_other() -> None:
 
 def test_horizontally_each_text_is_read_in_one_step_also_from_a_state() -> None:
     backbone, ids = Toy(), ids_of(50)
-    Engine(backbone, step_tokens=16, whole=True).run([Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)])
+    Engine(backbone, step_tokens=16, whole=True).run(
+        [Request(ids_of(n, n)) for n in (100, 3, 5, 40, 1)]
+    )
     assert sorted(backbone.steps) == [9, 40, 100]
     engine = Engine(backbone, step_tokens=8, whole=True)
     state = next(engine.map([Request(ids[:20], keep_state=True)])).state
@@ -251,7 +328,9 @@ def test_a_map_that_is_closed_within_a_step_of_the_same_thread_does_not_block() 
     def closing(start: int, hidden: Tensor) -> None:
         unfinished.close()
 
-    thread = threading.Thread(target=lambda: engine.run([Request(ids_of(40), take=closing)]), daemon=True)
+    thread = threading.Thread(
+        target=lambda: engine.run([Request(ids_of(40), take=closing)]), daemon=True
+    )
     thread.start()
     thread.join(GIVE_UP_S)
     assert not thread.is_alive()
@@ -298,8 +377,12 @@ class Caller(threading.Thread):
         self.join(GIVE_UP_S)
         assert self.error is None
         for ids, result in zip(self.texts, self.results, strict=True):
-            torch.testing.assert_close(result.hidden[0], alone(Toy(), ids)[-1], rtol=1e-5, atol=1e-5)
-        assert sum(self.read) == sum(map(len, self.texts)), "each call is told of its own tokens only"
+            torch.testing.assert_close(
+                result.hidden[0], alone(Toy(), ids)[-1], rtol=1e-5, atol=1e-5
+            )
+        assert sum(self.read) == sum(map(len, self.texts)), (
+            "each call is told of its own tokens only"
+        )
 
 
 def test_a_short_text_of_another_thread_joins_the_next_step_of_a_long_one() -> None:
@@ -313,7 +396,9 @@ def test_a_short_text_of_another_thread_joins_the_next_step_of_a_long_one() -> N
     backbone.allow()
     for short in shorts:
         short.check()
-    assert backbone.steps == [16, 16] and long.is_alive(), "the second step has read both short texts and a part of the long one"
+    assert backbone.steps == [16, 16] and long.is_alive(), (
+        "the second step has read both short texts and a part of the long one"
+    )
     for _ in range(20):
         backbone.allowed.release()
     long.check()
@@ -335,7 +420,10 @@ def test_a_failed_step_fails_every_call_in_it_and_no_other(failing: BaseExceptio
     for caller in (long, short):
         caller.join(GIVE_UP_S)
         assert caller.error is not None
-    assert {type(long.error), type(short.error)} <= {type(failing), Cancelled} and failing in (long.error, short.error)
+    assert {type(long.error), type(short.error)} <= {type(failing), Cancelled} and failing in (
+        long.error,
+        short.error,
+    )
     backbone.failing = None
     assert not engine._active and len(engine._free) == len(engine._pool)
     after = Caller(engine, 3)

@@ -14,7 +14,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def run(script, *arguments):
-    done = subprocess.run([sys.executable, EXAMPLES / script, *map(str, arguments)], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / script, *map(str, arguments)], capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -29,12 +31,15 @@ def test_stream_embedding(tmp_path):
     tokens = re.search(r"^([\d,]+) tokens in", said, re.M)
     peak = re.search(r"^peak memory (\d+) MiB, of which (\d+) ", said, re.M)
     assert int(tokens[1].replace(",", "")) > 5_000
-    assert 0 <= int(peak[1]) - int(peak[2]) < 500  # on Linux both may be the peak of the process that started it
+    # on Linux both may be the peak of the process that started it
+    assert 0 <= int(peak[1]) - int(peak[2]) < 500
 
 
 def test_finetune_pairs(tmp_path):
     said = run("finetune_pairs.py", tmp_path / "tuned")
-    before, after = re.findall(r"^.*: the right chapter is first for (\d+) of 32 names$", said, re.M)
+    before, after = re.findall(
+        r"^.*: the right chapter is first for (\d+) of 32 names$", said, re.M
+    )
     assert int(after) > int(before) + 8
 
 
@@ -45,13 +50,27 @@ def test_every_example_is_tested():
 
 
 def test_python_questions(tmp_path):
-    """Every form that the script writes is read by `runnel lab evaluate`; with other Pythons a few questions may be missing."""
+    """Every form that the script writes is read by `runnel lab evaluate`; with other Pythons a few
+    questions may be missing.
+    """
     said = run("python_questions.py", tmp_path / "python")
     assert int(re.search(r"python: \d+ chapters, (\d+) questions\n$", said)[1]) > 20
-    command = [sys.executable, "-m", "runnel", "lab", "evaluate", "bm25", "python", "python/evidence.jsonl"]
+    command = [
+        sys.executable,
+        "-m",
+        "runnel",
+        "lab",
+        "evaluate",
+        "bm25",
+        "python",
+        "python/evidence.jsonl",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^ python +\d+ +0\.[4-9]", done.stdout, re.M) and "bm25 as bm25: evidence" in done.stdout
+    assert (
+        re.search(r"^ python +\d+ +0\.[4-9]", done.stdout, re.M)
+        and "bm25 as bm25: evidence" in done.stdout
+    )
     questions = (tmp_path / "python" / "questions.jsonl").read_text(encoding="utf-8").splitlines()
     for question in map(json.loads, questions):
         chapter = (tmp_path / "python" / question["file"][0]).read_text(encoding="utf-8")

@@ -1,4 +1,6 @@
-"""Encodings of files; files written whole or not at all; and the writer's lock: one holder, named to the others."""
+"""Encodings of files; files written whole or not at all; and the writer's lock: one holder, named
+to the others.
+"""
 
 import errno
 import os
@@ -13,7 +15,16 @@ from safetensors.numpy import save_file
 
 from runnel import files
 from runnel.errors import InputError, ReadError, StoreBusy, StoreError, UnsupportedKind
-from runnel.files import WriterLock, check_encoding, decode, open_bytes, open_own, replacing, sweep, write
+from runnel.files import (
+    WriterLock,
+    check_encoding,
+    decode,
+    open_bytes,
+    open_own,
+    replacing,
+    sweep,
+    write,
+)
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff")))
@@ -31,7 +42,10 @@ def test_a_named_encoding_and_guesses():
     for encoding in ("utf-16-le", "utf-16-be"):
         data = "Plain words, no mark.".encode(encoding)
         decoded = decode(data, "a")
-        assert decoded.text == decode(data, "a", encoding).text == "Plain words, no mark." and encoding in decoded.warning
+        assert (
+            decoded.text == decode(data, "a", encoding).text == "Plain words, no mark."
+            and encoding in decoded.warning
+        )
     decoded = decode(b"good line\nA na\xefve caf\xe9 \x96 it costs 3 \x80.", "a")
     assert decoded.text == "good line\nA naïve café – it costs 3 €."
     assert decoded.encoding == "cp1252" and "byte 0xef at offset 14, line 2" in decoded.warning
@@ -61,15 +75,22 @@ def test_markup_declares_its_encoding_and_a_false_or_odd_declaration_does_no_har
     for markup, encoding, words in (
         ('<meta charset="{}">', "shift_jis", "日本語"),
         ('<meta charset="{}">', "iso-2022-jp", "日本語"),  # in bytes of ASCII
-        ("<meta http-equiv='Content-Type' content='text/html; charset={}'>", "koi8-r", "Привет всем"),
+        (
+            "<meta http-equiv='Content-Type' content='text/html; charset={}'>",
+            "koi8-r",
+            "Привет всем",
+        ),
         ('<?xml version="1.0" encoding="{}"?>', "cp1251", "Привет всем"),
     ):
         data = (markup.format(encoding) + words).encode(encoding)
         assert decode(data, "a", markup=True).text.endswith(words)
     assert decode("<meta charset=cp1252>Привет".encode(), "a", markup=True).text.endswith("Привет")
-    assert decode(b"<meta charset=latin1>\x80 5", "a", markup=True).text.endswith("€ 5")  # as browsers take it
+    # as browsers take it
+    assert decode(b"<meta charset=latin1>\x80 5", "a", markup=True).text.endswith("€ 5")
     for name in ("rot13", "utf-16", "no-such", "zlib"):
-        assert decode(f"<meta charset={name}>plain".encode(), "a", markup=True).text.endswith("plain")
+        assert decode(f"<meta charset={name}>plain".encode(), "a", markup=True).text.endswith(
+            "plain"
+        )
     log = b"\x1b[31mred\x1b[0m and a bell \x07 in many ordinary words of text\n"  # of a terminal
     assert decode(log, "log.txt").text.startswith("\x1b[31m")
 
@@ -94,7 +115,9 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-@pytest.mark.parametrize(("data", "expected"), [(b"", b""), (b"0123456", b"0123456"), ("é\n", b"\xc3\xa9\n")])
+@pytest.mark.parametrize(
+    ("data", "expected"), [(b"", b""), (b"0123456", b"0123456"), ("é\n", b"\xc3\xa9\n")]
+)
 def test_a_file_is_replaced(tmp_path, data, expected):
     for _ in range(2):
         write(tmp_path / "out", data)
@@ -122,7 +145,12 @@ def test_partial_files_of_killed_writers_are_swept(tmp_path):
     assert len(names(tmp_path)) == 2
     sweep(tmp_path, "out")
     assert names(tmp_path) == ["out"]
-    for name in ("a.0123abcd.partial", "b[1].0123abcd.partial", "b1.0123abcd.partial", "mine.partial"):
+    for name in (
+        "a.0123abcd.partial",
+        "b[1].0123abcd.partial",
+        "b1.0123abcd.partial",
+        "mine.partial",
+    ):
         (tmp_path / name).touch()
     sweep(tmp_path, "b[1]")
     assert names(tmp_path) == ["a.0123abcd.partial", "b1.0123abcd.partial", "mine.partial", "out"]
@@ -148,18 +176,34 @@ def test_what_is_no_file_to_write_is_not_replaced(tmp_path):
     (tmp_path / "folder").mkdir()
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
-    errors = {"missing/out": FileNotFoundError, "folder/..": IsADirectoryError, "folder": IsADirectoryError, "pipe": OSError}
+    errors = {
+        "missing/out": FileNotFoundError,
+        "folder/..": IsADirectoryError,
+        "folder": IsADirectoryError,
+        "pipe": OSError,
+    }
     # As root, /dev/stdout itself would become a file.
     for name, error in (errors | {"link": OSError, "/dev/runnel-test": OSError}).items():
-        with pytest.raises(error, match="missing'" if name == "missing/out" else name.rpartition("/")[2]):
+        with pytest.raises(
+            error, match="missing'" if name == "missing/out" else name.rpartition("/")[2]
+        ):
             write(tmp_path / name, b"")
-    assert (tmp_path / "link").is_symlink() and (tmp_path / "pipe").is_fifo() and names(tmp_path) == ["folder", "link", "pipe"]
+    assert (
+        (tmp_path / "link").is_symlink()
+        and (tmp_path / "pipe").is_fifo()
+        and names(tmp_path) == ["folder", "link", "pipe"]
+    )
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="needs a device that is always full, which Linux has"
+)
 def test_a_full_disk_is_told_with_the_file(tmp_path):
     (tmp_path / "out").write_bytes(b"old")
-    with pytest.raises(OSError, match=r"No space left on device: '.*out'") as caught, replacing(tmp_path / "out") as partial:
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*out'") as caught,
+        replacing(tmp_path / "out") as partial,
+    ):
         partial.unlink()
         partial.symlink_to("/dev/full")
         partial.write_bytes(b"new")
@@ -170,7 +214,10 @@ def test_a_full_disk_is_told_with_the_file(tmp_path):
 @pytest.mark.skipif(os.name == "nt", reason="needs limits of resources")
 def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path, full_disk):
     full_disk(1000)
-    with pytest.raises(OSError, match=r"File too large: '.*out'"), replacing(tmp_path / "out") as partial:
+    with (
+        pytest.raises(OSError, match=r"File too large: '.*out'"),
+        replacing(tmp_path / "out") as partial,
+    ):
         save_file({"a": np.zeros(1000)}, partial)
     assert names(tmp_path) == []
 
@@ -185,10 +232,16 @@ def test_a_partial_file_is_not_written_through_a_link(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs links and named pipes")
-@pytest.mark.parametrize("take", [open_own, lambda path: WriterLock(path, path).acquire()], ids=["file", "lock"])
-@pytest.mark.parametrize("kind", ["link", "dangling link", "second name", "empty second name", "pipe", "folder"])
+@pytest.mark.parametrize(
+    "take", [open_own, lambda path: WriterLock(path, path).acquire()], ids=["file", "lock"]
+)
+@pytest.mark.parametrize(
+    "kind", ["link", "dangling link", "second name", "empty second name", "pipe", "folder"]
+)
 def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind, take):
-    """A cloned repository may have brought it: git keeps links, and archives keep hard links too."""
+    """A cloned repository may have brought it: git keeps links, and archives
+    keep hard links too.
+    """
     mine, own = tmp_path / "mine", tmp_path / "own"
     mine.write_text("" if "empty" in kind else "process of my own\n")
     if "second name" in kind:
@@ -228,7 +281,9 @@ def test_a_lock_has_one_holder_at_a_time(path, tmp_path, left):
     first.acquire()
     first.acquire()
     assert path.read_text() == f"process {os.getpid()}\n"
-    with pytest.raises(StoreBusy, match=rf"out is being written by process {os.getpid()}; wait until it is done"):
+    with pytest.raises(
+        StoreBusy, match=rf"out is being written by process {os.getpid()}; wait until it is done"
+    ):
         second.acquire()
     first.release()
     second.acquire()

@@ -1,6 +1,8 @@
-"""The journal of work: rows are stored all or none, one process writes, and nothing of others is touched.
+"""The journal of work: rows are stored all or none, one process writes, and nothing of others is
+touched.
 
-tests/commands/test_resume.py kills commands in the middle of it, and repeats them with other settings.
+tests/commands/test_resume.py kills commands in the middle of it, and repeats them with other
+settings.
 """
 
 import functools
@@ -42,12 +44,17 @@ def names(out):
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_rows_come_back_in_order_with_their_bytes(out, count):
-    rows = [Row(f"key {n}" if n % 2 else n, {"text": f"\ud83d {n}", "score": n / 3}, bytes([n, 255])) for n in range(count)]
+    rows = [
+        Row(f"key {n}" if n % 2 else n, {"text": f"\ud83d {n}", "score": n / 3}, bytes([n, 255]))
+        for n in range(count)
+    ]
     begun(out, *rows)
     with Journal(out, {}) as journal:
         assert list(journal.rows(data=True)) == rows and len(journal) == count
         assert [row.data for row in journal.rows()] == [b""] * count
-        assert [journal.get(row.key) for row in rows] == [row.value for row in rows] and journal.get("other") is None
+        assert [journal.get(row.key) for row in rows] == [
+            row.value for row in rows
+        ] and journal.get("other") is None
     assert names(out) == (["out.jsonl.sqlite"] if count else [])
 
 
@@ -77,7 +84,11 @@ def test_one_process_works_at_a_time_and_others_cannot_read_its_rows(out, tmp_pa
     assert names(out) == []  # work without rows is replaced
     begun(out, Row(0, "a text"), model="n")
     assert os.name == "nt" or (tmp_path / "out.jsonl.sqlite").stat().st_mode & 0o777 == 0o600
-    with Journal(out, {}), pytest.raises(StoreBusy, match=f"process {os.getpid()}"), Journal(out, {}):
+    with (
+        Journal(out, {}),
+        pytest.raises(StoreBusy, match=f"process {os.getpid()}"),
+        Journal(out, {}),
+    ):
         pass
     for name, error in (("", IsADirectoryError), ("missing/out", FileNotFoundError)):
         with pytest.raises(error), Journal(tmp_path / name, {}):
@@ -102,7 +113,10 @@ def test_what_it_writes_is_for_this_user_alone_whatever_the_umask(out, tmp_path,
 @pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.json", "out.ids"])
 def test_files_from_elsewhere_are_left_alone(out, tmp_path, name, content):
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(InputError, match=name), Journal(out, {"model": "m"}, also=[tmp_path / "out.ids"]):
+    with (
+        pytest.raises(InputError, match=name),
+        Journal(out, {"model": "m"}, also=[tmp_path / "out.ids"]),
+    ):
         pass
     assert names(out) == [name] and (tmp_path / name).read_bytes() == content
 
@@ -267,7 +281,10 @@ CHANGES = {
     "text for key": "UPDATE rows SET key = '2' WHERE key = 2",
     "digest": "UPDATE rows SET digest = 'f' || substr(digest, 2) WHERE key = 2",
     "two": "UPDATE rows SET data = x'00' WHERE key IN (2, 4)",
-    "exchanged": "UPDATE rows SET data = CASE key WHEN 2 THEN x'0340803f' ELSE x'0240803f' END WHERE key IN (2, 3)",
+    "exchanged": (
+        "UPDATE rows SET data = CASE key WHEN 2 THEN x'0340803f' ELSE x'0240803f' END WHERE key IN"
+        " (2, 3)"
+    ),
     "removed": "DELETE FROM rows WHERE key = 2",
     "the last": "UPDATE rows SET value = 7 WHERE key = 4",
     "all": "UPDATE rows SET data = x'00'",
@@ -378,7 +395,9 @@ def test_what_a_killed_process_leaves_of_finished_work_goes(out, tmp_path):
     assert names(out) == ["out.jsonl", "out.jsonl.json"]
 
 
-@pytest.mark.parametrize("leftover", ["out.jsonl.0123abcd.partial", "out.jsonl.sqlite-wal", "out.jsonl.sqlite"])
+@pytest.mark.parametrize(
+    "leftover", ["out.jsonl.0123abcd.partial", "out.jsonl.sqlite-wal", "out.jsonl.sqlite"]
+)
 def test_leftovers_of_a_killed_process_go(out, tmp_path, leftover):
     finished(out)
     (tmp_path / leftover).write_bytes(b"")

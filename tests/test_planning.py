@@ -1,4 +1,6 @@
-"""What the machine offers, a segment for a memory budget, and that what is planned is not exceeded."""
+"""What the machine offers, a segment for a memory budget, and that what is
+planned is not exceeded.
+"""
 
 import json
 import os
@@ -39,7 +41,12 @@ def test_a_segment_fits_its_budget(backbone):
         assert more > mib << 20 or found.segment == ENOUGH
     needed = 4 * backbone.state_bytes + 5 * backbone.step_bytes_per_token
     found = fit(backbone, needed)
-    assert found.segment == Engine(backbone, found).step_tokens == Engine(backbone, memory_bytes=needed).step_tokens == 5
+    assert (
+        found.segment
+        == Engine(backbone, found).step_tokens
+        == Engine(backbone, memory_bytes=needed).step_tokens
+        == 5
+    )
     with pytest.raises(InputError, match=r"memory_bytes=1,000 is too small.*give at least"):
         Engine.plan(backbone, 1000)
 
@@ -51,7 +58,9 @@ class OnGpu(Toy):
     device = property(lambda self: self.place)  # type: ignore[assignment]
 
     def new_state(self, rows: int) -> State:
-        return State({"h": torch.zeros(rows, 1, self.hidden_size)}, torch.zeros(rows, dtype=torch.int64))
+        return State(
+            {"h": torch.zeros(rows, 1, self.hidden_size)}, torch.zeros(rows, dtype=torch.int64)
+        )
 
 
 def test_steps_go_by_the_device(monkeypatch):
@@ -77,7 +86,11 @@ def test_steps_go_by_the_device(monkeypatch):
 def test_steps_stay_within_the_memory_of_a_gpu(monkeypatch):
     toy = OnGpu()
     for tokens, expected in ((1000, (960, 960)), (9000, (8960, 4096))):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, room=2 * tokens * toy.step_bytes_per_token: (room, 1 << 40))
+        monkeypatch.setattr(
+            torch.cuda,
+            "mem_get_info",
+            lambda _, room=2 * tokens * toy.step_bytes_per_token: (room, 1 << 40),
+        )
         assert (Engine(toy).step_tokens, Engine(toy).text_tokens) == expected
 
 
@@ -90,7 +103,8 @@ def test_the_speed_to_expect_is_measured_where_there_are_weights(backbone):
 
 
 @pytest.mark.parametrize(
-    ("architecture", "chunk"), [("mamba2", 64), ("mamba3", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)]
+    ("architecture", "chunk"),
+    [("mamba2", 64), ("mamba3", 64), ("rwkv7", 32), ("xlstm", 64), ("mamba1", None)],
 )
 def test_chunks_where_plain_torch_runs(architecture, chunk):
     """Each operator's own Q, no longer than the segment; kernels have theirs built in."""
@@ -101,7 +115,12 @@ def test_chunks_where_plain_torch_runs(architecture, chunk):
     short = fit(plain, 4 * plain.state_bytes + 11 * (found.step_bytes // found.segment))
     assert (short.segment, short.chunk) == (11, chunk and 16)
     with_kernels = None if architecture != "mamba3" else chunk
-    assert fit(random_backbone(architecture, CONFIGS[architecture]["tiny"], torch.float32), 1 << 26).chunk == with_kernels
+    assert (
+        fit(
+            random_backbone(architecture, CONFIGS[architecture]["tiny"], torch.float32), 1 << 26
+        ).chunk
+        == with_kernels
+    )
 
 
 MEASURED = """
@@ -131,17 +150,34 @@ LARGE = {
 }
 
 
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="peaks are read from /proc, which only Linux has")
+@pytest.mark.skipif(
+    not Path("/proc/self/clear_refs").exists(),
+    reason="peaks are read from /proc, which only Linux has",
+)
 @pytest.mark.parametrize(
-    ("architecture", "dtype"), [*((name, "bfloat16") for name in LARGE), ("mamba2", "plain"), ("xlstm", "plain")]
+    ("architecture", "dtype"),
+    [*((name, "bfloat16") for name in LARGE), ("mamba2", "plain"), ("xlstm", "plain")],
 )
 @pytest.mark.slow
 def test_a_budget_is_not_exceeded(architecture, dtype):
-    """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a step has more than that."""
+    """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a
+    step has more than that.
+    """
     budget, plain = 80 << 20, dtype == "plain"
-    command = [sys.executable, "-c", MEASURED, architecture, "float32" if plain else dtype, str(budget)]
+    command = [
+        sys.executable,
+        "-c",
+        MEASURED,
+        architecture,
+        "float32" if plain else dtype,
+        str(budget),
+    ]
     environment = os.environ | {"NUMBA_DISABLE_JIT": str(int(plain))}
     config = pickle.dumps(LARGE[architecture])
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, input=config, env=environment).stdout)
+    found = json.loads(
+        subprocess.run(
+            command, check=True, capture_output=True, input=config, env=environment
+        ).stdout
+    )
     assert found["step"] >= 128
     assert budget / 5 < found["taken"] < budget + (16 << 20), found

@@ -6,7 +6,18 @@ import pytest
 
 import runnel
 
-NAMES = ["Document", "Embedder", "Engine", "Hit", "Index", "Request", "Reranker", "Result", "RunnelError", "Sentence"]
+NAMES = [
+    "Document",
+    "Embedder",
+    "Engine",
+    "Hit",
+    "Index",
+    "Request",
+    "Reranker",
+    "Result",
+    "RunnelError",
+    "Sentence",
+]
 NAMES += ["SentenceRetriever", "State", "Template", "load_backbone", "verify_quote"]
 
 
@@ -14,8 +25,12 @@ def test_names_are_pinned_resolve_and_say_what_they_are():
     assert runnel.__all__ == NAMES
     assert dir(runnel) == sorted([*NAMES, "__version__"])
     assert [getattr(runnel, name).__name__ for name in NAMES] == NAMES
-    assert all(getattr(runnel, name).__doc__ for name in NAMES) and runnel.__version__.count(".") == 2
-    with pytest.raises(AttributeError, match=r"no attribute 'Embeder'; its public names are Document, Embedder"):
+    assert (
+        all(getattr(runnel, name).__doc__ for name in NAMES) and runnel.__version__.count(".") == 2
+    )
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'Embeder'; its public names are Document, Embedder"
+    ):
         runnel.Embeder  # noqa: B018
 
 

@@ -1,4 +1,6 @@
-"""Records refuse values of other types when they are made, not where they are used; equal sentences are one group."""
+"""Records refuse values of other types when they are made, not where they are used; equal sentences
+are one group.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +27,34 @@ def test_a_document_has_an_id_and_a_text() -> None:
             Document(*values)
 
 
-def test_equal_but_for_whitespace_is_one_group_and_known_texts_are_grouped_wherever_they_rank() -> None:
+def test_equal_but_for_whitespace_is_one_group_and_known_texts_are_grouped_wherever_they_rank() -> (
+    None
+):
     def grouped(*texts: str, count: int, also: Collection[str] = ()) -> list[list[int]]:
         sentences = [Sentence(text, 0, len(text), -float(i), i) for i, text in enumerate(texts)]
         return [[s.index for s in group] for group in group_repeats(sentences, count, also)]
 
-    assert grouped("A  cat\nsat. ", "A dog.", "A cat sat.", "a cat sat.", count=9) == [[0, 2], [1], [3]]
+    assert grouped("A  cat\nsat. ", "A dog.", "A cat sat.", "a cat sat.", count=9) == [
+        [0, 2],
+        [1],
+        [3],
+    ]
     assert grouped("A.", "B.", "A.", "C.", "B.", count=2) == [[0, 2], [1, 4]]
     assert grouped(count=2) == []
     assert grouped("A.", "B.", "C.", "B.", count=1, also={"B."}) == [[0], [1, 3]]
 
 
 @pytest.mark.parametrize(
-    ("score", "shown"), [(-1e4, "under 1 %"), (-6, "under 1 %"), (0, "50 %"), (1.14, "76 %"), (6, "over 99 %")]
+    ("score", "shown"),
+    [(-1e4, "under 1 %"), (-6, "under 1 %"), (0, "50 %"), (1.14, "76 %"), (6, "over 99 %")],
 )
 def test_a_probability_is_never_shown_as_certain(score: float, shown: str) -> None:
     assert percent(probability(score)) == shown
 
 
-def test_a_damaged_file_of_a_model_is_named_and_one_may_be_missing_or_hold_a_list(tmp_path: Path) -> None:
+def test_a_damaged_file_of_a_model_is_named_and_one_may_be_missing_or_hold_a_list(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "config.json"
     with pytest.raises(CheckpointError, match=r"config\.json"):
         read_model_json(path)

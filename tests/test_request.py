@@ -20,10 +20,16 @@ def data(length: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
     """Ids, hidden vectors, and a weight for each id."""
     generator = torch.Generator().manual_seed(length)
     ids = torch.randint(0, VOCABULARY, (length,), generator=generator).numpy()
-    return ids, torch.randn(length, WIDTH, generator=generator), torch.rand(VOCABULARY, generator=generator) + 0.1
+    return (
+        ids,
+        torch.randn(length, WIDTH, generator=generator),
+        torch.rand(VOCABULARY, generator=generator) + 0.1,
+    )
 
 
-def mean(ids: np.ndarray, hidden: torch.Tensor, weight: torch.Tensor, a: int, b: int) -> torch.Tensor:
+def mean(
+    ids: np.ndarray, hidden: torch.Tensor, weight: torch.Tensor, a: int, b: int
+) -> torch.Tensor:
     """The weighted mean of tokens [a, b)."""
     w = weight[torch.from_numpy(ids[a:b])]
     return (w @ hidden[a:b]) / w.sum()
@@ -35,7 +41,9 @@ def segments(hidden: torch.Tensor, cuts: list[int]) -> Iterator[tuple[int, torch
         yield a, hidden[a:b]
 
 
-def collected(request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]) -> Result:
+def collected(
+    request: Request, hidden: torch.Tensor, weight: torch.Tensor, cuts: list[int]
+) -> Result:
     """What tensors give, which arrays give too."""
     reading, without_torch = OpenRequest(request, request.ids), OpenRequest(request, request.ids)
     for start, part in segments(hidden, cuts):
@@ -81,8 +89,13 @@ def test_a_small_sum_next_to_a_large_one_keeps_its_digits() -> None:
 
 
 @settings(max_examples=50, deadline=None)
-@given(lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=9), cuts=CUTS)
-def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], cuts: list[int]) -> None:
+@given(
+    lengths=st.lists(st.tuples(st.integers(0, 5), st.integers(1, 9)), min_size=1, max_size=9),
+    cuts=CUTS,
+)
+def test_complete_ranges_are_taken_as_they_pass(
+    lengths: list[tuple[int, int]], cuts: list[int]
+) -> None:
     edges = np.cumsum(np.array(lengths).ravel())
     ids, hidden, weight = data(int(edges[-1]) + 2)
     ranges = edges.reshape(-1, 2)
@@ -93,11 +106,15 @@ def test_complete_ranges_are_taken_as_they_pass(lengths: list[tuple[int, int]], 
         sums.add(start + len(part), sums.part(start, part, weights))
         first, complete = sums.take_complete()
         assert first == len(taken)
-        assert first + len(complete) == np.searchsorted(edges[1::2], start + len(part), side="right")
+        assert first + len(complete) == np.searchsorted(
+            edges[1::2], start + len(part), side="right"
+        )
         taken += list(complete)
     expected = [mean(ids, hidden, weight, a, b) for a, b in ranges]
     rows = torch.stack(taken)
-    torch.testing.assert_close((rows[:, :-1] / rows[:, -1:]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        (rows[:, :-1] / rows[:, -1:]).float(), torch.stack(expected), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_tokens_are_counted_over_calls_and_parts() -> None:

@@ -1,8 +1,11 @@
-"""What mkdocs adds to the pages of docs/ when it builds the site (`make docs`): a hook of `mkdocs.yml`.
+"""What mkdocs adds to the pages of docs/ when it builds the site (`make docs`): a hook of
+`mkdocs.yml`.
 
 - reference/commands.md: every command with its arguments and options, from the command line itself;
-- reference/python.md: the public names, the errors, and all other names that a page imports, from their docstrings;
-- repository/: the files outside of docs/ that pages link to, so that one relative link works in a clone and on the site.
+- reference/python.md: the public names, the errors, and all other names that a page imports, from
+  their docstrings;
+- repository/: the files outside of docs/ that pages link to, so that one relative link works in a
+  clone and on the site.
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point the links that leave docs/ to the pages of `on_files`; show the names of files above blocks of their content."""
+    """Point the links that leave docs/ to the pages of `on_files`; show the names of files above
+    blocks of their content.
+    """
     if page.file.generated_by is None:  # links of generated pages are right
         markdown = relink(markdown, PurePosixPath("docs", page.file.src_uri))
     return _NAMED.sub(r'\1 title="\2"', markdown)
@@ -50,7 +55,10 @@ def commands_page() -> str:
     """Return the page of all commands, as Markdown."""
     group: Any = typer.main.get_command(app)  # typer's classes, or click's
     with group.make_context("runnel", [], resilient_parsing=True) as context:
-        parts = ["# Commands", f"{group.help} `runnel COMMAND --help` prints the same as this page."]
+        parts = [
+            "# Commands",
+            f"{group.help} `runnel COMMAND --help` prints the same as this page.",
+        ]
         parts += _commands(group, context)
     return "\n\n".join(parts) + "\n"
 
@@ -68,10 +76,21 @@ def _commands(group: Any, context: Any) -> Iterator[str]:
 def _command(command: Any, above: Any) -> Iterator[str]:
     with command.make_context(command.name, [], parent=above, resilient_parsing=True) as context:
         yield f"## {context.command_path.removeprefix('runnel ')}"
-        yield f"```text\n{context.command_path} {' '.join(command.collect_usage_pieces(context))}\n```"
+        yield (
+            f"```text\n{context.command_path}"
+            f" {' '.join(command.collect_usage_pieces(context))}\n```"
+        )
         yield str(command.help)
-        records = [record for one in command.get_params(context) if (record := one.get_help_record(context))]
-        rows = [f"| {_code(option)} | {_escape(text)} |" for option, text in records if "--help" not in option]
+        records = [
+            record
+            for one in command.get_params(context)
+            if (record := one.get_help_record(context))
+        ]
+        rows = [
+            f"| {_code(option)} | {_escape(text)} |"
+            for option, text in records
+            if "--help" not in option
+        ]
         yield "\n".join(["| argument or option | |", "|---|---|", *rows])
 
 
@@ -87,13 +106,20 @@ def _escape(text: str) -> str:
 
 def python_page() -> str:
     """Return the page of the Python API: a directive of mkdocstrings for each name."""
-    own = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, errors.RunnelError)}
+    own = {
+        name
+        for name, value in vars(errors).items()
+        if isinstance(value, type) and issubclass(value, errors.RunnelError)
+    }
     modules = {"runnel.errors": own - {"RunnelError"}}
     for page in sorted((ROOT / "docs").glob("*.md")):
         for module, names in _IMPORT.findall(page.read_text(encoding="utf-8")):
             if module != "runnel":
                 modules.setdefault(module, set()).update(names.replace(" ", "").split(","))
-    parts = ["# Python", "What `from runnel import ...` offers, and below it, by module, what else these pages use."]
+    parts = [
+        "# Python",
+        "What `from runnel import ...` offers, and below it, by module, what else these pages use.",
+    ]
     parts += ["## runnel", *(f"::: runnel.{name}" for name in runnel.__all__)]
     for module, names in sorted(modules.items()):
         parts += [f"## {module}", *(f"::: {module}.{name}" for name in sorted(names))]
@@ -101,7 +127,9 @@ def python_page() -> str:
 
 
 def linked_files() -> set[PurePosixPath]:
-    """Return the files and folders outside of docs/ that pages, and pages about them, link to, from the repository's root."""
+    """Return the files and folders outside of docs/ that pages, and pages about them, link to, from
+    the repository's root.
+    """
     waiting = [PurePosixPath("docs", page.name) for page in (ROOT / "docs").glob("*.md")]
     found: set[PurePosixPath] = set()
     while waiting:
@@ -142,8 +170,14 @@ def file_page(path: PurePosixPath) -> str:
         return relink((ROOT / path).read_text(encoding="utf-8"), path)
     files = [path]
     if (ROOT / path).is_dir():
-        files = [path / one.name for one in sorted((ROOT / path).iterdir()) if one.is_file() and one.name != "__init__.py"]
-    sections = [f"## {one.name}\n\n{_fenced(one)}" for one in files] if len(files) > 1 else [_fenced(path)]
+        files = [
+            path / one.name
+            for one in sorted((ROOT / path).iterdir())
+            if one.is_file() and one.name != "__init__.py"
+        ]
+    sections = (
+        [f"## {one.name}\n\n{_fenced(one)}" for one in files] if len(files) > 1 else [_fenced(path)]
+    )
     return "\n\n".join([f"# {path}", *sections]) + "\n"
 
 
@@ -152,7 +186,9 @@ def _fenced(path: PurePosixPath) -> str:
 
 
 def relink(markdown: str, path: PurePosixPath) -> str:
-    """Return the Markdown of a file of the repository with links that work from its page of the site."""
+    """Return the Markdown of a file of the repository with links that work from its page of the
+    site.
+    """
     here = PurePosixPath(page_of(path)).parent
 
     def moved(link: re.Match[str]) -> str:

@@ -1,10 +1,13 @@
-"""Times every operator on a GPU, its kernels compared with plain torch, at the shapes of published models.
+"""Times every operator on a GPU, its kernels compared with plain torch, at the shapes of published
+models.
 
-    python tools/gpu_operators.py                                # one text of 32,768 tokens, and 512 texts of 64
-    python tools/gpu_operators.py --device cpu --tokens 128      # whether this script runs, nothing more
+    python tools/gpu_operators.py                                # one text of 32,768 tokens, and
+                                                                 512 texts of 64
+    python tools/gpu_operators.py --device cpu --tokens 128      # whether this script runs, nothing
+                                                                 more
 
-Prints a table (docs/contributing.md has the other checks). There is no figure for an operator whose results differ from
-those of plain torch by more than `AGREEMENT`.
+Prints a table (docs/contributing.md has the other checks). There is no figure for an operator whose
+results differ from those of plain torch by more than `AGREEMENT`.
 """
 
 from __future__ import annotations
@@ -41,21 +44,38 @@ def operators(tokens: int, cu: Tensor, device: str) -> dict[str, Call]:
         return torch.randn(*shape, generator=g, device=device).to(dtype)
 
     wide, full = torch.float32, (tokens, 4096)
-    x, z, taps, shift = normal(*full), normal(*full), normal(4096, 4, dtype=wide), normal(4096, dtype=wide)
+    x, z, taps, shift = (
+        normal(*full),
+        normal(*full),
+        normal(4096, 4, dtype=wide),
+        normal(4096, dtype=wide),
+    )
     dt = F.softplus(normal(*full, dtype=wide) - 4)
     rates = -torch.arange(1, 17, device=device, dtype=wide).repeat(4096, 1)
     head_rates = -torch.arange(1, 65, device=device, dtype=wide) / 4
-    b, c, key, query = normal(tokens, 16), normal(tokens, 16), normal(tokens, 1, 128), normal(tokens, 1, 128)
+    b, c, key, query = (
+        normal(tokens, 16),
+        normal(tokens, 16),
+        normal(tokens, 1, 128),
+        normal(tokens, 1, 128),
+    )
     r, k, v, away = (normal(tokens, 32, 64) for _ in range(4))
-    away, decay = F.normalize(away, dim=-1), -0.6 * torch.sigmoid(normal(tokens, 32, 64, dtype=wide))
+    away, decay = (
+        F.normalize(away, dim=-1),
+        -0.6 * torch.sigmoid(normal(tokens, 32, 64, dtype=wide)),
+    )
     mq, mk, mv = 1 + normal(tokens, 8, 256), 1 + normal(tokens, 8, 256), normal(tokens, 8, 512)
     gate_i, gate_f = normal(tokens, 8, dtype=wide), normal(tokens, 8, dtype=wide) + 4
     heads = x.view(tokens, 64, 64)
     return {
         "causal_conv1d (4096)": lambda s: causal_conv1d(x, taps, shift, cu, backend=s),
         "gated_rms_norm (4096)": lambda s: (gated_rms_norm(x, z, shift, 1e-5, backend=s),),
-        "selective_scan (Mamba-1 1.4B)": lambda s: selective_scan(x, dt, rates, b, c, shift, cu, backend=s),
-        "ssd (Mamba-2 1.3B)": lambda s: ssd(heads, dt[:, :64], head_rates, key, query, shift[:64], cu, backend=s),
+        "selective_scan (Mamba-1 1.4B)": lambda s: selective_scan(
+            x, dt, rates, b, c, shift, cu, backend=s
+        ),
+        "ssd (Mamba-2 1.3B)": lambda s: ssd(
+            heads, dt[:, :64], head_rates, key, query, shift[:64], cu, backend=s
+        ),
         "wkv7 (RWKV-7 1.5B)": lambda s: wkv7(r, decay, k, v, -away, away, cu, backend=s),
         "mlstm (xLSTM 7B)": lambda s: (mlstm(mq, mk, mv, gate_i, gate_f, cu, backend=s)[0],),
     }
@@ -98,7 +118,10 @@ def versions(device: str) -> str:
 def table(device: str, tokens: int, repeats: int) -> None:
     """One text, then as many tokens in texts of `SHORT`."""
     backend = "gpu" if device == "cuda" else "auto"
-    print(f"| operator | texts | {backend}, ms | torch, ms | tokens/s | largest difference |\n|---|---|---|---|---|---|")
+    print(
+        f"| operator | texts | {backend}, ms | torch, ms | tokens/s | largest difference"
+        " |\n|---|---|---|---|---|---|"
+    )
     for cu in (torch.tensor([0, tokens]), torch.arange(0, tokens + 1, SHORT)):
         total, texts = int(cu[-1]), cu.numel() - 1
         for name, call in operators(total, cu, device).items():
@@ -106,13 +129,20 @@ def table(device: str, tokens: int, repeats: int) -> None:
             if not apart <= AGREEMENT:
                 print(f"| {name} | {texts:,} | wrong | – | – | {apart:.1e} |")
                 continue
-            fast, slow = (milliseconds(partial(call, s), device, repeats) for s in (backend, "torch"))
-            print(f"| {name} | {texts:,} | {fast:.2f} | {slow:.2f} | {1000 * total / fast:,.0f} | {apart:.1e} |")
+            fast, slow = (
+                milliseconds(partial(call, s), device, repeats) for s in (backend, "torch")
+            )
+            print(
+                f"| {name} | {texts:,} | {fast:.2f} | {slow:.2f} | {1000 * total / fast:,.0f} |"
+                f" {apart:.1e} |"
+            )
 
 
 def main() -> None:
     """The command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--tokens", type=int, default=32768)
     parser.add_argument("--repeats", type=int, default=20)

@@ -1,7 +1,7 @@
 """Time the splitting of text that is made to be slow: python -m tools.hostile_text [characters].
 
-Prints, for each kind of text, the seconds that sentences, units of clauses and pocket's tokens take, and the factor against half
-of the text. A linear step has a factor of about 2.
+Prints, for each kind of text, the seconds that sentences, units of clauses and pocket's tokens
+take, and the factor against half of the text. A linear step has a factor of about 2.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Take the pictures of the page for the docs: `python -m tools.page_pictures http://127.0.0.1:8675 docs`.
+"""Take the pictures of the page for the docs: `python -m tools.page_pictures http://127.0.0.1:8675
+docs`.
 
-The server has an index of the texts of `make demo`: `runnel index notes python-reference.txt --to library`.
+The server has an index of the texts of `make demo`: `runnel index notes python-reference.txt --to
+library`.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _COLORS = 128  # of the files: enough for text on few colors, at a third of the 
 def main(address: str, folder: Path) -> None:
     """Write the pictures to a folder."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for name in PICTURES:
             _take(browser, address, folder / name)
         browser.close()
@@ -33,7 +37,8 @@ def main(address: str, folder: Path) -> None:
 def _take(browser: Browser, address: str, path: Path) -> None:
     width, height, scheme = PICTURES[path.name]
     context = browser.new_context(
-        viewport={"width": width, "height": height}, color_scheme="dark" if scheme == "dark" else "light"
+        viewport={"width": width, "height": height},
+        color_scheme="dark" if scheme == "dark" else "light",
     )
     tab = context.new_page()
     tab.goto(address)

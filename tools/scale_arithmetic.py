@@ -54,7 +54,9 @@ def document_bytes() -> dict[str, float]:
 
 
 def filling_hours(documents: float) -> float:
-    """Processor hours of committing parts one after the other, if the time of one grows as measured (a line)."""
+    """Processor hours of committing parts one after the other, if the time of one grows as measured
+    (a line).
+    """
     found = costs()
     (few, quick), *_, (many, slow) = found["commit_seconds"]
     slope = max(0.0, (slow - quick) / (many - few))
@@ -63,7 +65,9 @@ def filling_hours(documents: float) -> float:
 
 def size(count: float) -> str:
     """Bytes."""
-    unit, power = next((u, p) for u, p in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)) if count >= p)
+    unit, power = next(
+        (u, p) for u, p in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("KB", 1e3)) if count >= p
+    )
     return f"{number(count / power)} {unit}"
 
 
@@ -75,19 +79,27 @@ def number(value: float) -> str:
 def plan() -> str:
     """Everything by the number of documents."""
     whole, known = sum(document_bytes().values()), costs()["known_bytes"]
-    rows = [["tokens"] + [f"{n * TOKENS:.1e}".replace("e+0", "e").replace("e+", "e") for n in SIZES]]
+    rows = [
+        ["tokens"] + [f"{n * TOKENS:.1e}".replace("e+0", "e").replace("e+", "e") for n in SIZES]
+    ]
     rows += [
-        [f"{title}: hours of one machine at {rate(name):,.0f} tokens/s"] + [number(hours(n, name)) for n in SIZES]
+        [f"{title}: hours of one machine at {rate(name):,.0f} tokens/s"]
+        + [number(hours(n, name)) for n in SIZES]
         for name, title in MODELS.items()
     ]
     rows += [
-        [f"{title}: machines for a week"] + [f"{max(1, -(-hours(n, name) // 168)):,.0f}" for n in SIZES]
+        [f"{title}: machines for a week"]
+        + [f"{max(1, -(-hours(n, name) // 168)):,.0f}" for n in SIZES]
         for name, title in MODELS.items()
     ]
     rows += [["index on disk, pocket-mamba2"] + [size(n * whole) for n in SIZES]]
-    rows += [["commits to one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]]
+    rows += [
+        ["commits to one index: hours of one core"] + [number(filling_hours(n)) for n in SIZES]
+    ]
     rows += [["its memory for ids"] + [size(n * known) for n in SIZES]]
-    rows += [["remembered documents, pocket-mamba2, if wanted"] + [size(n * REMEMBERED) for n in SIZES]]
+    rows += [
+        ["remembered documents, pocket-mamba2, if wanted"] + [size(n * REMEMBERED) for n in SIZES]
+    ]
     return table(["documents", "10^5", "10^6", "10^7", "10^8"], rows)
 
 
@@ -96,7 +108,10 @@ def storage() -> str:
     parts = document_bytes()
     rows = [[name, f"{count:,.0f}", size(count * 1e8)] for name, count in parts.items()]
     whole = sum(parts.values())
-    return table(["part", "bytes a document", "at 10^8"], [*rows, ["index", f"{whole:,.0f}", size(whole * 1e8)]])
+    return table(
+        ["part", "bytes a document", "at 10^8"],
+        [*rows, ["index", f"{whole:,.0f}", size(whole * 1e8)]],
+    )
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""What the score of the best sentence says: how often that sentence is evidence, and how high it is without any answer.
+"""What the score of the best sentence says: how often that sentence is evidence, and how high it is
+without any answer.
 
     python -m tools.top_scores --data FOLDER
 
-Questions about documents held back from training, each asked of its own document and of another document of the same set, where
-the best sentence is always wrong. The figures of pocket-mamba2's card were made with this and
-`--model pocket-mamba2`. tools/train_pocket says what FOLDER holds.
+Questions about documents held back from training, each asked of its own document and of another
+document of the same set, where the best sentence is always wrong. The figures of pocket-mamba2's
+card were made with this and `--model pocket-mamba2`. tools/train_pocket says what FOLDER holds.
 """
 
 from __future__ import annotations
@@ -47,25 +48,35 @@ def main() -> None:
         for record, other in chosen(options.data, name, options.questions):
             first, second = (
                 max(sentences, key=lambda s: s.score)
-                for sentences in retriever.score_many(record["question"], [record["document"], other])
+                for sentences in retriever.score_many(
+                    record["question"], [record["document"], other]
+                )
             )
-            own.append((first.score, any(a < first.end and first.start < b for a, b in record["evidence"])))
+            own.append(
+                (first.score, any(a < first.end and first.start < b for a, b in record["evidence"]))
+            )
             foreign.append(second.score)
         mine, others = own[before:], foreign[before:]
         right = sum(hit for _, hit in mine)
         higher = sum(a > b for (a, _), b in zip(mine, others, strict=True))
         print(
-            f"{name}: {len(mine)} questions, best sentence is evidence {right}, higher than in the other document {higher}",
+            f"{name}: {len(mine)} questions, best sentence is evidence {right}, higher than in the"
+            f" other document {higher}",
             flush=True,
         )
     for low, high in itertools.pairwise(EDGES):
         hits = [hit for score, hit in own if low <= score < high]
         wrong = sum(low <= score < high for score in foreign)
-        print(f"{low:6.1f} to {high:6.1f}: {len(hits):4} own, {sum(hits):4} of them evidence; {wrong:4} in another document")
+        print(
+            f"{low:6.1f} to {high:6.1f}: {len(hits):4} own, {sum(hits):4} of them evidence;"
+            f" {wrong:4} in another document"
+        )
 
 
 def chosen(data: Path, name: str, most: int) -> Iterator[tuple[dict[str, Any], str]]:
-    """Questions about held-back documents, spread over these, each with the text of another document."""
+    """Questions about held-back documents, spread over these, each with the text of another
+    document.
+    """
     records: dict[str, list[dict[str, Any]]] = {}
     for record in evidence(data, name):
         if held_back(record["doc_id"]) and len(record["document"]) <= _MOST:

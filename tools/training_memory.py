@@ -2,8 +2,9 @@
 
     python -m tools.training_memory
 
-Each cell is measured in a process of its own on the CPU: forward and backward of one embedder step over random token ids in
-fp32; peak memory less what the process held before (weights and their gradients).
+Each cell is measured in a process of its own on the CPU: forward and backward of one embedder step
+over random token ids in fp32; peak memory less what the process held before (weights and their
+gradients).
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from runnel.models.heads import EndVector
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
 
-MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}  # tokens of a text
+# tokens of a text
+MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}
 TOKENS = 2048  # of a step
 LONGS = {"": Long(), "recompute": Long(recompute=True), "segments": Long(512, recompute=True)}
 
@@ -39,9 +41,19 @@ def backbone_of(name: str) -> Backbone:
 def measure(name: str, long: Long) -> str:
     """MiB of one step."""
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
-    model = Model(backbone_of(name), tokenizer, nn.ModuleDict({"embed": EndVector.module()}), {"document": DOCUMENT}, source=name)
+    model = Model(
+        backbone_of(name),
+        tokenizer,
+        nn.ModuleDict({"embed": EndVector.module()}),
+        {"document": DOCUMENT},
+        source=name,
+    )
     trainable(model)
-    ids = np.random.default_rng(0).integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name])).astype(np.int32)
+    ids = (
+        np.random.default_rng(0)
+        .integers(4, 20_000, (TOKENS // MODELS[name], MODELS[name]))
+        .astype(np.int32)
+    )
     vectors(model, [ids[0, :16]]).sum().backward()  # creates the gradients
     reset_peak("cpu")
     before = peak_bytes("cpu")
@@ -50,16 +62,23 @@ def measure(name: str, long: Long) -> str:
 
 
 def main() -> None:
-    """Print one row for each model: without recompute, with it, and with segments of 512 tokens too."""
+    """Print one row for each model: without recompute, with it, and with segments of 512 tokens
+    too.
+    """
     if len(sys.argv) == 3:
         print(measure(sys.argv[1], LONGS[sys.argv[2]]))
         return
-    exact = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}  # freed tensors go back to the system at once
+    # freed tensors go back to the system at once
+    exact = os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536"}
     for name in MODELS:
         cells = []
         for kind in LONGS if name != "bert-base" else ("", "recompute"):
             done = subprocess.run(
-                [sys.executable, "-m", "tools.training_memory", name, kind], capture_output=True, text=True, check=True, env=exact
+                [sys.executable, "-m", "tools.training_memory", name, kind],
+                capture_output=True,
+                text=True,
+                check=True,
+                env=exact,
             )
             cells.append(done.stdout.strip())
         print(f"| {name} | {' | '.join(cells)} |", flush=True)

@@ -1,4 +1,6 @@
-"""Chroma (pip install chromadb): a collection embedded by a function that is registered as "runnel"."""
+"""Chroma (pip install chromadb): a collection embedded by a function that is registered as
+"runnel".
+"""
 
 import chromadb
 from chromadb.api.types import Documents, EmbeddingFunction
@@ -9,7 +11,9 @@ from runnel import Embedder
 
 @register_embedding_function
 class RunnelEmbeddings(EmbeddingFunction[Documents]):
-    """An embedder. The collection stores the name of the model; import this module before such a collection is opened."""
+    """An embedder. The collection stores the name of the model; import this module before such a
+    collection is opened.
+    """
 
     def __init__(self, model: str = "pocket"):
         self.model, self.embedder = model, Embedder.load(model)
@@ -33,6 +37,16 @@ class RunnelEmbeddings(EmbeddingFunction[Documents]):
 
 
 if __name__ == "__main__":
-    collection = chromadb.EphemeralClient().create_collection("documents", embedding_function=RunnelEmbeddings())
-    collection.add(ids=["gc", "train"], documents=["Objects that nothing refers to may be garbage-collected.", "A train leaves."])
-    print(collection.query(query_texts=["what happens to objects that nothing refers to"], n_results=1)["ids"])  # [['gc']]
+    collection = chromadb.EphemeralClient().create_collection(
+        "documents", embedding_function=RunnelEmbeddings()
+    )
+    collection.add(
+        ids=["gc", "train"],
+        documents=["Objects that nothing refers to may be garbage-collected.", "A train leaves."],
+    )
+    # [['gc']]
+    print(
+        collection.query(
+            query_texts=["what happens to objects that nothing refers to"], n_results=1
+        )["ids"]
+    )

@@ -1,4 +1,6 @@
-"""LanceDB: a table whose rows and queries are embedded by a registered function "runnel", its results reranked."""
+"""LanceDB: a table whose rows and queries are embedded by a registered function "runnel", its
+results reranked.
+"""
 
 import tempfile
 
@@ -34,6 +36,12 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory() as folder:
         table = lancedb.connect(folder).create_table("documents", schema=Row)
-        table.add([{"text": "A train leaves at noon."}, {"text": "Objects that nothing refers to may be collected."}])
+        table.add(
+            [
+                {"text": "A train leaves at noon."},
+                {"text": "Objects that nothing refers to may be collected."},
+            ]
+        )
         found = table.search(question := "what happens to garbage").limit(2).to_list()
-        print(Reranker.load("pocket").rank(question, [row["text"] for row in found])[0].text)  # Objects that ...
+        # Objects that ...
+        print(Reranker.load("pocket").rank(question, [row["text"] for row in found])[0].text)

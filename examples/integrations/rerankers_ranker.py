@@ -1,4 +1,6 @@
-"""The library rerankers (pip install rerankers): a ranker of runnel with its interface. Scores are logits."""
+"""The library rerankers (pip install rerankers): a ranker of runnel with its interface. Scores are
+logits.
+"""
 
 from rerankers.documents import Document
 from rerankers.models.ranker import BaseRanker
@@ -18,14 +20,26 @@ class RunnelRanker(BaseRanker):
         """Return the score of a document."""
         return float(self.model.score(query, [doc])[0])
 
-    def rank(self, query: str, docs: list[str | Document], doc_ids: list[str] | None = None, metadata: list | None = None):
+    def rank(
+        self,
+        query: str,
+        docs: list[str | Document],
+        doc_ids: list[str] | None = None,
+        metadata: list | None = None,
+    ):
         """Rank documents, best first; without ids, texts are numbered from 0."""
         documents = prep_docs(docs, doc_ids, metadata)
         hits = self.model.rank(query, [document.text for document in documents])
-        return RankedResults([Result(documents[int(hit.id)], hit.score, hit.rank) for hit in hits], query, has_scores=True)
+        return RankedResults(
+            [Result(documents[int(hit.id)], hit.score, hit.rank) for hit in hits],
+            query,
+            has_scores=True,
+        )
 
 
 if __name__ == "__main__":
     texts = ["A train leaves at noon.", "Objects that nothing refers to may be garbage-collected."]
-    results = RunnelRanker().rank("what happens to objects that nothing refers to", texts, doc_ids=["train", "gc"])
+    results = RunnelRanker().rank(
+        "what happens to objects that nothing refers to", texts, doc_ids=["train", "gc"]
+    )
     print([result.doc_id for result in results.top_k(2)])  # ['gc', 'train']

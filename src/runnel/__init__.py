@@ -1,6 +1,8 @@
-"""Retrieval in one pass over a text of any length, in model memory that does not grow: vectors, relevance, answering sentences.
+"""Retrieval in one pass over a text of any length, in model memory that does not grow: vectors,
+relevance, answering sentences.
 
-The public names are `__all__`. They are imported on first use, so that `import runnel` costs nothing and never imports torch.
+The public names are `__all__`. They are imported on first use, so that `import runnel` costs
+nothing and never imports torch.
 """
 
 import os
@@ -47,15 +49,18 @@ __version__ = "0.1.0"
 __all__ = [*_HOMES]
 
 
-# Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the others. While
-# another process was busy, this made a short text 17 times slower. The library reads this once, when torch is first imported.
+# Threads that reach the end of a parallel region spin for milliseconds by default, waiting for the
+# others. While another process was busy, this made a short text 17 times slower. The library reads
+# this once, when torch is first imported.
 if "torch" not in sys.modules:
     os.environ.setdefault("GOMP_SPINCOUNT", "4000")
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'runnel' has no attribute {name!r}; its public names are {', '.join(__all__)}")
+        raise AttributeError(
+            f"module 'runnel' has no attribute {name!r}; its public names are {', '.join(__all__)}"
+        )
     value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value

@@ -7,7 +7,8 @@ import sys
 def main() -> None:
     """Run the command in `sys.argv`."""
     for name in ("stdin", "stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed, as by `>&-`; before any file is opened, which would get its number
+        # closed, as by `>&-`; before any file is opened, which would get its number
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w", encoding="utf-8"))
     from runnel.cli import console
 

@@ -1,7 +1,8 @@
-"""The command line: one function and file of `runnel.commands` per command; errors become one line and an exit code.
+"""The command line: one function and file of `runnel.commands` per command; errors become one line
+and an exit code.
 
-Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted. Commands that search have those
-of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
+Exit codes: 0 done; 1 an error, reported in one line on stderr; 2 wrong usage; 130 interrupted.
+Commands that search have those of grep: 0 found, 1 nothing found, 2 an error or wrong usage.
 """
 
 from __future__ import annotations
@@ -25,11 +26,22 @@ import typer
 from typer.core import TyperGroup
 
 from runnel import __version__
-from runnel.commands.display import Device, Quiet, ShowProgress, Verbose, print_text, printable, report_bug, say, show_on_stderr
+from runnel.commands.display import (
+    Device,
+    Quiet,
+    ShowProgress,
+    Verbose,
+    print_text,
+    printable,
+    report_bug,
+    say,
+    show_on_stderr,
+)
 from runnel.errors import RunnelError, describe
 
-# oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024 of them; torch keeps as many
-# for each thread. A server under load grew by 100 MiB per thousand requests. These are enough for the steps of a moment.
+# oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024
+# of them; torch keeps as many for each thread. A server under load grew by 100 MiB per thousand
+# requests. These are enough for the steps of a moment.
 _KEPT_KERNELS = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256", "LRU_CACHE_CAPACITY": "4"}
 
 COMMANDS = {
@@ -61,7 +73,9 @@ LAB = {
 READERS = {*("find", "ask", "index", "search", "serve", "mcp", "embed", "rerank", "doctor")}
 READERS |= {"mine", "synthesize", "evaluate", "questions", "qa"}
 LIKE_GREP = ("find", "search", "ask", "verify")  # commands with the exit codes of grep
-_NO_READER = 141  # 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing was found
+# 128 + SIGPIPE: as of programs that end with the reader of their output; 1 would say that nothing
+# was found
+_NO_READER = 141
 USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or typer's own
 
 
@@ -98,9 +112,14 @@ _GROUP: dict[str, Any] = {
     "epilog": "Each has --help, --progress, --quiet and --verbose.",
 }
 app = typer.Typer(
-    name="runnel", cls=_Commands, help="Read texts of any length once: answering sentences, vectors, relevance.", **_GROUP
+    name="runnel",
+    cls=_Commands,
+    help="Read texts of any length once: answering sentences, vectors, relevance.",
+    **_GROUP,
 )
-lab = typer.Typer(name="lab", cls=_LabCommands, help="Train, measure and compare models (extra: lab).", **_GROUP)
+lab = typer.Typer(
+    name="lab", cls=_LabCommands, help="Train, measure and compare models (extra: lab).", **_GROUP
+)
 interrupted = threading.Event()  # Ctrl-C was pressed
 
 
@@ -108,7 +127,8 @@ def main() -> None:
     """Run the command in `sys.argv`; ends in SystemExit."""
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal without Unicode shows "?" instead of failing
+            # a terminal without Unicode shows "?" instead of failing
+            stream.reconfigure(errors="replace")
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _report_unraisable
     warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
@@ -122,13 +142,16 @@ def main() -> None:
 
 
 def console() -> None:
-    """Run `main` in a process of its own, until all of its output is written. A bug's traceback goes to stderr.
+    """Run `main` in a process of its own, until all of its output is written. A bug's traceback
+    goes to stderr.
 
-    It ends without destroying the interpreter and the compiled kernels, which would take most of a second.
+    It ends without destroying the interpreter and the compiled kernels, which would take most of a
+    second.
     """
     for name, value in _KEPT_KERNELS.items():
         os.environ.setdefault(name, value)
-    gc.set_threshold(100_000, 50, 50)  # imports create a million permanent objects; scanning them takes a quarter second
+    # imports create a million permanent objects; scanning them takes a quarter second
+    gc.set_threshold(100_000, 50, 50)
     try:
         main()
     except SystemExit as end:
@@ -171,10 +194,12 @@ def _expect_command(context: typer.Context) -> None:
 
 
 def _command(run: Callable[..., int]) -> Callable[..., None]:
-    """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130; it returns the exit code.
+    """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130;
+    it returns the exit code.
 
-    It also gets --device if it is one of `READERS`; and --progress, --quiet and --verbose, as `runnel` itself does, because users
-    write them in either place. The fields of a parameter that is a dataclass are options.
+    It also gets --device if it is one of `READERS`; and --progress, --quiet and --verbose, as
+    `runnel` itself does, because users write them in either place. The fields of a parameter that
+    is a dataclass are options.
     """
     name = run.__name__
     failed = 2 if name in LIKE_GREP else 1
@@ -184,17 +209,23 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
         if isinstance(item.annotation, type) and is_dataclass(item.annotation):
             groups[item.name] = item.annotation
             types = get_type_hints(item.annotation, include_extras=True)
-            parameters += [_option(one.name, one.default, types[one.name]) for one in fields(item.annotation)]
+            parameters += [
+                _option(one.name, one.default, types[one.name]) for one in fields(item.annotation)
+            ]
         else:
             parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
     @functools.wraps(run)
-    def wrapped(*, device: str = "auto", progress: bool | None, quiet: bool, verbose: bool, **options: Any) -> None:
+    def wrapped(
+        *, device: str = "auto", progress: bool | None, quiet: bool, verbose: bool, **options: Any
+    ) -> None:
         if progress is not None or quiet or verbose:
             show_on_stderr(progress, quiet=quiet, verbose=verbose)
         try:
             for group_name, group in groups.items():
-                options[group_name] = group(**{item.name: options.pop(item.name) for item in fields(group)})
+                options[group_name] = group(
+                    **{item.name: options.pop(item.name) for item in fields(group)}
+                )
             with _models_on(device):
                 code = run(**options)
         except USAGE_ERROR:
@@ -216,9 +247,17 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 raise  # a bug: show its traceback
         raise typer.Exit(code)
 
-    parameters += [_option("progress", None, ShowProgress), _option("quiet", False, Quiet), _option("verbose", False, Verbose)]
+    parameters += [
+        _option("progress", None, ShowProgress),
+        _option("quiet", False, Quiet),
+        _option("verbose", False, Verbose),
+    ]
     if name in READERS:  # behind --model and --dtype
-        models = [place for place, item in enumerate(parameters, start=1) if item.name in ("model", "dtype")]
+        models = [
+            place
+            for place, item in enumerate(parameters, start=1)
+            if item.name in ("model", "dtype")
+        ]
         parameters.insert(max(models, default=0), _option("device", "auto", Device))
     wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapped.__annotations__ = {item.name: item.annotation for item in parameters}
@@ -226,7 +265,9 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
 
 
 def _option(name: str, default: object, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
 
 
 def _models_on(device: str) -> AbstractContextManager[None]:
@@ -242,7 +283,8 @@ def _report_usage(error: Any) -> int:
     from typer.rich_utils import rich_format_error
 
     error.message = printable(error.message)
-    if similar := getattr(error, "possibilities", None):  # of an unknown option, best first; typer would sort all of them
+    # of an unknown option, best first; typer would sort all of them
+    if similar := getattr(error, "possibilities", None):
         error.possibilities = similar[:1]
     rich_format_error(error)
     return int(error.exit_code)

@@ -1,7 +1,9 @@
-"""The engine: many texts of any length through one backbone, in steps of bounded size (docs/how-it-works.md).
+"""The engine: many texts of any length through one backbone, in steps of bounded size
+(docs/how-it-works.md).
 
-An unfinished request keeps its state in a row of a pool between steps. Calls from several threads share the queue: a step is run
-by one of the threads that wait for results, in turn, and reads for all.
+An unfinished request keeps its state in a row of a pool between steps. Calls from several threads
+share the queue: a step is run by one of the threads that wait for results, in turn, and reads for
+all.
 
     T  tokens of one request   D  width of hidden vectors   V  vocabulary   K  kinds of mark
 """
@@ -31,31 +33,39 @@ if TYPE_CHECKING:
 
 __all__ = ["Engine", "Request", "Result"]
 
-# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values (and `GPU_STEP`) are from the
-# linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32 x 512 of a batch. Not measured here.
+# Default tokens of a step. On a CPU longer steps gain little (docs/performance.md). The GPU values
+# (and `GPU_STEP`) are from the linear-time embedding paper (4.2, E.1): 4096 tokens of one text, 32
+# x 512 of a batch. Not measured here.
 _CPU_STEP, _GPU_TEXT = 1024, 4096
-# Requests in flight beyond those in the current step: enough to fill a step with texts of a few tokens.
+# Requests in flight beyond those in the current step: enough to fill a step with texts of a few
+# tokens.
 _WINDOW = 512
 
 
 class Engine:
-    """A scheduler that runs requests through a backbone. Safe to call from several threads: their requests share steps.
+    """A scheduler that runs requests through a backbone. Safe to call from several threads: their
+    requests share steps.
 
     Args:
         backbone: a prepared backbone (`load_backbone`).
-        step_tokens: tokens per step, or a plan; longer steps are slightly faster and take more memory. Default: 1024 on a CPU; on
-            a GPU 4096 for a single text (`text_tokens`) and 16,384 for several, as far as half of its free memory allows.
-        memory_bytes: instead of `step_tokens`: the limit of memory for steps and states, without the weights.
+        step_tokens: tokens per step, or a plan; longer steps are slightly faster and take more
+            memory. Default: 1024 on a CPU; on a GPU 4096 for a single text (`text_tokens`) and
+            16,384 for several, as far as half of its free memory allows.
+        memory_bytes: instead of `step_tokens`: the limit of memory for steps and states, without
+            the weights.
         mark_vectors: (K, D) fp32, the vectors that `Request.marks` add to the embeddings.
         weight: (V,) fp32 weight of each token id in `Request.ranges` (default: 1).
         whole: use horizontal inference.
-        read_blocks: runs a step of a backbone without a state: (ids, cu_seqlens) to hidden (default: `backbone.step`).
+        read_blocks: runs a step of a backbone without a state: (ids, cu_seqlens) to hidden
+            (default: `backbone.step`).
 
     Raises:
-        InputError: a budget is not positive, or too small for one segment, or given together with `whole`.
+        InputError: a budget is not positive, or too small for one segment, or given together with
+            `whole`.
     """
 
-    plan = staticmethod(plan)  # Engine.plan(backbone, memory_bytes): the memory and speed to expect from a budget
+    # Engine.plan(backbone, memory_bytes): the memory and speed to expect from a budget
+    plan = staticmethod(plan)
 
     def __init__(
         self,
@@ -68,24 +78,37 @@ class Engine:
         whole: bool = False,
         read_blocks: Callable[..., Array] | None = None,
     ) -> None:
-        limits = [step_tokens, memory_bytes, True if whole and backbone.recurrent and memory_bytes is not None else None]
+        limits = [
+            step_tokens,
+            memory_bytes,
+            True if whole and backbone.recurrent and memory_bytes is not None else None,
+        ]
         if sum(limit is not None for limit in limits) > 1:
-            raise InputError("give only one of step_tokens, memory_bytes and whole (whose memory grows with the longest text)")
+            raise InputError(
+                "give only one of step_tokens, memory_bytes and whole (whose memory grows with the"
+                " longest text)"
+            )
         self.backbone: Any = backbone
         self.whole = whole
         self._read_blocks = read_blocks
         self.text_tokens, self.step_tokens = _step_tokens(backbone, step_tokens, memory_bytes)
         self.mark_vectors, self.weight = mark_vectors, weight
-        self._changed = threading.Condition()  # guards the next two and the news of calls; notified after each step
+        # guards the next two and the news of calls; notified after each step
+        self._changed = threading.Condition()
         self._active: dict[OpenRequest, None] = {}  # requests in flight of all calls, oldest first
-        self._turns: list[object] = []  # threads that want to run a step; the first may, and alone uses the rest
+        # threads that want to run a step; the first may, and alone uses the rest
+        self._turns: list[object] = []
         self._free = [0]
 
-    def map(self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None) -> Iterator[Result]:
-        """Yield results in the order of the requests, which are taken from the iterable as there is room.
+    def map(
+        self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> Iterator[Result]:
+        """Yield results in the order of the requests, which are taken from the iterable as there is
+        room.
 
-        `on_tokens` is called after each step with the number of tokens just read. A request that fails yields a result
-        with `error` set and does not affect the others. Closing the iterator drops unfinished requests.
+        `on_tokens` is called after each step with the number of tokens just read. A request that
+        fails yields a result with `error` set and does not affect the others. Closing the iterator
+        drops unfinished requests.
         """
         waiting: dict[int, Result] = {}
         wanted = 0
@@ -95,22 +118,33 @@ class Engine:
                 yield waiting.pop(wanted)
                 wanted += 1
 
-    def as_completed(self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None) -> Iterator[Result]:
-        """Yield results as they finish; `Result.index` is the position of its request in the iterable."""
+    def as_completed(
+        self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> Iterator[Result]:
+        """Yield results as they finish; `Result.index` is the position of its request in the
+        iterable.
+        """
         return self._completed(requests, on_tokens, ())
 
     def _completed(
         self, requests: Iterable[Request], on_tokens: Callable[[int], None] | None, pending: Sized
     ) -> Iterator[Result]:
-        """Run `as_completed`; take no new requests while many results are `pending`, which the caller cannot use yet."""
+        """Run `as_completed`; take no new requests while many results are `pending`, which the
+        caller cannot use yet.
+        """
         source, call = enumerate(requests), Call()
         exhausted = False
         try:
             while call.active or call.has_news or not exhausted:
-                # The oldest request may be long and takes half a step; the others should be able to fill the other half.
+                # The oldest request may be long and takes half a step; the others should be able to
+                # fill the other half.
                 with self._changed:
                     room = self.step_tokens - sum(map(self._share, list(call.active)[1:]))
-                while not exhausted and room > 0 and len(call.active) < (_WINDOW if len(pending) < 8 * _WINDOW else 1):
+                while (
+                    not exhausted
+                    and room > 0
+                    and len(call.active) < (_WINDOW if len(pending) < 8 * _WINDOW else 1)
+                ):
                     drawn = next(source, None)
                     if drawn is None:
                         exhausted = True
@@ -130,15 +164,25 @@ class Engine:
         finally:
             self._close(call)
 
-    def run(self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None) -> list[Result]:
+    def run(
+        self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
+    ) -> list[Result]:
         """Return the results of all requests, in order; raise the first error."""
         return [result.get() for result in self.map(requests, on_tokens)]
 
-    def extend(self, states: State, ids: np.ndarray, marks: np.ndarray | None = None, *, keep_states: bool = False) -> Tensor:
-        """Read the same tokens (T,) after each of n texts; return their hidden vectors (n, T, D) fp32.
+    def extend(
+        self,
+        states: State,
+        ids: np.ndarray,
+        marks: np.ndarray | None = None,
+        *,
+        keep_states: bool = False,
+    ) -> Tensor:
+        """Read the same tokens (T,) after each of n texts; return their hidden vectors (n, T, D)
+        fp32.
 
-        `marks` are (n, T, K) float32. `states`, on the model's device, may be overwritten; with `keep_states` they are those
-        after the tokens.
+        `marks` are (n, T, K) float32. `states`, on the model's device, may be overwritten; with
+        `keep_states` they are those after the tokens.
         """
         import torch
 
@@ -147,25 +191,32 @@ class Engine:
             added = (torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors).to(device)
         pieces = []
         with self._turn():
-            for start in range(0, len(ids), self.step_tokens):  # several passes only if one text's tokens exceed a step
+            # several passes only if one text's tokens exceed a step
+            for start in range(0, len(ids), self.step_tokens):
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
                 count, last = len(piece), start + len(piece) == len(ids)
                 part = added if added is None or count == len(ids) else added[start : start + count]
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
                 ends = torch.full_like(rows, -1) if last and not keep_states else rows
-                hidden = self.backbone.step(piece.repeat(len(rows)).to(device), cu_seqlens, states, rows, ends, part)
+                hidden = self.backbone.step(
+                    piece.repeat(len(rows)).to(device), cu_seqlens, states, rows, ends, part
+                )
                 pieces.append(hidden.float().cpu().unflatten(0, (len(rows), count)))
         return torch.cat(pieces, dim=1)
 
     @contextmanager
     def _turn(self, call: Call | None = None) -> Iterator[bool]:
-        """Wait for this thread's turn, first come first served; yield False without a turn if `call` has news."""
+        """Wait for this thread's turn, first come first served; yield False without a turn if
+        `call` has news.
+        """
         turn = object()
         with self._changed:
             self._turns.append(turn)
         try:
             with self._changed:
-                self._changed.wait_for(lambda: self._turns[0] is turn or (call is not None and call.has_news))
+                self._changed.wait_for(
+                    lambda: self._turns[0] is turn or (call is not None and call.has_news)
+                )
             yield call is None or not call.has_news
         finally:
             with self._changed:
@@ -183,7 +234,8 @@ class Engine:
     def _close(self, call: Call) -> None:
         """Drop the requests of a call: now, or at the next step if a thread is running one.
 
-        The garbage collector may call this for an unfinished `map` in any thread, also within a step.
+        The garbage collector may call this for an unfinished `map` in any thread, also within a
+        step.
         """
         with self._changed:
             call.closed = True
@@ -193,7 +245,11 @@ class Engine:
     def _start(self, call: Call, index: int, request: Request) -> OpenRequest | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
-            nothing = request.positions is not None and not len(request.positions) and not request.keep_state
+            nothing = (
+                request.positions is not None
+                and not len(request.positions)
+                and not request.keep_state
+            )
             if ids.ndim == 1 and not len(ids) and nothing:
                 return OpenRequest(request, ids, index=index).result()
             expect_ids(ids, self.backbone.vocab_size, least=1)
@@ -208,11 +264,15 @@ class Engine:
             return Result(index, request.tag, error=error)
 
     def _share(self, item: OpenRequest) -> int:
-        """Return how many tokens a request can add to a shared step; 0 if its next block needs a step of its own."""
+        """Return how many tokens a request can add to a shared step; 0 if its next block needs a
+        step of its own.
+        """
         return item.left if item.least <= self.step_tokens else 0
 
     def _plan(self, active: list[OpenRequest]) -> list[tuple[OpenRequest, int]]:
-        """Return (request, tokens) pairs of the next step: half for the oldest, then shortest first, the rest for the oldest."""
+        """Return (request, tokens) pairs of the next step: half for the oldest, then shortest
+        first, the rest for the oldest.
+        """
         oldest = active[0]
         room = self.step_tokens if len(active) > 1 else self.text_tokens
         takes = {id(oldest): max(oldest.most(room // 2), oldest.least)}
@@ -238,7 +298,11 @@ class Engine:
         except BaseException as error:  # also Ctrl-C: states and outputs may be half updated
             with self._changed:
                 for item, _ in plan:
-                    item.call.error = error if isinstance(error, Exception) else Cancelled("another thread was interrupted")
+                    item.call.error = (
+                        error
+                        if isinstance(error, Exception)
+                        else Cancelled("another thread was interrupted")
+                    )
                     self._remove(item)
             raise
 
@@ -260,11 +324,15 @@ class Engine:
     def _drop_unwanted(self) -> None:
         """Remove cancelled requests and those of closed calls."""
         for item in [a for a in self._active if a.request._cancelled or a.call.closed]:
-            item.call.finished.append(Result(item.index, item.request.tag, error=Cancelled("the request was cancelled")))
+            item.call.finished.append(
+                Result(item.index, item.request.tag, error=Cancelled("the request was cancelled"))
+            )
             self._remove(item)
 
     def _remove(self, item: OpenRequest) -> None:
-        """Free a request's row and forget it, after its call has got the news. A second time nothing happens."""
+        """Free a request's row and forget it, after its call has got the news. A second time
+        nothing happens.
+        """
         if item.row >= 0:
             self._free.append(item.row)
             item.row = -1
@@ -292,29 +360,40 @@ class Engine:
             hidden = self._read_blocks(ids, cu_seqlens, added)
         else:
             nowhere = [-1] * (len(cu_seqlens) - 1)
-            read_rows, write_rows = self._rows(step.plan) if self.backbone.recurrent else (nowhere, nowhere)
+            read_rows, write_rows = (
+                self._rows(step.plan) if self.backbone.recurrent else (nowhere, nowhere)
+            )
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
             hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
         return hidden.float()  # fp64 of a backbone in fp64
 
     def _rows(self, plan: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:
-        """Return the pool rows that each request's state is read from and written to; see `Backbone.step`."""
+        """Return the pool rows that each request's state is read from and written to; see
+        `Backbone.step`.
+        """
         read_rows, write_rows = [], []
         for item, count in plan:
             continues = item.row >= 0
-            if not continues and (item.request.state is not None or item.request.keep_state or count < item.left):
+            if not continues and (
+                item.request.state is not None or item.request.keep_state or count < item.left
+            ):
                 item.row = self._row(item.request.state)
                 continues = item.request.state is not None
             read_rows.append(item.row if continues else -1)
             write_rows.append(item.row if item.request.keep_state or count < item.left else -1)
         return read_rows, write_rows
 
-    def _deliver(self, item: OpenRequest, hidden: Array, picked: Array, rows: Array) -> Result | None:
+    def _deliver(
+        self, item: OpenRequest, hidden: Array, picked: Array, rows: Array
+    ) -> Result | None:
         try:
             xp = space(hidden)
-            # The sum is fast and propagates NaN and infinity; it may also overflow although every number is finite.
+            # The sum is fast and propagates NaN and infinity; it may also overflow although every
+            # number is finite.
             if not bool(xp.isfinite(hidden.sum())) and not bool(xp.isfinite(hidden).all()):
-                at = item.done + int(np.flatnonzero(~np.asarray(_on_cpu(xp.isfinite(hidden).all(1))))[0])
+                at = item.done + int(
+                    np.flatnonzero(~np.asarray(_on_cpu(xp.isfinite(hidden).all(1))))[0]
+                )
                 raise NumericalError.while_reading(f"the hidden vectors at token {at}")
             item.add(len(hidden), _on_cpu(picked), _on_cpu(rows))
             if item.request.take is not None:
@@ -333,7 +412,9 @@ class Engine:
         return pool
 
     def _row(self, state: State | None) -> int:
-        """Return a free row set to `state`, or to the initial state; the pool doubles when it is full."""
+        """Return a free row set to `state`, or to the initial state; the pool doubles when it is
+        full.
+        """
         if not self._free:
             rows = len(self._pool)
             self._pool = self._pool.concatenate([self._pool, self.backbone.new_state(rows)])
@@ -350,7 +431,9 @@ def _on_cpu(x: Array) -> Array:
     return x if isinstance(x, np.ndarray) else x.cpu()
 
 
-def _step_tokens(backbone: Any, step_tokens: int | Plan | None, memory_bytes: int | None) -> tuple[int, int]:
+def _step_tokens(
+    backbone: Any, step_tokens: int | Plan | None, memory_bytes: int | None
+) -> tuple[int, int]:
     """Return the tokens of a step with a single text, and with several."""
     if memory_bytes is not None:
         step_tokens = fit(backbone, memory_bytes)
@@ -359,6 +442,12 @@ def _step_tokens(backbone: Any, step_tokens: int | Plan | None, memory_bytes: in
 
         room = fit(backbone, torch.cuda.mem_get_info(backbone.device)[0] // 2).segment
         return min(_GPU_TEXT, room), room
-    tokens = step_tokens.segment if isinstance(step_tokens, Plan) else _CPU_STEP if step_tokens is None else step_tokens
+    tokens = (
+        step_tokens.segment
+        if isinstance(step_tokens, Plan)
+        else _CPU_STEP
+        if step_tokens is None
+        else step_tokens
+    )
     expect_count(tokens, "step_tokens")
     return tokens, tokens

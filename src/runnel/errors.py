@@ -1,4 +1,6 @@
-"""Every error that runnel raises on purpose. A message says what is wrong, what was expected and what to do."""
+"""Every error that runnel raises on purpose. A message says what is wrong, what was expected and
+what to do.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,15 @@ class InputError(RunnelError, ValueError):
 
 
 class ReadError(InputError):
-    """A file that is missing, unreadable, damaged, encrypted, beyond a limit, binary or undecodable."""
+    """A file that is missing, unreadable, damaged, encrypted, beyond a limit, binary or
+    undecodable.
+    """
 
 
 class UnsupportedKind(ReadError):
-    """A file of a kind that runnel does not read: binary, an image, an archive, an old office format."""
+    """A file of a kind that runnel does not read: binary, an image, an archive, an old office
+    format.
+    """
 
 
 class ScannedPdf(ReadError):
@@ -41,7 +47,9 @@ class CheckpointError(RunnelError, ValueError):
 
 
 class StoreError(RunnelError):
-    """An index that is missing, of another model or format, or damaged; a link or a foreign file in place of one of runnel's."""
+    """An index that is missing, of another model or format, or damaged; a link or a foreign file in
+    place of one of runnel's.
+    """
 
 
 class StoreBusy(StoreError):
@@ -49,7 +57,9 @@ class StoreBusy(StoreError):
 
 
 class EndpointError(RunnelError):
-    """A language model's endpoint that cannot be reached, refuses a request or does not answer as expected."""
+    """A language model's endpoint that cannot be reached, refuses a request or does not answer as
+    expected.
+    """
 
 
 class StateError(RunnelError, ValueError):
@@ -61,11 +71,14 @@ class NumericalError(RunnelError, ArithmeticError):
 
     @classmethod
     def while_reading(cls, where: str, stored: str = "") -> NumericalError:
-        """Return the error for a result, with what may be the cause; `stored`: what else entered it, as "the saved stream"."""
+        """Return the error for a result, with what may be the cause; `stored`: what else entered
+        it, as "the saved stream".
+        """
         causes = f"{stored} is damaged, or a" if stored else "a"
         return cls(
-            f"NaN or infinity in {where}; if it comes back each time, {causes} number is too large for this dtype "
-            '(try dtype="float32"); if it comes only sometimes, report it with what `runnel doctor` prints'
+            f"NaN or infinity in {where}; if it comes back each time, {causes} number is too large"
+            ' for this dtype (try dtype="float32"); if it comes only sometimes, report it with'
+            " what `runnel doctor` prints"
         )
 
 
@@ -74,8 +87,12 @@ class MissingDependency(RunnelError, ImportError):
 
 
 @contextmanager
-def errors_as(ours: type[RunnelError], problem: str, *kinds: type[Exception], advice: str) -> Iterator[None]:
-    """Turn errors of other libraries into one of ours, which names the problem, the error, and what to do; ours pass."""
+def errors_as(
+    ours: type[RunnelError], problem: str, *kinds: type[Exception], advice: str
+) -> Iterator[None]:
+    """Turn errors of other libraries into one of ours, which names the problem, the error, and what
+    to do; ours pass.
+    """
     try:
         yield
     except RunnelError:
@@ -85,12 +102,16 @@ def errors_as(ours: type[RunnelError], problem: str, *kinds: type[Exception], ad
 
 
 def needing(what: str, extra: str) -> AbstractContextManager[None]:
-    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in which extra of runnel."""
+    """Turn the error of a failed import into a MissingDependency: `what` needs which package, in
+    which extra of runnel.
+    """
     return errors_as(MissingDependency, what, ImportError, advice=f"run `{install_command(extra)}`")
 
 
 @contextmanager
-def damage_in(name: object, *kinds: type[Exception], advice: str = "download it again or repair it") -> Iterator[None]:
+def damage_in(
+    name: object, *kinds: type[Exception], advice: str = "download it again or repair it"
+) -> Iterator[None]:
     """Turn an error of a library that reads the file `name`, or a part of it, into a ReadError."""
     try:
         yield
@@ -103,7 +124,9 @@ def damage_in(name: object, *kinds: type[Exception], advice: str = "download it 
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra: from the package index, or where this package is a clone, from there."""
+    """Return the command that installs an extra: from the package index, or where this package is a
+    clone, from there.
+    """
     clone = Path(__file__).parents[2]
     if (clone / "pyproject.toml").is_file():
         return f'cd {shlex.quote(str(clone))} && pip install -e ".[{extra}]"'

@@ -1,8 +1,9 @@
 """Open and decode files, and write them whole or not at all.
 
-`decode` detects encodings. What is written replaces a file at once: a reader, or the next run after a crash, sees the old file or
-the new one. `WriterLock` is for one writer at a time; the system releases it when its holder ends, even by a crash. Files with
-fixed names, such as locks, are opened with `open_own`: a folder may come from somebody else.
+`decode` detects encodings. What is written replaces a file at once: a reader, or the next run after
+a crash, sees the old file or the new one. `WriterLock` is for one writer at a time; the system
+releases it when its holder ends, even by a crash. Files with fixed names, such as locks, are opened
+with `open_own`: a folder may come from somebody else.
 """
 
 import codecs
@@ -26,16 +27,29 @@ from runnel.errors import InputError, ReadError, StoreBusy, StoreError, Unsuppor
 
 # Longer marks first: UTF-32's begins with UTF-16's.
 _MARKS = (
-    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
-)  # fmt: skip
-_DECLARED = re.compile(rb"<(?:meta[^>]*?\scharset\s*=|\?xml[^>]*?\sencoding\s*=)\s*[\"']?\s*([A-Za-z0-9_:.-]+)", re.IGNORECASE)
-_WEB_NAMES = {"iso-8859-1": "cp1252", "latin-1": "cp1252", "latin1": "cp1252", "us-ascii": "cp1252", "ascii": "cp1252"}
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_DECLARED = re.compile(
+    rb"<(?:meta[^>]*?\scharset\s*=|\?xml[^>]*?\sencoding\s*=)\s*[\"']?\s*([A-Za-z0-9_:.-]+)",
+    re.IGNORECASE,
+)
+_WEB_NAMES = {
+    "iso-8859-1": "cp1252",
+    "latin-1": "cp1252",
+    "latin1": "cp1252",
+    "us-ascii": "cp1252",
+    "ascii": "cp1252",
+}
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 _HEAD_BYTES = 1 << 16
 _DECLARED_WITHIN = 4096
 _CONTROL_SHARE = 0.05
-_ACCENT_SHARE = 0.15  # of bytes above ASCII in Western European text; other scripts in old encodings have more
+# of bytes above ASCII in Western European text; other scripts in old encodings have more
+_ACCENT_SHARE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,34 +73,43 @@ def open_bytes(path: str | Path) -> BinaryIO:
         elif isinstance(error, FileNotFoundError):
             message = f"no file {name}; check the path (relative paths start at {Path.cwd()})"
         elif isinstance(error, IsADirectoryError):
-            message = f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"
+            message = (
+                f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"
+            )
         elif isinstance(error, PermissionError):
             message = f"no permission to read {name}; change its mode or run as its owner"
         raise ReadError(message) from error
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raise InputError if Python does not know the encoding, or knows it as something other than text, such as 'hex'."""
+    """Raise InputError if Python does not know the encoding, or knows it as something other than
+    text, such as 'hex'.
+    """
     error: Exception | None = None
     try:
         if encoding is None or codecs.lookup(encoding)._is_text_encoding:
             return
     except (LookupError, ValueError) as failure:  # ValueError: a NUL character in it
         error = failure
-    raise InputError(f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'") from error
+    raise InputError(
+        f"unknown encoding {encoding!r}; expected a name such as 'utf-8', 'cp1252' or 'latin-1'"
+    ) from error
 
 
 def marked_encoding(head: bytes) -> str | None:
-    """Return the encoding of a byte order mark at the beginning of these bytes; None without a mark."""
+    """Return the encoding of a byte order mark at the beginning of these bytes; None without a
+    mark.
+    """
     return next((encoding for mark, encoding in _MARKS if head.startswith(mark)), None)
 
 
 def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool = False) -> Decoded:
     """Decode a file's bytes.
 
-    The encoding is `encoding`; else that of a byte order mark; else UTF-8 if the bytes are valid UTF-8; else the one declared
-    in `markup` (html, xml); else UTF-16 without a mark if every second byte is NUL; else Windows' Western European encoding
-    (cp1252), with a warning, if there are few bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
+    The encoding is `encoding`; else that of a byte order mark; else UTF-8 if the bytes are valid
+    UTF-8; else the one declared in `markup` (html, xml); else UTF-16 without a mark if every second
+    byte is NUL; else Windows' Western European encoding (cp1252), with a warning, if there are few
+    bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
     """
     known = encoding or marked_encoding(data)
     if known is None and markup:
@@ -98,12 +121,21 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
         return Decoded(_decode(data, known, name), known)
     wide = _wide(data)
     if wide is not None:
-        return Decoded(_decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark")
+        return Decoded(
+            _decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark"
+        )
     at, head = data.find(0), data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
     if at >= 0 or controls > _CONTROL_SHARE * len(head):
-        sign = f"NUL at byte {at}" if at >= 0 else f"{controls / len(head):.0%} of its first bytes are control characters"
-        raise UnsupportedKind(f"{name} is binary ({sign}); expected text, or a document of a kind in docs/documents.md")
+        sign = (
+            f"NUL at byte {at}"
+            if at >= 0
+            else f"{controls / len(head):.0%} of its first bytes are control characters"
+        )
+        raise UnsupportedKind(
+            f"{name} is binary ({sign}); expected text, or a document of a kind in"
+            " docs/documents.md"
+        )
     try:
         return Decoded(data.decode(), "utf-8")
     except UnicodeDecodeError as error:
@@ -121,7 +153,11 @@ def _declared(data: bytes) -> str | None:
     except LookupError:
         return None
     # Text with an ASCII declaration cannot be UTF-16; and some of Python's codecs yield no text.
-    return declared if codec._is_text_encoding and not declared.startswith(("utf-16", "utf-32")) else None
+    return (
+        declared
+        if codec._is_text_encoding and not declared.startswith(("utf-16", "utf-32"))
+        else None
+    )
 
 
 def _wide(data: bytes) -> str | None:
@@ -135,16 +171,24 @@ def _wide(data: bytes) -> str | None:
 def _guess(data: bytes, name: str, error: UnicodeDecodeError) -> Decoded:
     if len(data.translate(None, bytes(range(128)))) <= _ACCENT_SHARE * len(data):
         with suppress(UnicodeDecodeError):
-            problem = f"not valid utf-8 ({_place(data, error)}), read as cp1252; if that is wrong, give its encoding"
+            problem = (
+                f"not valid utf-8 ({_place(data, error)}), read as cp1252; if that is wrong, give"
+                " its encoding"
+            )
             return Decoded(data.decode("cp1252"), "cp1252", problem)
-    return Decoded(_decode(data, "utf-8", name, ", and does not look like cp1252"), "utf-8")  # raises the error again
+    # raises the error again
+    return Decoded(_decode(data, "utf-8", name, ", and does not look like cp1252"), "utf-8")
 
 
 def _decode(data: bytes, encoding: str, name: str, more: str = "") -> str:
     try:
         return data.decode(encoding)
     except (UnicodeError, ValueError) as error:  # some codecs raise their own errors
-        place = f"{_place(data, error)}, {error.reason}" if isinstance(error, UnicodeDecodeError) else error
+        place = (
+            f"{_place(data, error)}, {error.reason}"
+            if isinstance(error, UnicodeDecodeError)
+            else error
+        )
         raise ReadError(
             f"{name} is not valid {encoding} ({place}){more}; "
             "give its encoding, for example --encoding cp1251 or encoding='shift_jis'"
@@ -177,33 +221,40 @@ def file_digest(path: str | Path) -> str:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
-# ---- writing ---------------------------------------------------------------------------------------------------------
+# ---- writing -------------------------------------------------------------------------------------
 
-_HALVES = "backslashreplace"  # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
+# half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
+_HALVES = "backslashreplace"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 @contextmanager
 def naming(path: Path, written: Path | None = None) -> Iterator[None]:
-    """Add `path` to an error of the operating system that names no file (such as a full disk) or names the file `written`."""
+    """Add `path` to an error of the operating system that names no file (such as a full disk) or
+    names the file `written`.
+    """
     try:
         yield
     except Exception as error:
         match = _OS_ERROR.search(str(error)) if written is not None else None
-        code = error.errno if isinstance(error, OSError) else match and int(match[1])  # safetensors reports them as text
+        # safetensors reports them as text
+        code = error.errno if isinstance(error, OSError) else match and int(match[1])
         if code is not None and getattr(error, "filename", None) in (None, str(written)):
             error = OSError(code, os.strerror(code), str(path))
         raise error
 
 
 def expect_replaceable(path: Path) -> None:
-    """Raise OSError if `path` cannot be a file to write: its directory does not exist, or it is a directory or a device."""
+    """Raise OSError if `path` cannot be a file to write: its directory does not exist, or it is a
+    directory or a device.
+    """
     problem = None
     if not path.parent.is_dir():
         problem = errno.ENOENT, "no such directory; create it first", str(path.parent)
     elif path.is_dir():
         problem = errno.EISDIR, "is a directory; name a file", str(path)
-    elif (path.exists() and not path.is_file()) or path.parent == Path("/dev"):  # /dev/stdout is a link, perhaps to a file
+    elif (path.exists() and not path.is_file()) or path.parent == Path("/dev"):
+        # /dev/stdout is a link, perhaps to a file
         problem = errno.EINVAL, "is not a regular file; name another one", str(path)
     if problem:
         raise OSError(*problem)
@@ -237,7 +288,10 @@ def open_own(path: Path) -> BinaryIO:
             if stat.S_ISREG(facts.st_mode) and facts.st_nlink < 2:
                 return handle
             os.close(handle)
-        raise StoreError(f"{path} is a link, a hard link or no regular file, so writing it could change another file; remove it")
+        raise StoreError(
+            f"{path} is a link, a hard link or no regular file, so writing it could change another"
+            " file; remove it"
+        )
 
     return open(path, "a+b", opener=opener)
 
@@ -273,8 +327,9 @@ def listed(variable: str) -> set[Path]:
 def replacing(path: Path, *, mode: int = 0o666) -> Iterator[Path]:
     """Yield the path of a temporary file of this mode that replaces `path` once it is on disk.
 
-    Several processes may replace one file: the last one wins. If the block fails, `path` is unchanged. A killed process
-    leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes it.
+    Several processes may replace one file: the last one wins. If the block fails, `path` is
+    unchanged. A killed process leaves NAME.xxxxxxxx.partial, which nothing reads; `sweep` removes
+    it.
     """
     expect_replaceable(path)
     partial = path.with_name(f"{path.name}.{token_hex(4)}.partial")
@@ -304,11 +359,15 @@ def write_json(path: Path, value: Any) -> None:
 def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
     """Replace the file `path` with JSON lines, one for each of the rows, which may be a stream."""
     with replacing(path) as new, new.open("wb") as file:
-        file.writelines(json.dumps(row, ensure_ascii=False).encode(errors=_HALVES) + b"\n" for row in rows)
+        file.writelines(
+            json.dumps(row, ensure_ascii=False).encode(errors=_HALVES) + b"\n" for row in rows
+        )
 
 
 def sweep(folder: Path, name: str = "") -> None:
-    """Remove the partial files of killed writers of `name`, or of any file. Call it only while holding the writers' lock."""
+    """Remove the partial files of killed writers of `name`, or of any file. Call it only while
+    holding the writers' lock.
+    """
     for partial in folder.glob(f"{glob.escape(name) or '*'}.{'[0-9a-f]' * 8}.partial"):
         partial.unlink(missing_ok=True)
 
@@ -317,7 +376,8 @@ def sync(path: Path) -> None:
     """Wait until a file, or a folder's directory entries, are on disk."""
     if path.is_dir() and os.name == "nt":
         return
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs only files opened for writing
+    # Windows syncs only files opened for writing
+    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
     try:
         os.fsync(handle)
     finally:
@@ -329,7 +389,9 @@ _LOCKED_BYTE = 1 << 30  # far after the content: Windows lets no other process r
 
 
 class WriterLock:
-    """The exclusive right to write `what`, a folder or file: the lock file `path`, until `release` or the end of the process."""
+    """The exclusive right to write `what`, a folder or file: the lock file `path`, until `release`
+    or the end of the process.
+    """
 
     def __init__(self, path: Path, what: Path) -> None:
         self._path, self._what = path, what
@@ -344,7 +406,9 @@ class WriterLock:
             content = _CONTENT.fullmatch(file.read(64))
             if content is None:
                 file.close()
-                raise StoreError(f"{self._path} has other content than a lock file of runnel; move it away")
+                raise StoreError(
+                    f"{self._path} has other content than a lock file of runnel; move it away"
+                )
             if not locked:
                 file.close()
                 holder = content[0].decode().strip() or "another process"
@@ -361,7 +425,8 @@ class WriterLock:
         """Release the lock, and delete its file with `remove`; do nothing if it is not held."""
         if self._file is not None:
             if remove:
-                with suppress(OSError):  # Windows cannot delete an open file; the leftover is harmless
+                # Windows cannot delete an open file; the leftover is harmless
+                with suppress(OSError):
                     self._path.unlink()
             self._file.close()
             self._file = None

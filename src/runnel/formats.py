@@ -1,4 +1,6 @@
-"""The table of all kinds of documents that runnel reads; docs/contributing.md says how to add one."""
+"""The table of all kinds of documents that runnel reads; docs/contributing.md
+says how to add one.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,12 +11,14 @@ class Format:
     """How files of a kind are recognized, and which function reads them.
 
     Attributes:
-        read: "module:function" in `runnel.text.documents`, which returns a `DocumentText`; `takes` says what it is given:
-            "text": a `Decoded`, in this process; its text stays the file's own, and places in it are lines.
-            "rows": an open file, in this process; it yields a document for each row.
-            "markup": a `Decoded`, "file": a path and limits, "archive": an `Archive` and limits; in a process with limits.
+        read: "module:function" in `runnel.text.documents`, which returns a `DocumentText`; `takes`
+            says what it is given: "text": a `Decoded`, in this process; its text stays the file's
+            own, and places in it are lines. "rows": an open file, in this process; it yields a
+            document for each row. "markup": a `Decoded`, "file": a path and limits, "archive": an
+            `Archive` and limits; in a process with limits.
         suffixes: of file names; for an archive only for messages.
-        begins: pattern of the first bytes, without a byte order mark and NULs; it is tried before the suffix.
+        begins: pattern of the first bytes, without a byte order mark and NULs; it is tried before
+            the suffix.
         parts: of an archive, the files, or files in folders, that it must have.
     """
 
@@ -25,12 +29,17 @@ class Format:
     parts: tuple[str, ...] = ()
 
 
-_CODE = ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua .mjs .php .pl .pm .py .pyi"
+_CODE = (
+    ".c .cc .cjs .cpp .cs .cu .cxx .dart .ex .exs .go .h .hh .hpp .java .jl .js .jsx .kt .kts .lua"
+    " .mjs .php .pl .pm .py .pyi"
+)
 _HTML = rb"(?is)\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]"
 FORMATS = {
     "txt": Format("document:read_plain", "text"),
     "md": Format("markdown:read_markdown", "text", ".md .markdown"),
-    "code": Format("code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"),
+    "code": Format(
+        "code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"
+    ),
     "jsonl": Format("reader:read_rows", "rows", ".jsonl .ndjson"),
     "csv": Format("reader:read_rows", "rows", ".csv"),
     "tsv": Format("reader:read_rows", "rows", ".tsv"),
@@ -42,5 +51,6 @@ FORMATS = {
     "xlsx": Format("xlsx:read_xlsx", "archive", ".xlsx", parts=("xl/workbook.xml",)),
     "odt": Format("odf:read_odf", "archive", ".odt .ods .odp", parts=("content.xml", "mimetype")),
 }
-LINES = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "text")  # whose places are lines
+# whose places are lines
+LINES = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "text")
 ROWS = tuple(kind for kind, entry in FORMATS.items() if entry.takes == "rows")

@@ -12,11 +12,16 @@ def cores() -> int:
 
 
 def available_memory() -> int:
-    """Return the bytes of memory usable without swapping: the system's free memory, or less under a container's limit."""
+    """Return the bytes of memory usable without swapping: the system's free memory, or less under a
+    container's limit.
+    """
     limits = [_system_memory()]
     for limit, used in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+        (
+            "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+            "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+        ),
     ):
         with suppress(OSError, ValueError):  # no such control group, or the limit is "max"
             limits.append(int(Path(limit).read_text()) - int(Path(used).read_text()))
@@ -29,5 +34,6 @@ def _system_memory() -> int:
             if line.startswith("MemAvailable:"):
                 return int(line.split()[1]) * 1024
     if sys.platform != "win32" and "SC_PHYS_PAGES" in os.sysconf_names:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2  # only the total is known: take half
+        # only the total is known: take half
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
     return 4 << 30  # unknown

@@ -1,4 +1,6 @@
-"""Work that resumes: an SQLite file with its settings and a row for each finished step, written by one process at a time."""
+"""Work that resumes: an SQLite file with its settings and a row for each finished step, written by
+one process at a time.
+"""
 
 from __future__ import annotations
 
@@ -55,10 +57,12 @@ class Row(NamedTuple):
 
 
 class Journal:
-    """The work on a file OUT: enter it, `begin`, `add` a row for each step, write OUT, and `finish`.
+    """The work on a file OUT: enter it, `begin`, `add` a row for each step, write OUT, and
+    `finish`.
 
-    OUT.sqlite has the settings and the rows until `finish` replaces it with OUT.json, the settings and facts of the result.
-    Once `add` has returned, its rows survive the end of the process. Work that ends without rows leaves no files.
+    OUT.sqlite has the settings and the rows until `finish` replaces it with OUT.json, the settings
+    and facts of the result. Once `add` has returned, its rows survive the end of the process. Work
+    that ends without rows leaves no files.
 
     Args:
         out: the file to make.
@@ -66,14 +70,17 @@ class Journal:
         also: files that are made together with OUT.
 
     Raises:
-        InputError: the work was begun or finished with other settings, or a file to make is not from this work.
+        InputError: the work was begun or finished with other settings, or a file to make is not
+            from this work.
         OSError: OUT cannot be a file.
         StoreBusy: another process is at work, or another program has OUT.sqlite open.
         StoreError: OUT.sqlite is damaged, a link or not a journal of this version, or cannot be
             read or written.
     """
 
-    def __init__(self, out: Path, settings: Mapping[str, object], *, also: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, out: Path, settings: Mapping[str, object], *, also: Sequence[Path] = ()
+    ) -> None:
         self.out = out
         self.facts: dict[str, Any] | None = None  # of finished work
         self._settings = dict(settings)
@@ -99,9 +106,13 @@ class Journal:
             else:
                 begun = self._look()
                 found = next((path for path in self._made if path.exists()), None)
-                own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()  # its OUT was removed
+                # its OUT was removed
+                own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()
                 if found is not None and not begun and not own:
-                    raise InputError(f"{found} exists already and is not from this command; move it away or choose another name")
+                    raise InputError(
+                        f"{found} exists already and is not from this command; move it away or"
+                        " choose another name"
+                    )
                 self._open(new=not begun)
                 self._compare()
             for path in (*self._made, self._path):
@@ -120,7 +131,9 @@ class Journal:
         return self._count or 0
 
     def begin(self, **settings: object) -> dict[str, Any] | None:
-        """Return the facts of finished work; if there are none, record the settings, with these in addition, and return None."""
+        """Return the facts of finished work; if there are none, record the settings, with these in
+        addition, and return None.
+        """
         self._settings |= settings
         self._compare()
         if self.facts is not None:
@@ -133,11 +146,15 @@ class Journal:
             if not self._count:
                 self._about.unlink(missing_ok=True)  # of a result that was removed
                 database.execute("DELETE FROM settings")
-                database.execute("INSERT INTO settings VALUES (?, ?)", _signed(json.dumps(self._settings)))
+                database.execute(
+                    "INSERT INTO settings VALUES (?, ?)", _signed(json.dumps(self._settings))
+                )
         return None
 
     def add(self, *rows: Row) -> None:
-        """Store rows with new keys: all of them or, if this fails or the process is killed, none."""
+        """Store rows with new keys: all of them or, if this fails or the
+        process is killed, none.
+        """
         with self._connection() as database, database:
             values = (_signed(row.key, json.dumps(row.value), row.data) for row in rows)
             database.executemany("INSERT INTO rows VALUES (?, ?, ?, ?)", values)
@@ -152,7 +169,9 @@ class Journal:
     def rows(self, *, data: bool = False) -> Iterator[Row]:
         """Yield the rows in the order of `add`, with or without their bytes."""
         with self._connection() as database:
-            for key, value, *more in database.execute(f"SELECT key, value{', data' if data else ''} FROM rows ORDER BY rowid"):
+            for key, value, *more in database.execute(
+                f"SELECT key, value{', data' if data else ''} FROM rows ORDER BY rowid"
+            ):
                 yield Row(key, json.loads(value), *more)
 
     def finish(self, facts: Mapping[str, object]) -> dict[str, Any]:
@@ -185,8 +204,8 @@ class Journal:
             if recorded.get(name) != value:
                 work = "unfinished" if self.facts is None else "finished"
                 raise self.changed_error(
-                    f"{self.out} is {work} work with another {name} ({recorded.get(name)!r}, now {value!r}): "
-                    "give the same options and input, or another output name"
+                    f"{self.out} is {work} work with another {name} ({recorded.get(name)!r}, now"
+                    f" {value!r}): give the same options and input, or another output name"
                 )
 
     def _read_facts(self) -> dict[str, Any]:
@@ -222,7 +241,11 @@ class Journal:
 
     def _open(self, *, new: bool) -> None:
         if new:  # whole or not at all, so that what a killed process leaves has its header
-            with replacing(self._path, mode=0o600) as file, self._naming(), closing(sqlite3.connect(file)) as database:
+            with (
+                replacing(self._path, mode=0o600) as file,
+                self._naming(),
+                closing(sqlite3.connect(file)) as database,
+            ):
                 database.executescript(_CREATE)
         self._database = sqlite3.connect(self._path, check_same_thread=False)
         # Text that is not UTF-8 has changed: the digest tells.
@@ -275,7 +298,8 @@ class Journal:
             if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
                 raise StoreError(f"{self._path} is damaged ({error}); move it away") from error
             raise StoreError(
-                f"{self._path} cannot be used ({error}); check its mode and the disk, and repeat the command"
+                f"{self._path} cannot be used ({error}); check its mode and the disk, and repeat"
+                " the command"
             ) from error
 
     def _remove(self) -> None:

@@ -1,7 +1,7 @@
 """How many tokens an engine reads per step within a memory budget.
 
-Vertical inference takes V tokens through all layers before the next V: memory depends on V, not on the text. Inside an operator,
-the parallel form works on chunks of Q tokens.
+Vertical inference takes V tokens through all layers before the next V: memory depends on V, not on
+the text. Inside an operator, the parallel form works on chunks of Q tokens.
 
 V  tokens of a segment (a step of the engine)        Q  tokens of a chunk
 """
@@ -20,9 +20,10 @@ from runnel.ops.backend import KERNELS, choose
 if TYPE_CHECKING:
     from runnel.backbones.base import Backbone, PlainForm
 
-GPU_STEP = 16384  # the default tokens of a step on a GPU, and the longest for a budget; see `engine`
-# The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers from memory once either way,
-# and its outputs outgrow the caches.
+# the default tokens of a step on a GPU, and the longest for a budget; see `engine`
+GPU_STEP = 16384
+# The longest step for a budget. Longer steps were no faster on a CPU: each step reads the layers
+# from memory once either way, and its outputs outgrow the caches.
 ENOUGH = 4096
 _ROUND = 64  # a multiple of every operator's chunk
 _STATES = 4  # rows of state: two requests in progress, one being forked, one being handed out
@@ -34,46 +35,59 @@ class Plan:
     """How an engine uses a memory budget; `Engine(backbone, plan)` runs it."""
 
     segment: int  # V
-    chunk: int | None  # Q if the operator runs in plain torch; None: it has no chunks, or kernels with a fixed one
+    # Q if the operator runs in plain torch; None: it has no chunks, or kernels with a fixed one
+    chunk: int | None
     step_bytes: int  # working memory of one step, rounded up
     state_bytes: int  # fp32 state of one text; an engine has up to four of its own
     memory_bytes: int  # the budget
-    tokens_per_s: float | None = None  # measured on one step; None if the backbone has no weights to run
+    # measured on one step; None if the backbone has no weights to run
+    tokens_per_s: float | None = None
 
     def __str__(self) -> str:
         mib = 2.0**20
         chunk = "" if self.chunk is None else f", chunks of {self.chunk}"
         speed = "" if self.tokens_per_s is None else f", about {self.tokens_per_s:,.0f} tokens/s"
         return (
-            f"segments of {self.segment:,} tokens{chunk}: {self.step_bytes / mib:,.0f} MiB per step, "
-            f"{self.state_bytes / mib:,.1f} MiB of state per text, of {self.memory_bytes / mib:,.0f} MiB{speed}"
+            f"segments of {self.segment:,} tokens{chunk}: {self.step_bytes / mib:,.0f} MiB per"
+            f" step, {self.state_bytes / mib:,.1f} MiB of state per text, of"
+            f" {self.memory_bytes / mib:,.0f} MiB{speed}"
         )
 
 
 def fit(backbone: Backbone, memory_bytes: int) -> Plan:
-    """Return the longest useful segment within a budget of steps and states, without running the model."""
+    """Return the longest useful segment within a budget of steps and states, without running the
+    model.
+    """
     plain = _plain_form(backbone)
     each = backbone.step_bytes_per_token + (0 if plain is None else _plain_bytes(backbone, plain))
     fixed = _STATES * backbone.state_bytes
-    segment = min((memory_bytes - fixed) // each, GPU_STEP if backbone.device.type == "cuda" else ENOUGH)
+    segment = min(
+        (memory_bytes - fixed) // each, GPU_STEP if backbone.device.type == "cuda" else ENOUGH
+    )
     if segment < 1:
         raise InputError(
-            f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes and one token {each:,}; "
-            f"give at least {fixed + _ROUND * each:,}"
+            f"memory_bytes={memory_bytes:,} is too small: this model's states take {fixed:,} bytes"
+            f" and one token {each:,}; give at least {fixed + _ROUND * each:,}"
         )
     if segment > _ROUND:
         segment -= segment % _ROUND
-    chunk = None if plain is None else min(plain.chunk, 1 << (segment - 1).bit_length())  # as the operators do
+    # as the operators do
+    chunk = None if plain is None else min(plain.chunk, 1 << (segment - 1).bit_length())
     return Plan(segment, chunk, segment * each, backbone.state_bytes, memory_bytes)
 
 
 def plan(backbone: Backbone, memory_bytes: int) -> Plan:
-    """Return `fit` with the expected speed, measured on one step after a first step that compiles kernels and makes buffers."""
+    """Return `fit` with the expected speed, measured on one step after a first step that compiles
+    kernels and makes buffers.
+    """
     untimed = fit(backbone, memory_bytes)
     if backbone.device.type == "meta":
         return untimed
     tokens = min(untimed.segment, _TIMED)
-    ids, blocks = np.arange(tokens) % min(backbone.vocab_size, 100), [*range(0, tokens, backbone.max_tokens or tokens), tokens]
+    ids, blocks = (
+        np.arange(tokens) % min(backbone.vocab_size, 100),
+        [*range(0, tokens, backbone.max_tokens or tokens), tokens],
+    )
     for _ in range(2):
         start = time.perf_counter()
         _read(backbone, ids, np.array(blocks))
@@ -88,7 +102,9 @@ def _read(backbone: Any, ids: np.ndarray, cu_seqlens: np.ndarray) -> None:
     import torch
 
     with torch.no_grad():
-        hidden, _ = backbone(torch.from_numpy(ids).to(backbone.device), torch.from_numpy(cu_seqlens))
+        hidden, _ = backbone(
+            torch.from_numpy(ids).to(backbone.device), torch.from_numpy(cu_seqlens)
+        )
         hidden.sum().item()  # on a GPU this waits for the result
 
 
@@ -99,14 +115,30 @@ def _plain_form(backbone: Backbone) -> PlainForm | None:
         return None
     import torch
 
-    if backbone.fast is not None or (backbone.device.type == "meta" and form.operator in KERNELS["gpu"]):
+    if backbone.fast is not None or (
+        backbone.device.type == "meta" and form.operator in KERNELS["gpu"]
+    ):
         return None  # on meta the model is only described; it runs elsewhere
-    wide = torch.float64 if any(p.dtype == torch.float64 for p in backbone.parameters()) else torch.float32
-    return form if choose(form.operator, "auto", torch.empty(0, device=backbone.device, dtype=wide)) == "torch" else None
+    wide = (
+        torch.float64
+        if any(p.dtype == torch.float64 for p in backbone.parameters())
+        else torch.float32
+    )
+    return (
+        form
+        if choose(form.operator, "auto", torch.empty(0, device=backbone.device, dtype=wide))
+        == "torch"
+        else None
+    )
 
 
 def _plain_bytes(backbone: Backbone, form: PlainForm) -> int:
-    """Return bytes per token of the form's chunks: states between chunks, weights within them, inputs and outputs."""
+    """Return bytes per token of the form's chunks: states between chunks, weights within them,
+    inputs and outputs.
+    """
     chunk = form.chunk
-    heads, rows, columns = max((shape[1:] for shape in backbone.state_shapes().values() if len(shape) == 4), key=lambda s: s[0])
+    heads, rows, columns = max(
+        (shape[1:] for shape in backbone.state_shapes().values() if len(shape) == 4),
+        key=lambda s: s[0],
+    )
     return 4 * form.copies * heads * (rows * columns // chunk + chunk + max(rows, columns))

@@ -1,4 +1,5 @@
-"""Plain records shared by all layers; the best, the groups and the recent ones of many; and checks of values that users pass.
+"""Plain records shared by all layers; the best, the groups and the recent ones of many; and checks
+of values that users pass.
 
 No torch here, and numpy only where arrays come in.
 """
@@ -57,7 +58,9 @@ def titled(title: object, text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """One sentence of a document: `document[start:end] == text`, offsets in characters (code points)."""
+    """One sentence of a document: `document[start:end] == text`, offsets in characters (code
+    points).
+    """
 
     text: str
     start: int
@@ -87,12 +90,20 @@ _MANY = 8
 
 
 def unanswered(answers: float | None) -> str:
-    """Return what to say if probably nothing answers, from the probability that something does (None: it is not known), or ""."""
-    return "" if answers is None or answers >= _UNLIKELY else f"nothing here seems to answer this ({percent(answers)})"
+    """Return what to say if probably nothing answers, from the probability that something does
+    (None: it is not known), or "".
+    """
+    return (
+        ""
+        if answers is None or answers >= _UNLIKELY
+        else f"nothing here seems to answer this ({percent(answers)})"
+    )
 
 
 def trim(text: str, start: int, end: int) -> tuple[int, int]:
-    """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it has nothing else."""
+    """Return the span [start, end) of a text without the whitespace at its ends; start >= end if it
+    has nothing else.
+    """
     piece = text[start:end]
     return start + len(piece) - len(piece.lstrip()), start + len(piece.rstrip())
 
@@ -100,7 +111,12 @@ def trim(text: str, start: int, end: int) -> tuple[int, int]:
 def trimmed(sentence: SentenceOrPlace) -> SentenceOrPlace:
     """Return a sentence without whitespace at its ends."""
     first, last = trim(sentence.text, 0, len(sentence.text))
-    return replace(sentence, text=sentence.text[first:last], start=sentence.start + first, end=sentence.start + last)
+    return replace(
+        sentence,
+        text=sentence.text[first:last],
+        start=sentence.start + first,
+        end=sentence.start + last,
+    )
 
 
 def normalize(text: str) -> str:
@@ -112,7 +128,8 @@ def normalize(text: str) -> str:
 class Places:
     """Pages and headings of a document.
 
-    `blocks`: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths": [[title, ...], ...]}, or "".
+    `blocks`: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths":
+        [[title, ...], ...]}, or "".
     """
 
     blocks: str = ""
@@ -148,8 +165,8 @@ class Places:
 class Place:
     """Characters [start, end) of a document's text, which has this SHA-256 in UTF-8.
 
-    `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index without a file has its own id as
-    `file`.
+    `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index
+    without a file has its own id as `file`.
     """
 
     file: str
@@ -173,11 +190,18 @@ class Place:
 
     def same(self, other: Place) -> bool:
         """Whether both are the same characters of the same document."""
-        return (self.file, self.id, self.start, self.end) == (other.file, other.id, other.start, other.end)
+        return (self.file, self.id, self.start, self.end) == (
+            other.file,
+            other.id,
+            other.start,
+            other.end,
+        )
 
     @property
     def where(self) -> str:
-        """Return the place in the file, in a form for programs: "12" (a line of text), "page 3", "row a7", "characters 5-60"."""
+        """Return the place in the file, in a form for programs: "12" (a line of text), "page 3",
+        "row a7", "characters 5-60".
+        """
         if self.id is not None:
             return f"row {self.id}"
         if self.kind in LINES:
@@ -192,8 +216,9 @@ class Place:
 class AnsweringSentence(Place):
     """A sentence that answers a query, the text around it, and its other places in reading order.
 
-    `answers` is the probability that it answers; None: the model only ranks. `index` is its position among the document's
-    sentences. A question or heading has the first text below it in `after`. `parts` are the summands of the score, if requested.
+    `answers` is the probability that it answers; None: the model only ranks. `index` is its
+    position among the document's sentences. A question or heading has the first text below it in
+    `after`. `parts` are the summands of the score, if requested.
     """
 
     score: float
@@ -207,7 +232,9 @@ class AnsweringSentence(Place):
 
 @dataclass(frozen=True, slots=True)
 class RankPart:
-    """A document's rank in a list, from 1 (None: it is not in the list), and what this adds to its score."""
+    """A document's rank in a list, from 1 (None: it is not in the list), and what this adds to its
+    score.
+    """
 
     rank: int | None
     score: float
@@ -215,21 +242,24 @@ class RankPart:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a search of an index ranks a document as it does; the score is the sum of the three parts' scores."""
+    """Why a search of an index ranks a document as it does; the score is the sum of the three
+    parts' scores.
+    """
 
     meaning: RankPart  # among the nearest vectors
     words: RankPart  # among the highest BM25 scores
     reranked: RankPart
-    relevance: float | None  # what orders the reranked documents (docs/search.md); None if it was not reranked
+    # what orders the reranked documents (docs/search.md); None if it was not reranked
+    relevance: float | None
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the answering sentences, in reading order, the stored title, source file and metadata, the
-    whole text as a place, and the explanation of the score. `answers` is the probability that the document answers at all, None
-    if it is not known.
+    A search of an index also fills the answering sentences, in reading order, the stored title,
+    source file and metadata, the whole text as a place, and the explanation of the score. `answers`
+    is the probability that the document answers at all, None if it is not known.
     """
 
     id: str
@@ -246,24 +276,43 @@ class Hit:
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the text, ready for JSON."""
-        shown = {"id": self.id, "rank": self.rank, "score": self.score, "answers": self.answers, "title": self.title}
-        shown |= {"source": self.source, "metadata": dict(self.metadata), "sentences": [one.as_json() for one in self.sentences]}
-        return shown | {"explanation": None if self.explanation is None else asdict(self.explanation)}
+        shown = {
+            "id": self.id,
+            "rank": self.rank,
+            "score": self.score,
+            "answers": self.answers,
+            "title": self.title,
+        }
+        shown |= {
+            "source": self.source,
+            "metadata": dict(self.metadata),
+            "sentences": [one.as_json() for one in self.sentences],
+        }
+        return shown | {
+            "explanation": None if self.explanation is None else asdict(self.explanation)
+        }
 
 
-# ---- many values -----------------------------------------------------------------------------------------------------
+# ---- many values ---------------------------------------------------------------------------------
 def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
-    """Return the positions of the `count` (None: all) highest scores of (n,), highest first; ties go to the earlier position."""
+    """Return the positions of the `count` (None: all) highest scores of (n,), highest first; ties
+    go to the earlier position.
+    """
     import numpy as np
 
     places, below = np.arange(len(scores)), -scores
     if count is not None and count < len(scores):
-        places = np.flatnonzero(~(below > np.partition(below, count - 1)[count - 1]))  # all that tie with the last one, too
+        # all that tie with the last one, too
+        places = np.flatnonzero(~(below > np.partition(below, count - 1)[count - 1]))
     return places[np.argsort(below[places], kind="stable")][:count]
 
 
-def grouped(items: Iterable[T], size: Callable[[T], float], most_size: float, most: float = math.inf) -> Iterator[list[T]]:
-    """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to `most_size`."""
+def grouped(
+    items: Iterable[T], size: Callable[[T], float], most_size: float, most: float = math.inf
+) -> Iterator[list[T]]:
+    """Yield items in groups, which end at `most` of them, or as soon as their sizes add up to
+    `most_size`.
+    """
     group: list[T] = []
     total = 0.0
     for item in items:
@@ -276,8 +325,12 @@ def grouped(items: Iterable[T], size: Callable[[T], float], most_size: float, mo
         yield group
 
 
-def group_repeats(sentences: Iterable[Sentence], count: int, also: Collection[str] = ()) -> list[list[Sentence]]:
-    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and those of the texts `also`."""
+def group_repeats(
+    sentences: Iterable[Sentence], count: int, also: Collection[str] = ()
+) -> list[list[Sentence]]:
+    """Group sentences, best first, that differ only in whitespace: the first `count` groups, and
+    those of the texts `also`.
+    """
     groups: dict[str, list[Sentence]] = {}
     wanted = 0
     for sentence in sentences:
@@ -299,7 +352,9 @@ class HasId(Protocol):
 
 
 def by_id(items: Iterable[Identified], what: str) -> dict[str, Identified]:
-    """Return items by their ids; raise InputError if two have the same one, or if there are none. `what` names them."""
+    """Return items by their ids; raise InputError if two have the same one, or if there are none.
+    `what` names them.
+    """
     listed = list(items)
     counts = Counter(item.id for item in listed)
     if len(counts) < len(listed) or not listed:
@@ -309,7 +364,8 @@ def by_id(items: Iterable[Identified], what: str) -> dict[str, Identified]:
 
 
 class Recent(Generic[T]):
-    """The values that were used last, by key, while their sizes add up to at most `most`; the newest stays, however large.
+    """The values that were used last, by key, while their sizes add up to at most `most`; the
+    newest stays, however large.
 
     Safe to use from several threads.
     """
@@ -330,11 +386,13 @@ class Recent(Generic[T]):
         with self._lock:
             self._values.pop(key, None)
             self._values[key] = value
-            while len(self._values) > 1 and sum(map(self._size, self._values.values())) > self._most:
+            while (
+                len(self._values) > 1 and sum(map(self._size, self._values.values())) > self._most
+            ):
                 del self._values[next(iter(self._values))]
 
 
-# ---- checks of what users pass ---------------------------------------------------------------------------------------
+# ---- checks of what users pass -------------------------------------------------------------------
 def expect_text(value: object, what: str) -> None:
     """Raise InputError unless `value` is a string; `what` names it."""
     expect_kind(value, str, what)
@@ -343,41 +401,75 @@ def expect_text(value: object, what: str) -> None:
 def expect_kind(value: object, kind: type, what: str) -> None:
     """Raise InputError unless `value` is of this type; `what` names it."""
     if not isinstance(value, kind):
-        raise InputError(f"{what} is {reprlib.repr(value)}; expected {'text (str)' if kind is str else kind.__name__}")
+        raise InputError(
+            f"{what} is {reprlib.repr(value)}; expected"
+            f" {'text (str)' if kind is str else kind.__name__}"
+        )
 
 
 def expect_series(values: object, what: str, expected: str) -> None:
-    """Raise InputError unless iterating over `values` yields texts in an order: not one text, a dict, a set or a table."""
-    unordered = isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns")  # names of a table's columns
-    if unordered or isinstance(values, str | bytes) or not isinstance(values, Iterable) or getattr(values, "ndim", 1) == 0:
+    """Raise InputError unless iterating over `values` yields texts in an order: not one text, a
+    dict, a set or a table.
+    """
+    # names of a table's columns
+    unordered = isinstance(values, Mapping | set | frozenset) or hasattr(values, "columns")
+    if (
+        unordered
+        or isinstance(values, str | bytes)
+        or not isinstance(values, Iterable)
+        or getattr(values, "ndim", 1) == 0
+    ):
         came = f"a {type(values).__name__}" if unordered else reprlib.repr(values)
         raise InputError(f"{what} are {came}; expected {expected}")
 
 
 def expect_loaded(model: object, job: str) -> None:
-    """Raise InputError for a name where a loaded model is expected, as other libraries accept it; `job` names the class."""
+    """Raise InputError for a name where a loaded model is expected, as other libraries accept it;
+    `job` names the class.
+    """
     if isinstance(model, str | os.PathLike):
-        raise InputError(f"{job}({os.fspath(model)!r}): expected a loaded model; use {job}.load({os.fspath(model)!r})")
+        raise InputError(
+            f"{job}({os.fspath(model)!r}): expected a loaded model; use"
+            f" {job}.load({os.fspath(model)!r})"
+        )
 
 
 def expect_count(value: object, what: str, least: int = 1) -> None:
-    """Raise InputError unless `value` is an integer (Python or NumPy) of at least `least`; `what` names it."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or operator.index(value) < least:
+    """Raise InputError unless `value` is an integer (Python or NumPy) of at least `least`; `what`
+    names it.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, SupportsIndex)
+        or operator.index(value) < least
+    ):
         raise InputError(f"{what} is {reprlib.repr(value)}; expected a whole number from {least}")
 
 
 def expect_choice(value: object, choices: Iterable[str], what: str) -> None:
-    """Raise InputError, which names the choices or, of many, the nearest ones, unless `value` is one; `what` names it."""
+    """Raise InputError, which names the choices or, of many, the nearest ones, unless `value` is
+    one; `what` names it.
+    """
     if value not in (known := list(choices)):
         near = difflib.get_close_matches(str(value), known, 3, 0.5) if len(known) > _MANY else []
-        raise InputError(f"{what} is {reprlib.repr(value)}; expected one of {', '.join(near or known) or 'none'}")
+        raise InputError(
+            f"{what} is {reprlib.repr(value)}; expected one of {', '.join(near or known) or 'none'}"
+        )
 
 
 def utf8(text: str, what: str = "the text", error: type[InputError] = InputError) -> bytes:
-    """Encode a text, which is called `what`; raise the error, with the place, for half of a surrogate pair."""
+    """Encode a text, which is called `what`; raise the error, with the place, for half of a
+    surrogate pair.
+    """
     try:
         return text.encode()
     except UnicodeEncodeError as failure:
-        place = f"U+{ord(text[failure.start]):04X} (half of a surrogate pair) at character {failure.start}"
-        advice = "read the file with the right encoding, or replace it with text.encode('utf-8', 'replace').decode()"
+        place = (
+            f"U+{ord(text[failure.start]):04X} (half of a surrogate pair) at character"
+            f" {failure.start}"
+        )
+        advice = (
+            "read the file with the right encoding, or replace it with text.encode('utf-8',"
+            " 'replace').decode()"
+        )
         raise error(f"{what} contains {place}; {advice}") from failure

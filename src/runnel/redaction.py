@@ -1,4 +1,6 @@
-"""Texts without passwords and keys: secrets in URLs, in the environment, and secrets that a caller knows."""
+"""Texts without passwords and keys: secrets in URLs, in the environment, and secrets that a caller
+knows.
+"""
 
 import os
 import re
@@ -11,17 +13,26 @@ HIDDEN = "***"
 SHORT = 4  # characters of the shortest secret that is searched for: shorter ones are parts of words
 WORD = 8  # from which on a secret is no ordinary word, such as "none" for an endpoint without keys
 
-# All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of Azure's abfs:// is no secret.
-# A password may have an unescaped "/": what is between a colon and an @ is one unless it is a port.
-_USER = re.compile(r"(?<=://)(?<!abfs://)(?<!abfss://)(?:[^\s/?#]*|[^\s/?#:\[]*:(?!\d*(?:[\s/?#]|\Z))\S{0,512})@")
+# All repetitions are bounded or cannot overlap, so that no text takes long. CONTAINER@ACCOUNT of
+# Azure's abfs:// is no secret. A password may have an unescaped "/": what is between a colon and an
+# @ is one unless it is a port.
+_USER = re.compile(
+    r"(?<=://)(?<!abfs://)(?<!abfss://)(?:[^\s/?#]*|[^\s/?#:\[]*:(?!\d*(?:[\s/?#]|\Z))\S{0,512})@"
+)
 _NAMES = r"key|token|secret|pass|pwd|sig|auth|cred|(?<=[?&;])code(?==)"
-_PARAMETER = re.compile(rf"(?i)([?&;][^\s=&;#?]{{0,64}}?(?:{_NAMES})[^\s=&;#?]{{0,64}}=)([^\s&;#'\"]+)")
+_PARAMETER = re.compile(
+    rf"(?i)([?&;][^\s=&;#?]{{0,64}}?(?:{_NAMES})[^\s=&;#?]{{0,64}}=)([^\s&;#'\"]+)"
+)
 _VARIABLE = re.compile(r"(?i)(?:key|token|secret|password)\Z")
 
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text without the secrets of its URLs, of the environment and of `secrets`, as `hide` replaces them."""
-    known = [value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= WORD]
+    """Return a text without the secrets of its URLs, of the environment and of `secrets`, as `hide`
+    replaces them.
+    """
+    known = [
+        value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= WORD
+    ]
     shown = _PARAMETER.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text))
     return hide(shown, [*secrets, *known])
 
@@ -45,18 +56,37 @@ def secrets_of(url: str) -> list[str]:
     """Return what must not be shown of a URL."""
     written = user_of(url)
     user, _, password = written.partition(":")
-    return [written, f"{unquote(user)}:{unquote(password)}", user, password, *(value for _, value in _PARAMETER.findall(url))]
+    return [
+        written,
+        f"{unquote(user)}:{unquote(password)}",
+        user,
+        password,
+        *(value for _, value in _PARAMETER.findall(url)),
+    ]
 
 
 def showable(error: Exception, redact: Callable[[str], str] = redact) -> Exception | None:
-    """Return an error for `raise ... from`: None if its traceback would show what `redact` replaces."""
+    """Return an error for `raise ... from`: None if its traceback would show what `redact`
+    replaces.
+    """
     shown = "".join(traceback.format_exception(error))
     return error if redact(shown) == shown else None
 
 
 def _spellings(secret: str) -> list[str]:
-    """Return how a secret may be written: escaped for URLs and in Python, and as a Basic header has it."""
+    """Return how a secret may be written: escaped for URLs and in Python, and as a Basic header has
+    it.
+    """
     plain = unquote(secret)
     data = plain.encode("utf-8", "surrogatepass")
     encoded = b64encode(data).decode().rstrip("=")
-    return [secret, plain, quote(data), quote(data, safe=""), quote_plus(data), ascii(plain)[1:-1], repr(plain)[1:-1], encoded]
+    return [
+        secret,
+        plain,
+        quote(data),
+        quote(data, safe=""),
+        quote_plus(data),
+        ascii(plain)[1:-1],
+        repr(plain)[1:-1],
+        encoded,
+    ]

@@ -1,10 +1,14 @@
-"""Requests to read a text, their progress and their results. The engine runs them for inference, training runs them with a graph.
+"""Requests to read a text, their progress and their results. The engine runs them for inference,
+training runs them with a graph.
 
-Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment, in fp64 across segments.
+Hidden vectors are used as they are computed and not kept. They are summed in fp32 inside a segment,
+in fp64 across segments.
 
-Hidden vectors are arrays where a model reads without torch, and tensors elsewhere; what is computed of them is of their kind.
+Hidden vectors are arrays where a model reads without torch, and tensors elsewhere; what is computed
+of them is of their kind.
 
-    T  tokens of a text   n  tokens of a segment   P  positions   B  ranges   D  width of hidden vectors   K  kinds of mark
+    T  tokens of a text      n  tokens of a segment      P  positions      B  ranges
+    D  width of hidden vectors      K  kinds of mark
 """
 
 from __future__ import annotations
@@ -45,12 +49,16 @@ class Request:
 
     Args:
         ids: (T,) token ids, T >= 1; may be empty if `positions` is empty and no state is kept.
-        positions: (P,) tokens whose hidden vectors to return, in any order (default: the last; none with `ranges` or `take`).
+        positions: (P,) tokens whose hidden vectors to return, in any order (default: the last; none
+            with `ranges` or `take`).
         ranges: (B, 2) token ranges [start, end) whose weighted sums to return, in any order.
-        take: called for each segment with the number of its first token and its hidden vectors (n, D) fp32, on the CPU.
-        state: the state (one row) to start from. It is not changed, so several requests may share it.
+        take: called for each segment with the number of its first token and its hidden vectors (n,
+            D) fp32, on the CPU.
+        state: the state (one row) to start from. It is not changed, so several requests may share
+            it.
         keep_state: also return the state after the last token.
-        marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the embeddings.
+        marks: (T, K) float32, multiplied by the engine's `mark_vectors` and added to the
+            embeddings.
         tag: any value, returned with the result.
     """
 
@@ -73,7 +81,9 @@ class Request:
         return np.asarray(positions, dtype=np.int64), np.asarray(ranges, dtype=np.int64)
 
     def cancel(self) -> None:
-        """Drop the request at the next step; its result is a `Cancelled` error. Safe to call from any thread."""
+        """Drop the request at the next step; its result is a `Cancelled` error. Safe to call from
+        any thread.
+        """
         self._cancelled = True
 
 
@@ -100,9 +110,15 @@ class Result:
 
     @property
     def means(self) -> Array:
-        """(B, D) weighted means over the ranges, in the dtype of `hidden`; zeros for an empty one."""
+        """(B, D) weighted means over the ranges, in the dtype of `hidden`;
+        zeros for an empty one.
+        """
         means = self.sums / self.totals.clip(min=1e-300)[:, None]
-        return means.astype(self.hidden.dtype) if isinstance(means, np.ndarray) else means.to(self.hidden.dtype)
+        return (
+            means.astype(self.hidden.dtype)
+            if isinstance(means, np.ndarray)
+            else means.to(self.hidden.dtype)
+        )
 
     def get(self) -> Result:
         """Return the result, or raise its error."""
@@ -111,12 +127,15 @@ class Result:
         return self
 
 
-# Takes the units done, tokens where nothing else is said, and those in total, None if that is not known.
+# Takes the units done, tokens where nothing else is said, and those in total, None if that is not
+# known.
 Progress = Callable[[int, int | None], None]
 
 
 class TokenCount:
-    """The tokens that a call has read so far, in one call of the engine or several, reported to its `progress`."""
+    """The tokens that a call has read so far, in one call of the engine or several, reported to its
+    `progress`.
+    """
 
     def __init__(self, progress: Progress | None, total: int | None = None) -> None:
         self._progress, self._total = progress, total
@@ -147,29 +166,37 @@ class TokenCount:
 
 
 class RangeSums:
-    """Weighted sums of hidden vectors over token ranges (B, 2), which may overlap, updated segment by segment.
+    """Weighted sums of hidden vectors over token ranges (B, 2), which may overlap, updated segment
+    by segment.
 
-    The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum is not lost next to a large
-    one. A row (D + 1,) fp64 is a sum with the sum of its weights.
+    The ranges' edges cut the text into stretches. Each stretch is summed separately, so a small sum
+    is not lost next to a large one. A row (D + 1,) fp64 is a sum with the sum of its weights.
     """
 
     def __init__(self, ranges: np.ndarray) -> None:
-        # A single range, the usual case, needs no search, which matters for short texts read in a fraction of a millisecond.
+        # A single range, the usual case, needs no search, which matters for short texts read in a
+        # fraction of a millisecond.
         simple = len(ranges) == 1 and ranges[0, 0] < ranges[0, 1]
         self._edges = ranges[0] if simple else np.unique(ranges)
-        self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)  # (B, 2) of each range
+        # (B, 2) of each range
+        self._stretches = np.array([[0, 1]]) if simple else np.searchsorted(self._edges, ranges)
         self._closed: list[Array] = []  # rows of complete stretches
         self._open: Array | None = None  # (1, D + 1) the row of the stretch `_next` so far
         self._next = 0
 
     def part(self, start: int, hidden: Array, weights: Array) -> Array:
-        """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D) and weights (n,)."""
+        """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D)
+        and weights (n,).
+        """
         a, b = max(start, int(self._edges[0])), min(start + len(hidden), int(self._edges[-1]))
         if a >= b:
             return zeros(hidden, 0, hidden.shape[1] + 1, wide=True)
         if b - a < len(hidden):
             hidden, weights = hidden[a - start : b - start], weights[a - start : b - start]
-        first, last = int(np.searchsorted(self._edges, a, side="right")) - 1, int(np.searchsorted(self._edges, b))
+        first, last = (
+            int(np.searchsorted(self._edges, a, side="right")) - 1,
+            int(np.searchsorted(self._edges, b)),
+        )
         xp, edges = space(hidden), np.maximum(self._edges[first:last] - a, 0)
         if last - first == 1:
             sums, totals = (weights @ hidden)[None], weights.sum(dtype=xp.float64)[None]
@@ -177,24 +204,42 @@ class RangeSums:
             sums = np.add.reduceat(weights[:, None] * hidden, edges, axis=0)
             totals = np.add.reduceat(weights.astype(np.float64), edges)
         else:
-            owner = xp.from_numpy(np.repeat(np.arange(last - first), np.diff(edges, append=b - a))).to(weights.device)
-            at = xp.arange(b - a, device=hidden.device), hidden, xp.from_numpy(edges).to(hidden.device)
+            owner = xp.from_numpy(
+                np.repeat(np.arange(last - first), np.diff(edges, append=b - a))
+            ).to(weights.device)
+            at = (
+                xp.arange(b - a, device=hidden.device),
+                hidden,
+                xp.from_numpy(edges).to(hidden.device),
+            )
             sums = xp.nn.functional.embedding_bag(*at, mode="sum", per_sample_weights=weights)
             totals = zeros(weights, last - first, wide=True).index_add(0, owner, weights.double())
-        return xp.concatenate([sums.astype(np.float64) if xp is np else sums.double(), totals[:, None]], 1)
+        return xp.concatenate(
+            [sums.astype(np.float64) if xp is np else sums.double(), totals[:, None]], 1
+        )
 
     def add(self, stop: int, rows: Array) -> None:
-        """Add the `part` of the tokens up to `stop`; segments must come in order, each token once."""
-        complete = max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
+        """Add the `part` of the tokens up to `stop`; segments must come in
+        order, each token once.
+        """
+        complete = (
+            max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
+        )
         self._next += complete
         first = rows[:1] if self._open is None else rows[:1] + self._open
         if complete or not self._closed:
-            self._closed.append(rows[:complete] if self._open is None else _join([first, rows[1:complete]])[:complete])
+            self._closed.append(
+                rows[:complete]
+                if self._open is None
+                else _join([first, rows[1:complete]])[:complete]
+            )
         if len(rows):  # the graph of the open row reaches back to its own tokens alone
             self._open = None if complete == len(rows) else rows[complete:] if complete else first
 
     def take_complete(self) -> tuple[int, Array]:
-        """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order that do not overlap."""
+        """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order
+        that do not overlap.
+        """
         rows, self._closed = self._all_closed(), []
         first = self._next - len(rows)
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])
@@ -224,9 +269,12 @@ def _join(parts: Sequence[Array]) -> Array:
 
 @dataclass(eq=False)
 class Call:
-    """One call of `map` or `as_completed`, and its news: what steps have done for it since it last looked."""
+    """One call of `map` or `as_completed`, and its news: what steps have done for it since it last
+    looked.
+    """
 
-    active: dict[OpenRequest, None] = field(default_factory=dict)  # requests in flight, oldest first
+    # requests in flight, oldest first
+    active: dict[OpenRequest, None] = field(default_factory=dict)
     finished: list[Result] = field(default_factory=list)
     tokens: int = 0
     error: Exception | None = None  # of a step
@@ -237,7 +285,9 @@ class Call:
         return bool(self.tokens or self.finished or self.error)
 
     def take_news(self) -> tuple[list[Result], int]:
-        """Return the requests that have finished and the number of tokens read since the last time, or raise the error."""
+        """Return the requests that have finished and the number of tokens read since the last time,
+        or raise the error.
+        """
         if self.error is not None:
             raise self.error
         (finished, self.finished), (tokens, self.tokens) = (self.finished, []), (self.tokens, 0)
@@ -245,29 +295,43 @@ class Call:
 
 
 class OpenRequest:
-    """A request that is being read: what it has given so far, and in an engine its call and its pool row (-1: none).
+    """A request that is being read: what it has given so far, and in an engine its call and its
+    pool row (-1: none).
 
     `ends`: of the text's blocks (`Backbone.block_ends`).
     """
 
     def __init__(
-        self, request: Request, ids: np.ndarray, ends: np.ndarray | None = None, call: Call | None = None, index: int = 0
+        self,
+        request: Request,
+        ids: np.ndarray,
+        ends: np.ndarray | None = None,
+        call: Call | None = None,
+        index: int = 0,
     ) -> None:
         self.request, self.ids, self.ends, self.index = request, ids, ends, index
         self.call = call or Call()
         self.done = 0
         self.row = -1
         positions, ranges = request.wanted()
-        for name, places, end in (("positions", positions, len(ids)), ("ranges", ranges, len(ids) + 1)):
+        for name, places, end in (
+            ("positions", positions, len(ids)),
+            ("ranges", ranges, len(ids) + 1),
+        ):
             if len(places) and not 0 <= places.min() <= places.max() < end:
-                raise InputError(f"{name} are {reprlib.repr(places.tolist())}; expected numbers from 0 to {end - 1}")
+                raise InputError(
+                    f"{name} are {reprlib.repr(places.tolist())}; expected numbers from 0 to"
+                    f" {end - 1}"
+                )
         self._order = np.argsort(positions, kind="stable") if len(positions) > 1 else None
         self._positions = positions if self._order is None else positions[self._order]
         self._picked: list[Array] = []
         self._sums = RangeSums(ranges) if len(ranges) else None
 
     def part(self, start: int, hidden: Array, weights: Array) -> tuple[Array, Array]:
-        """Return what tokens [start, start + n) give: hidden vectors (p, D) at positions, and rows of `RangeSums`."""
+        """Return what tokens [start, start + n) give: hidden vectors (p, D) at positions, and rows
+        of `RangeSums`.
+        """
         first, last = np.searchsorted(self._positions, [start, start + len(hidden)])
         picked = hidden[self._positions[first:last] - start] if first < last else hidden[:0]
         return picked, hidden[:0] if self._sums is None else self._sums.part(start, hidden, weights)
@@ -281,7 +345,8 @@ class OpenRequest:
             self._sums.add(self.done, rows)
 
     def take_complete(self) -> tuple[Array, Array]:
-        """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in order and not overlap.
+        """Return the hidden vectors (k, D) and rows of the newly complete ranges, which must be in
+        order and not overlap.
 
         Each range has one position. Without ranges: of all positions read.
         """
@@ -308,7 +373,11 @@ class OpenRequest:
     @property
     def least(self) -> int:
         """Return the number of tokens of the next block."""
-        return 1 if self.ends is None else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
+        return (
+            1
+            if self.ends is None
+            else int(self.ends[np.searchsorted(self.ends, self.done, side="right")]) - self.done
+        )
 
     def blocks(self, count: int) -> list[int]:
         """Return the lengths of the blocks that make up the next `count` tokens."""
@@ -341,10 +410,15 @@ class Packed:
 
     def split(self, rows: Array) -> list[Array]:
         """Return the rows (t, ...) of each reading."""
-        return [rows[end - count : end] for count, end in zip(self.lengths, itertools.accumulate(self.lengths), strict=True)]
+        return [
+            rows[end - count : end]
+            for count, end in zip(self.lengths, itertools.accumulate(self.lengths), strict=True)
+        ]
 
     def parts(self, hidden: Array, weight: Array | None) -> list[tuple[Array, Array]]:
-        """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in ranges, None: 1."""
+        """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in
+        ranges, None: 1.
+        """
         weights = zeros(hidden, len(hidden)) + 1 if weight is None else weight[self.ids]
         if not isinstance(weights, np.ndarray):
             weights = weights.to(hidden)
@@ -355,8 +429,15 @@ class Packed:
 def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:
     """Lay out the next tokens of several readings; each block of a text is a sequence."""
     places = [slice(reading.done, reading.done + count) for reading, count in plan]
-    ids = np.concatenate([reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)], dtype=np.int64)
-    kinds, marks, start = [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None], None, 0
+    ids = np.concatenate(
+        [reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)],
+        dtype=np.int64,
+    )
+    kinds, marks, start = (
+        [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None],
+        None,
+        0,
+    )
     if kinds:
         marks = np.zeros((len(ids), kinds[0]), np.float32)
         for (reading, count), place in zip(plan, places, strict=True):

@@ -42,7 +42,10 @@ def test_files_below_a_root(inside, tmp_path):
     assert text(str(second / "c.txt"), inside, second) == (str(second / "c.txt"), "another secret")
 
 
-OUTSIDE = "../secret.txt ../missing.txt sub/../../secret.txt out.txt out/secret.txt ../inside-too/c.txt /etc/passwd".split()
+OUTSIDE = (
+    "../secret.txt ../missing.txt sub/../../secret.txt out.txt out/secret.txt ../inside-too/c.txt"
+    " /etc/passwd".split()
+)
 
 
 def test_files_outside_of_the_roots(inside, tmp_path):
@@ -53,16 +56,20 @@ def test_files_outside_of_the_roots(inside, tmp_path):
             text(name, inside)
 
 
-@pytest.mark.parametrize("name", ["sub/b.txt", "sub/b.html"])  # read here, and by the process that parses
+# read here, and by the process that parses
+@pytest.mark.parametrize("name", ["sub/b.txt", "sub/b.html"])
 @pytest.mark.parametrize(
-    ("owner", "function", "seen"), [(Path, "resolve", "cannot be opened"), (DocumentReader, "read", "One cat.")]
+    ("owner", "function", "seen"),
+    [(Path, "resolve", "cannot be opened"), (DocumentReader, "read", "One cat.")],
 )
 def test_a_folder_that_is_swapped_for_a_link_gives_nothing_from_outside(
     inside, tmp_path, monkeypatch, name, owner, function, seen
 ):
     (tmp_path / "outside").mkdir()
     for folder, content in ((inside / "sub", "One cat."), (tmp_path / "outside", "a secret")):
-        (folder / Path(name).name).write_text(f"<html><p>{content}</p></html>" if name.endswith("html") else content)
+        (folder / Path(name).name).write_text(
+            f"<html><p>{content}</p></html>" if name.endswith("html") else content
+        )
     call = getattr(owner, function)
 
     def then_swap(*arguments, **options):
@@ -109,12 +116,18 @@ def test_a_document_is_read_again_when_its_file_changes(inside):
     assert reading.read("a.txt", [])[0] is first
     (inside / "a.txt").write_text("Two dogs.")
     again = reading.read("a.txt", [])[0]
-    assert again.document.text == "Two dogs." and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
+    assert (
+        again.document.text == "Two dogs."
+        and again.document.sha256 == sha256(b"Two dogs.").hexdigest()
+    )
 
 
 def test_rows_and_notes(inside):
     (inside / "r.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "y", "text": "two"}\n')
-    assert [(one.file, one.document.id) for one in documents(inside).read("r.jsonl", [])] == [("r.jsonl", "x"), ("r.jsonl", "y")]
+    assert [(one.file, one.document.id) for one in documents(inside).read("r.jsonl", [])] == [
+        ("r.jsonl", "x"),
+        ("r.jsonl", "y"),
+    ]
     (inside / "old.txt").write_bytes("café".encode("cp1252") + b" and more plain text")
     reading = documents(inside)
     for _ in range(2):  # read, and kept

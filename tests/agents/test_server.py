@@ -1,4 +1,6 @@
-"""The server as its clients see it: the SDK's own client in this process, over stdio, and over streamable HTTP."""
+"""The server as its clients see it: the SDK's own client in this process, over stdio, and over
+streamable HTTP.
+"""
 
 import inspect
 import json
@@ -49,22 +51,35 @@ async def check_client(client):
     tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert list(tools) == ["search", "find", "read", "verify", "status"]
     for tool in tools.values():
-        assert tool.annotations.read_only_hint and tool.output_schema and len(tool.description) < 500
+        assert (
+            tool.annotations.read_only_hint and tool.output_schema and len(tool.description) < 500
+        )
         assert tool.description == inspect.cleandoc(tool.description)
     assert "never instructions" in client.instructions
     found = await client.call_tool("find", {"query": "who barked", "file": "a.md", "top_k": 1})
     (sentence,) = found.structured_content["sentences"]
     assert "barked" in sentence["text"] and not found.is_error and sentence["headings"] == ["Dogs"]
     assert found.content[0].text.startswith("1 sentence\n1. a.md, line 3, ")
-    anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {"by": "character"}
-    assert (await client.call_tool("read", anchor)).structured_content["place"]["text"] == sentence["text"]
+    anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {
+        "by": "character"
+    }
+    assert (await client.call_tool("read", anchor)).structured_content["place"]["text"] == sentence[
+        "text"
+    ]
     verified = await client.call_tool("verify", {"quote": "the dog  barked", "file": "a.md"})
     assert verified.structured_content["match"] == "normalized"
     assert (await client.call_tool("status", {})).structured_content["index"] is None
     outside = "'../x' cannot be opened: it is outside of the allowed folders"
-    for file, message in (("../x", outside), ("image.txt", "is an image; read its text by OCR first")):
+    for file, message in (
+        ("../x", outside),
+        ("image.txt", "is an image; read its text by OCR first"),
+    ):
         refused = await client.call_tool("read", {"file": file})
-        assert refused.is_error and message in refused.content[0].text and refused.structured_content is None
+        assert (
+            refused.is_error
+            and message in refused.content[0].text
+            and refused.structured_content is None
+        )
     assert (await client.call_tool("find", {"query": "", "file": "a.md"})).is_error
 
 
@@ -73,9 +88,13 @@ async def test_in_this_process(root):
     async with Client(server(root)) as client:
         await check_client(client)
         with anyio.fail_after(60):
-            verified = await client.call_tool("verify", {"quote": "The train leaves at night.", "file": "long.txt"})
+            verified = await client.call_tool(
+                "verify", {"quote": "The train leaves at night.", "file": "long.txt"}
+            )
         assert verified.structured_content["match"] == "changed"
-        assert [one["text"] for one in verified.structured_content["places"][0]["changes"]] == ["noon"]
+        assert [one["text"] for one in verified.structured_content["places"][0]["changes"]] == [
+            "noon"
+        ]
         found = await client.call_tool("find", {"query": "train", "file": "long.txt"})
         assert found.structured_content["sentences"][0]["also_omitted"] == 79_996
 
@@ -86,7 +105,12 @@ OWN = {"match", "sha256", "next_cursor", "version"}  # texts of answers that no 
 def texts_of(schema: dict) -> set[str]:
     """Return the names of all fields of a schema that may have text."""
     objects = [schema, *schema.get("$defs", {}).values()]
-    return {name for one in objects for name, field in one.get("properties", {}).items() if '"string"' in json.dumps(field)}
+    return {
+        name
+        for one in objects
+        for name, field in one.get("properties", {}).items()
+        if '"string"' in json.dumps(field)
+    }
 
 
 @pytest.mark.anyio
@@ -100,13 +124,22 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
             for name in texts_of(tool.output_schema) - OWN:
                 assert f"`{name}`" in client.instructions
         for file in ("ids.jsonl", "keys.jsonl", "columns.csv"):
-            calls = (("read", {}), ("read", {"row": "absent"}), ("find", {"query": "dog"}), ("verify", {"quote": "dog"}))
+            calls = (
+                ("read", {}),
+                ("read", {"row": "absent"}),
+                ("find", {"query": "dog"}),
+                ("verify", {"quote": "dog"}),
+            )
             for tool, more in calls:
                 answer = await client.call_tool(tool, {"file": file} | more)
                 text = answer.content[0].text
                 mark = re.search(r"\[document text ([0-9a-f]{8})\]", text)
-                marked = rf"\[document text {mark[1]}\]\n.*?\n\[end {mark[1]}\]" if mark else "never"
-                assert "IGNORE" not in re.sub(marked, "", text, flags=re.DOTALL) and (mark or "error" not in text)
+                marked = (
+                    rf"\[document text {mark[1]}\]\n.*?\n\[end {mark[1]}\]" if mark else "never"
+                )
+                assert "IGNORE" not in re.sub(marked, "", text, flags=re.DOTALL) and (
+                    mark or "error" not in text
+                )
                 assert len(text) < 4000 and len(answer.model_dump_json()) < 12_000
 
 
@@ -131,7 +164,9 @@ class SlowRetriever(FakeRetriever):
 
 @contextmanager
 def over_http(server):
-    running = uvicorn.Server(uvicorn.Config(server.streamable_http_app(stateless_http=True), log_config=None))
+    running = uvicorn.Server(
+        uvicorn.Config(server.streamable_http_app(stateless_http=True), log_config=None)
+    )
     with socket.create_server(("127.0.0.1", 0)) as bound:
         thread = threading.Thread(target=running.run, args=([bound],))
         thread.start()
@@ -151,10 +186,21 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
     with transport(server(root, lambda: retriever)) as target, anyio.fail_after(GIVE_UP_S):
         async with Client(target) as client:
             async with anyio.create_task_group() as group:
-                group.start_soon(partial(client.call_tool, "find", {"query": "dog", "file": "a.md"}, progress_callback=note))
+                group.start_soon(
+                    partial(
+                        client.call_tool,
+                        "find",
+                        {"query": "dog", "file": "a.md"},
+                        progress_callback=note,
+                    )
+                )
                 await anyio.to_thread.run_sync(retriever.started.wait)
-                read = await client.call_tool("read", {"file": "a.md"})  # while the other call still runs
-                assert read.structured_content["place"]["text"].startswith("# Dogs") and not retriever.stopped.is_set()
+                # while the other call still runs
+                read = await client.call_tool("read", {"file": "a.md"})
+                assert (
+                    read.structured_content["place"]["text"].startswith("# Dogs")
+                    and not retriever.stopped.is_set()
+                )
                 while len(seen) < 2:
                     await anyio.sleep(0.05)
                 group.cancel_scope.cancel()
@@ -171,7 +217,9 @@ COMMAND = ["-m", "runnel", "mcp"]
 @pytest.mark.slow
 async def test_stdio(root):
     arguments = [*COMMAND, "--root", str(root)]
-    command = StdioServerParameters(command=sys.executable, args=arguments, env=ENVIRONMENT, cwd=root)
+    command = StdioServerParameters(
+        command=sys.executable, args=arguments, env=ENVIRONMENT, cwd=root
+    )
     with anyio.fail_after(GIVE_UP_S):
         async with Client(command) as client:
             await check_client(client)
@@ -180,10 +228,14 @@ async def test_stdio(root):
 @pytest.fixture
 def http(root):
     command = [sys.executable, *COMMAND, "--root", str(root), "--http", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT, cwd=root) as process:
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT, cwd=root
+    ) as process:
         try:
             line = process.stderr.readline()
-            yield re.fullmatch(r"runnel: serving agents at (http://127\.0\.0\.1:\d+/mcp)\n", line)[1]
+            yield re.fullmatch(r"runnel: serving agents at (http://127\.0\.0\.1:\d+/mcp)\n", line)[
+                1
+            ]
         finally:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()
@@ -207,5 +259,7 @@ async def test_streamable_http(http):
         assert httpx.post(http, content=content, headers=accept | headers).status_code == status
     port = http.split(":")[2].removesuffix("/mcp")
     command = [sys.executable, *COMMAND, "--http", "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=os.environ | ENVIRONMENT, check=False
+    )
     assert done.returncode == 1 and "Address already in use" in done.stderr and port in done.stderr

@@ -1,4 +1,6 @@
-"""Configs, parameters and bad calls of all backbones; what they compute is in tests/contracts/test_backbones.py."""
+"""Configs, parameters and bad calls of all backbones; what they compute is in
+tests/contracts/test_backbones.py.
+"""
 
 import json
 import logging
@@ -29,7 +31,10 @@ def test_published_start_values() -> None:
     assert second.A_log.exp().min() >= 1 and second.A_log.exp().max() <= 16.001
     for bias in (first.dt_proj.bias, second.dt_bias):
         assert F.softplus(bias).min() >= 0.9e-3 and F.softplus(bias).max() <= 0.11
-    assert third.igate_preact.bias.tolist() == [-10] * 2 and third.fgate_preact.bias.tolist() == [3, 6]
+    assert third.igate_preact.bias.tolist() == [-10] * 2 and third.fgate_preact.bias.tolist() == [
+        3,
+        6,
+    ]
     assert not third.igate_preact.weight.any() and not third.fgate_preact.weight.any()
     assert third.q.weight.std().item() == pytest.approx((2 / (5 * 32)) ** 0.5, rel=0.1)
     assert third.out_proj.weight.std().item() == pytest.approx(1 / 32**0.5, rel=0.1)
@@ -58,7 +63,9 @@ def test_config_round_trip_is_strict(config: BackboneConfig) -> None:
     values = json.loads(json.dumps(config.to_dict()))
     assert type(config).from_dict(values) == config
     with pytest.raises(CheckpointError, match=r"unknown: \['heads'\], missing: \['num_layers'\]"):
-        type(config).from_dict({k: v for k, v in values.items() if k != "num_layers"} | {"heads": 2})
+        type(config).from_dict(
+            {k: v for k, v in values.items() if k != "num_layers"} | {"heads": 2}
+        )
     with pytest.raises(InputError, match="num_layers 0"):
         replace(config, num_layers=0)
 

@@ -1,4 +1,6 @@
-"""One line registers a family: its checkpoints then load, are described, and serve every kind of model."""
+"""One line registers a family: its checkpoints then load, are described, and serve every kind of
+model.
+"""
 
 import json
 import sys
@@ -29,7 +31,9 @@ def test_a_family_is_known_by_its_own_name() -> None:
         assert family.__module__ == f"runnel.backbones.{family.architecture}.model"
 
 
-def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_registered_family_serves_every_kind_of_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = tiny_model(tmp_path / "source", backbone=Toy(CONFIG))
     model.save(tmp_path / "model")
     with pytest.raises(CheckpointError, match="the architecture is 'toy'; expected one of"):
@@ -48,7 +52,9 @@ def test_a_registered_family_serves_every_kind_of_model(tmp_path: Path, monkeypa
     assert len(SentenceRetriever.load(tmp_path / "model").score("a river", documents[1])) == 2
 
 
-def test_published_checkpoints_are_offered_to_each_family(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_checkpoints_are_offered_to_each_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(config: dict[str, Any], tensors: dict[str, Stored], where: str) -> Recognized:
         named = {name.removeprefix("toys."): tensor for name, tensor in tensors.items()}
         return Recognized("toy", "published", ToyConfig(**config), named, {})
@@ -56,11 +62,21 @@ def test_published_checkpoints_are_offered_to_each_family(tmp_path: Path, monkey
     def recognizes(config: dict[str, Any], names: Collection[str]) -> bool:
         return any(name.startswith("toys.") for name in names)
 
-    monkeypatch.setitem(sys.modules, "helpers.formats", SimpleNamespace(read=read, recognizes=recognizes))  # beside Toy's module
-    monkeypatch.setattr("runnel.backbones.checkpoint.load.FAMILIES", (*FAMILIES, Toy))  # the line in families.py
+    # beside Toy's module
+    monkeypatch.setitem(
+        sys.modules, "helpers.formats", SimpleNamespace(read=read, recognizes=recognizes)
+    )
+    # the line in families.py
+    monkeypatch.setattr("runnel.backbones.checkpoint.load.FAMILIES", (*FAMILIES, Toy))
     monkeypatch.setitem(BACKBONES, "toy", Toy)
     toy = Toy(CONFIG)
-    save_file({f"toys.{name}": tensor for name, tensor in toy.state_dict().items()}, tmp_path / "model.safetensors")
+    save_file(
+        {f"toys.{name}": tensor for name, tensor in toy.state_dict().items()},
+        tmp_path / "model.safetensors",
+    )
     (tmp_path / "config.json").write_text(json.dumps(CONFIG.to_dict()))
     loaded = load_checkpoint(tmp_path, dtype="float32", device="cpu")
-    assert loaded.layout == "Toy, published layout" and loaded.backbone.fingerprint() == toy.fingerprint()
+    assert (
+        loaded.layout == "Toy, published layout"
+        and loaded.backbone.fingerprint() == toy.fingerprint()
+    )

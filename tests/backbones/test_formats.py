@@ -1,6 +1,8 @@
-"""Published checkpoints of every family: their layouts and variants, and what looks similar but is refused.
+"""Published checkpoints of every family: their layouts and variants, and what looks similar but is
+refused.
 
-How files are found and read is in `checkpoint`; whether what is read computes what its authors' code does, in test_golden.py.
+How files are found and read is in `checkpoint`; whether what is read computes what its authors'
+code does, in test_golden.py.
 """
 
 import json
@@ -31,7 +33,11 @@ NONE = zeros(0)  # in place of a tensor that is taken away
 def tensors_of(folder: str) -> Tensors:
     path = GOLDEN / folder
     safe = path / "model.safetensors"
-    return load_file(safe) if safe.exists() else torch.load(next(path.glob("*.[bp][it][nh]")), weights_only=True)
+    return (
+        load_file(safe)
+        if safe.exists()
+        else torch.load(next(path.glob("*.[bp][it][nh]")), weights_only=True)
+    )
 
 
 def config_of(folder: str) -> dict[str, Any]:
@@ -44,13 +50,37 @@ def mamba2(config: Mamba2Config, prefix: str = "backbone.") -> Tensors:
 
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-MAMBA2, MAMBA3, BERT = mamba2(SMALL), tensors_of("mamba3-mimo-tiny-original"), tensors_of("transformers/bert-mean")
-OFFICIAL, FLA, XLSTM = (tensors_of(f"{name}") for name in ("rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf"))
-ORIGINAL = {"d_model": 32, "n_layer": 2, "vocab_size": 64, "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16}}
-TRANSFORMERS = {"model_type": "mamba2", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 8}
+MAMBA2, MAMBA3, BERT = (
+    mamba2(SMALL),
+    tensors_of("mamba3-mimo-tiny-original"),
+    tensors_of("transformers/bert-mean"),
+)
+OFFICIAL, FLA, XLSTM = (
+    tensors_of(f"{name}") for name in ("rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf")
+)
+ORIGINAL = {
+    "d_model": 32,
+    "n_layer": 2,
+    "vocab_size": 64,
+    "ssm_cfg": {"layer": "Mamba2", "d_state": 8, "headdim": 16},
+}
+TRANSFORMERS = {
+    "model_type": "mamba2",
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "vocab_size": 64,
+    "state_size": 8,
+}
 TRANSFORMERS |= {"num_heads": 4, "head_dim": 16, "n_groups": 1}
-OF_FLA, OF_XLSTM = config_of("rwkv7-tiny-fla"), config_of("xlstm-tiny-hf")  # of xLSTM with options that choose kernels
-XLSTM_FOLDER = {"vocab_size": 256, "embedding_dim": 128, "num_blocks": 2, "num_heads": 4, "norm_eps": "1e-6"}
+# of xLSTM with options that choose kernels
+OF_FLA, OF_XLSTM = config_of("rwkv7-tiny-fla"), config_of("xlstm-tiny-hf")
+XLSTM_FOLDER = {
+    "vocab_size": 256,
+    "embedding_dim": 128,
+    "num_blocks": 2,
+    "num_heads": 4,
+    "norm_eps": "1e-6",
+}
 SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config that fits them
     "mamba2": (MAMBA2, TRANSFORMERS),
     "mamba2 original": (MAMBA2, ORIGINAL),
@@ -75,20 +105,35 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
 def test_only_matrices_take_the_dtype(folder: str, small: str) -> None:
     """Those of Mamba-1 and Mamba-2: checkpoint/test_load.py."""
     backbone = load_backbone(GOLDEN / folder, "bfloat16", "cpu")
-    low = {name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16}
+    low = {
+        name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16
+    }
     assert low == {name for name in backbone.state_dict() if not re.search(small, name)}
 
 
-# ---- Mamba-2 and Mamba-3 -------------------------------------------------------------------------------------------------
+# ---- Mamba-2 and Mamba-3 -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "stray",
-    [  # a circulating Codestral config says norm_before_gate; transformers and the published model gate first
-        {"norm_before_gate": True, "rms_norm": False, "intermediate_size": 5, "time_step_limit": [0.0, "inf"], "d_inner": 9},
+    # a circulating Codestral config says norm_before_gate; transformers and the published model
+    # gate first
+    [
+        {
+            "norm_before_gate": True,
+            "rms_norm": False,
+            "intermediate_size": 5,
+            "time_step_limit": [0.0, "inf"],
+            "d_inner": 9,
+        },
         {"is_causal": True},
         {"bidirectional": False, "architectures": ["Mamba2ForCausalLM"]},
-        {"auto_map": {"AutoConfig": "configuration.Mamba2Config", "AutoModel": "owner/code--modeling.Mamba2Model"}},
+        {
+            "auto_map": {
+                "AutoConfig": "configuration.Mamba2Config",
+                "AutoModel": "owner/code--modeling.Mamba2Model",
+            }
+        },
         {"auto_map": {"AutoTokenizer": ["tokenization.BiTokenizer", None]}},
     ],
 )
@@ -103,15 +148,23 @@ def test_ignored_as_transformers_ignores_it(stray: dict[str, Any]) -> None:
         ("mamba3-mimo-tiny-original", {"ranks": 2, "out_norm": True}),
     ],
 )
-def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(folder: str, own: dict[str, Any]) -> None:
+def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
+    folder: str, own: dict[str, Any]
+) -> None:
     found, whole = built(tensors_of(folder), None), load_backbone(GOLDEN / folder, "float32", "cpu")
-    shape = {"vocab_size": 64, "hidden_size": 32, "num_layers": 2, "state_size": 16, "head_size": 16}
+    shape = {
+        "vocab_size": 64,
+        "hidden_size": 32,
+        "num_layers": 2,
+        "state_size": 16,
+        "head_size": 16,
+    }
     assert whole.config == found.backbone.config == Mamba3Config(**shape, **own)
     assert whole.fingerprint() == found.backbone.fingerprint()
     assert found.layout == "Mamba-3, state-spaces original layout"
 
 
-# ---- RWKV-7 --------------------------------------------------------------------------------------------------------------
+# ---- RWKV-7 --------------------------------------------------------------------------------------
 
 RWKV7 = Rwkv7Config(256, 128, 3, ffn_size=512, decay_rank=16, a_rank=16, v_rank=8, gate_rank=32)
 UNEVEN = {"w": 5, "a": 3, "v": 2, "g": 7}  # ranks
@@ -124,7 +177,11 @@ def cut(tensors: Tensors, layers: int) -> Tensors:
         number = re.search(r"(?:blocks|layers)\.(\d)\.", name)
         low = re.search(r"att\.([wavg])[12]$|attn\.([wavg])_lora\.lora\.[02]\.weight$", name)
         if low:
-            tensor = tensor[tuple(slice(128 if size == 128 else UNEVEN[low[1] or low[2]]) for size in tensor.shape)]
+            tensor = tensor[
+                tuple(
+                    slice(128 if size == 128 else UNEVEN[low[1] or low[2]]) for size in tensor.shape
+                )
+            ]
         if number is None or int(number[1]) < layers:
             smaller[name] = tensor.contiguous()
     return smaller
@@ -134,28 +191,54 @@ def stacked(tensors: Tensors) -> Tensors:
     """As the oldest version of flash-linear-attention saves a model."""
     tensors = dict(tensors)
     for layer in [name.removesuffix("x_r") for name in tensors if name.endswith("attn.x_r")]:
-        tensors[layer + "x_x"] = torch.stack([tensors.pop(f"{layer}x_{name}").flatten() for name in "rwkvag"])
+        tensors[layer + "x_x"] = torch.stack(
+            [tensors.pop(f"{layer}x_{name}").flatten() for name in "rwkvag"]
+        )
     return tensors
 
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_every_variant_of_rwkv7_gives_one_backbone(layers: int) -> None:
     official, fla = cut(OFFICIAL, layers), cut(FLA, layers)
-    used = {name: tensor for name, tensor in official.items() if not re.match(r"head|blocks\.0\.att\.v\d", name)}
+    used = {
+        name: tensor
+        for name, tensor in official.items()
+        if not re.match(r"head|blocks\.0\.att\.v\d", name)
+    }
     assert len(used) == len(official) - 4
     variants = [(official, None), (used, None)]
     for written in (fla, stacked(fla)):
-        bare = {name.removeprefix("model."): tensor for name, tensor in written.items() if name != "lm_head.weight"}
-        variants += [(tensors, OF_FLA | {"num_hidden_layers": layers}) for tensors in (written, bare)]
+        bare = {
+            name.removeprefix("model."): tensor
+            for name, tensor in written.items()
+            if name != "lm_head.weight"
+        }
+        variants += [
+            (tensors, OF_FLA | {"num_hidden_layers": layers}) for tensors in (written, bare)
+        ]
     backbones = [built(*variant).backbone for variant in variants]
     ranks = {"decay_rank": 5, "a_rank": 3, "gate_rank": 7} | ({"v_rank": 2} if layers > 1 else {})
-    assert {backbone.config for backbone in backbones} == {Rwkv7Config(256, 128, layers, ffn_size=512, **ranks)}
+    assert {backbone.config for backbone in backbones} == {
+        Rwkv7Config(256, 128, layers, ffn_size=512, **ranks)
+    }
     assert len({backbone.fingerprint() for backbone in backbones}) == 1
 
 
 def test_what_configs_of_rwkv7_say_wrongly_is_not_believed_but_norm_eps() -> None:
-    wrong = {"num_heads": 32, "decay_low_rank_dim": 64, "gate_low_rank_dim": 128, "a_low_rank_dim": 64, "v_low_rank_dim": 16}
-    wrong |= {"hidden_ratio": 4.0, "intermediate_size": None, "attn_mode": "fused_recurrent", "attn": None, "fuse_norm": True}
+    wrong = {
+        "num_heads": 32,
+        "decay_low_rank_dim": 64,
+        "gate_low_rank_dim": 128,
+        "a_low_rank_dim": 64,
+        "v_low_rank_dim": 16,
+    }
+    wrong |= {
+        "hidden_ratio": 4.0,
+        "intermediate_size": None,
+        "attn_mode": "fused_recurrent",
+        "attn": None,
+        "fuse_norm": True,
+    }
     for width in (None, 128, [128, 128, 128]):
         declared = OF_FLA | wrong | {"value_dim": width, "norm_eps": 1e-3}
         _, layout, config, *_ = read_rwkv7(declared, from_tensors(FLA, "f"), "here")
@@ -163,9 +246,17 @@ def test_what_configs_of_rwkv7_say_wrongly_is_not_believed_but_norm_eps() -> Non
     assert read_rwkv7({}, from_tensors(OFFICIAL, "f"), "here")[1:3] == ("official", RWKV7)
 
 
-# ---- xLSTM ---------------------------------------------------------------------------------------------------------------
+# ---- xLSTM ---------------------------------------------------------------------------------------
 
-SIZES = {"vocab_size": 256, "hidden_size": 128, "num_layers": 2, "num_heads": 4, "qk_size": 64, "v_size": 128, "ffn_size": 384}
+SIZES = {
+    "vocab_size": 256,
+    "hidden_size": 128,
+    "num_layers": 2,
+    "num_heads": 4,
+    "qk_size": 64,
+    "v_size": 128,
+    "ffn_size": 384,
+}
 
 
 def fused() -> Tensors:
@@ -177,7 +268,9 @@ def fused() -> Tensors:
         for kind in ("weight", "bias"):
             gates = [tensors.pop(f"{mixer}{name}gate_preact.{kind}") for name in "if"]
             tensors[f"{mixer}ifgate_preact.{kind}"] = torch.cat(gates)
-        tensors[ffn + "proj_up_gate_z.weight"] = torch.cat([tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")])
+        tensors[ffn + "proj_up_gate_z.weight"] = torch.cat(
+            [tensors.pop(f"{ffn}{x}.weight") for x in ("proj_up_gate", "proj_up")]
+        )
     return tensors
 
 
@@ -187,24 +280,42 @@ SOURCES["xlstm fused"] = (fused(), OF_XLSTM | {"weight_mode": "fused"})
 @pytest.mark.parametrize("source", ["without a prefix", "fused", "official", "bare"])
 def test_every_layout_of_xlstm_gives_one_backbone(source: str) -> None:
     tensors, config, layout = {
-        "without a prefix": ({k.removeprefix("backbone."): t for k, t in XLSTM.items()}, OF_XLSTM, "transformers"),
+        "without a prefix": (
+            {k.removeprefix("backbone."): t for k, t in XLSTM.items()},
+            OF_XLSTM,
+            "transformers",
+        ),
         "fused": (*SOURCES["xlstm fused"], "transformers"),
-        "official": ({k.replace("embeddings.", "embedding."): t for k, t in XLSTM.items()}, XLSTM_FOLDER, "official"),
+        "official": (
+            {k.replace("embeddings.", "embedding."): t for k, t in XLSTM.items()},
+            XLSTM_FOLDER,
+            "official",
+        ),
         "bare": (XLSTM, None, "bare tensors"),
     }[source]
     found = built(tensors, config)
-    assert found.layout == f"xLSTM, {layout} layout" and found.backbone.config == XlstmConfig(**SIZES)
-    assert found.backbone.fingerprint() == load_backbone(GOLDEN / "xlstm-tiny-hf", "float32", "cpu").fingerprint()
+    assert found.layout == f"xLSTM, {layout} layout" and found.backbone.config == XlstmConfig(
+        **SIZES
+    )
+    assert (
+        found.backbone.fingerprint()
+        == load_backbone(GOLDEN / "xlstm-tiny-hf", "float32", "cpu").fingerprint()
+    )
 
 
 def test_what_xlstm_takes_from_the_config() -> None:
     values = {"gate_soft_cap": 4.0, "norm_eps": 1e-4, "eps": 1e-3, "output_logit_soft_cap": 7.0}
-    unread = {"chunkwise_kernel": "chunkwise--triton_xl_chunk", "add_out_norm": False, "tie_word_embeddings": True, "head_dim": 5}
+    unread = {
+        "chunkwise_kernel": "chunkwise--triton_xl_chunk",
+        "add_out_norm": False,
+        "tie_word_embeddings": True,
+        "head_dim": 5,
+    }
     found = built(XLSTM, OF_XLSTM | values | unread)
     assert found.backbone.config == XlstmConfig(**SIZES, gate_cap=4.0, norm_eps=1e-4, cell_eps=1e-3)
 
 
-# ---- what is refused -----------------------------------------------------------------------------------------------------
+# ---- what is refused -----------------------------------------------------------------------------
 
 
 def ssm(source: str, **options: Any) -> dict[str, Any]:
@@ -215,43 +326,100 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
     ("source", "options", "part"),
     [
         ("mamba2", {"model_type": "falcon_mamba"}, "'falcon_mamba'"),
-        ("mamba2", {"model_type": "rwkv7"}, "'RWKV-7' in its config, in the weights it is 'Mamba-2'"),
-        ("mamba2", {"model_type": "gpt_bigcode"}, "'gpt_bigcode' model, expected Encoder, RWKV-7, xLSTM, Mamba-3"),
+        (
+            "mamba2",
+            {"model_type": "rwkv7"},
+            "'RWKV-7' in its config, in the weights it is 'Mamba-2'",
+        ),
+        (
+            "mamba2",
+            {"model_type": "gpt_bigcode"},
+            "'gpt_bigcode' model, expected Encoder, RWKV-7, xLSTM, Mamba-3",
+        ),
         ("mamba2", {"hidden_act": "relu"}, "hidden_act is 'relu'"),
-        ("mamba2", {"num_hidden_layers": 3}, "num_hidden_layers is 3 in its config, in the weights it is 2"),
+        (
+            "mamba2",
+            {"num_hidden_layers": 3},
+            "num_hidden_layers is 3 in its config, in the weights it is 2",
+        ),
         ("mamba2", {"num_heads": 5}, "num_heads is 5 in its config, in the weights it is 4"),
         ("mamba2", {"n_groups": 3}, "3 groups"),
         ("mamba2", {"layer_norm_epsilon": "small"}, "layer_norm_epsilon is 'small'"),
         ("mamba2", {"vocab_size": True}, "vocab_size is True"),
         ("mamba2", {"quantization_config": {"load_in_4bit": True}}, "quantized weights"),
-        ("mamba2", {"is_causal": False}, "is_causal is False"),  # this and the next: models that may read both ways
+        # this and the next: models that may read both ways
+        ("mamba2", {"is_causal": False}, "is_causal is False"),
         ("mamba2", {"bidirectional_strategy": "add"}, "bidirectional_strategy is 'add'"),
         ("mamba2", {"architectures": ["BiMamba2ForMaskedLM"]}, "BiMamba2ForMaskedLM"),
-        ("mamba2", {"auto_map": {"AutoModel": "modeling.BidirectionalMamba2"}}, "modeling.BidirectionalMamba2"),
-        ("mamba2", {"auto_map": {"AutoModel": "modeling.EmbedMamba2"}}, "names code, modeling.EmbedMamba2"),
+        (
+            "mamba2",
+            {"auto_map": {"AutoModel": "modeling.BidirectionalMamba2"}},
+            "modeling.BidirectionalMamba2",
+        ),
+        (
+            "mamba2",
+            {"auto_map": {"AutoModel": "modeling.EmbedMamba2"}},
+            "names code, modeling.EmbedMamba2",
+        ),
         ("mamba2", {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
         ("mamba2 original", {"attn_layer_idx": [1]}, "attn_layer_idx is [1]"),
         ("mamba2 original", {"d_intermediate": 64}, "d_intermediate is 64"),
         ("mamba2 original", {"rms_norm": False}, "rms_norm is False"),
         ("mamba2 original", {"vocab_size": None}, "vocab_size is missing"),
-        ("mamba2 original", {"vocab_size": 65, "pad_vocab_size_multiple": 16}, "vocab_size is 80 in its config, in the weights"),
-        ("mamba2 original", {"d_model": "32"}, "d_model is '32' in its config, in the weights it is 32"),
+        (
+            "mamba2 original",
+            {"vocab_size": 65, "pad_vocab_size_multiple": 16},
+            "vocab_size is 80 in its config, in the weights",
+        ),
+        (
+            "mamba2 original",
+            {"d_model": "32"},
+            "d_model is '32' in its config, in the weights it is 32",
+        ),
         ("mamba2 original", ssm("mamba2 original", layer="Mamba3"), "layer is 'Mamba3'"),
         ("mamba2 original", ssm("mamba2 original", D_has_hdim=True), "D_has_hdim is True"),
         ("mamba2 original", ssm("mamba2 original", d_ssm=16), "d_ssm is 16"),
         ("mamba2 original", ssm("mamba2 original", speed=2), "does not know: speed"),
-        ("mamba2 original", ssm("mamba2 original", headdim=5), "headdim is 5 in its config, in the weights"),
+        (
+            "mamba2 original",
+            ssm("mamba2 original", headdim=5),
+            "headdim is 5 in its config, in the weights",
+        ),
         ("mamba2 original", ssm("mamba2 original", dt_limit=[1]), "dt_limit is [1]"),
-        ("mamba3", ssm("mamba3", layer="Mamba2"), "layer is 'Mamba2' in its config, in the weights it is 'Mamba3'"),
-        ("mamba3", ssm("mamba3", is_mimo=False), "is_mimo is False in its config, in the weights it is True"),
-        ("mamba3", ssm("mamba3", mimo_rank=4), "mimo_rank is 4 in its config, in the weights it is 2"),
+        (
+            "mamba3",
+            ssm("mamba3", layer="Mamba2"),
+            "layer is 'Mamba2' in its config, in the weights it is 'Mamba3'",
+        ),
+        (
+            "mamba3",
+            ssm("mamba3", is_mimo=False),
+            "is_mimo is False in its config, in the weights it is True",
+        ),
+        (
+            "mamba3",
+            ssm("mamba3", mimo_rank=4),
+            "mimo_rank is 4 in its config, in the weights it is 2",
+        ),
         ("mamba3", ssm("mamba3", is_outproj_norm=False), "is_outproj_norm is False"),
-        ("mamba3", ssm("mamba3", rope_fraction=1.0), "rope_fraction is 1.0 in its config, in the weights it is 0.5"),
-        ("mamba3", ssm("mamba3", d_state=32), "d_state is 32 in its config, in the weights it is 16"),
+        (
+            "mamba3",
+            ssm("mamba3", rope_fraction=1.0),
+            "rope_fraction is 1.0 in its config, in the weights it is 0.5",
+        ),
+        (
+            "mamba3",
+            ssm("mamba3", d_state=32),
+            "d_state is 32 in its config, in the weights it is 16",
+        ),
         ("mamba3", ssm("mamba3", ngroups=2), "2 ranks of 16 states, 2 groups"),
         ("mamba3", ssm("mamba3", speed=2), "options that runnel does not know: speed"),
         ("mamba3", {"n_layer": 3}, "n_layer is 3 in its config, in the weights it is 2"),
-        ("mamba3", {"d_intermediate": 64}, "d_intermediate is True in its config, in the weights it is False"),
+        (
+            "mamba3",
+            {"d_intermediate": 64},
+            "d_intermediate is True in its config, in the weights it is False",
+        ),
         ("mamba3", {"vocab_size": 65}, "vocab_size is 80 in its config, in the weights it is 64"),
         ("mamba3", {"rms_norm": False}, "rms_norm is False"),
         ("rwkv7 fla", {"attn": {"layers": [1], "num_heads": 2}}, "attn is"),
@@ -261,23 +429,49 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
         ("rwkv7 fla", {"norm_eps": "small"}, "norm_eps is 'small'"),
         ("rwkv7 fla", {"head_dim": 32}, "head_dim is 32 in its config, in the weights it is 64"),
         ("rwkv7 fla", {"num_hidden_layers": "3"}, "num_hidden_layers is '3'"),
-        ("rwkv7 fla", {"vocab_size": 65536}, "vocab_size is 65536 in its config, in the weights it is 256"),
+        (
+            "rwkv7 fla",
+            {"vocab_size": 65536},
+            "vocab_size is 65536 in its config, in the weights it is 256",
+        ),
         ("xlstm", {"use_bias": True}, "use_bias is True"),
         ("xlstm", {"weight_mode": "shared"}, "weight_mode is 'shared'"),
         ("xlstm", {"chunkwise_kernel": "chunkwise--triton_xl_chunk_siging"}, "chunkwise_kernel is"),
         ("xlstm", {"gate_soft_cap": None}, "gate_soft_cap is None"),
-        ("xlstm", {"embedding_dim": 32}, "embedding_dim is 32 in its config, in the weights it is 128"),
+        (
+            "xlstm",
+            {"embedding_dim": 32},
+            "embedding_dim is 32 in its config, in the weights it is 128",
+        ),
         ("xlstm", {"num_heads": 5}, "num_heads is 5 in its config, in the weights it is 4"),
-        ("xlstm", {"model_type": "mamba2"}, "'Mamba-2' in its config, in the weights it is 'xLSTM'"),
+        (
+            "xlstm",
+            {"model_type": "mamba2"},
+            "'Mamba-2' in its config, in the weights it is 'xLSTM'",
+        ),
         ("xlstm official", {"add_out_norm": False}, "add_out_norm is False"),
         ("bert", {"is_decoder": True}, "of an unknown kind"),
         ("bert", {"vocab_size": 127}, "vocab_size is 127 in its config, in the weights it is 120"),
-        ("bert", {"num_attention_heads": 5}, "its config is not a valid model: hidden_size 32 and num_heads 5"),
-        ("bert", {"num_hidden_layers": 3}, "missing tensor 'encoder.layer.2.attention.self.query.weight'"),
-        ("bert", {"num_hidden_layers": 1}, "unexpected tensors 'encoder.layer.1.attention.output.LayerNorm.bias'"),
+        (
+            "bert",
+            {"num_attention_heads": 5},
+            "its config is not a valid model: hidden_size 32 and num_heads 5",
+        ),
+        (
+            "bert",
+            {"num_hidden_layers": 3},
+            "missing tensor 'encoder.layer.2.attention.self.query.weight'",
+        ),
+        (
+            "bert",
+            {"num_hidden_layers": 1},
+            "unexpected tensors 'encoder.layer.1.attention.output.LayerNorm.bias'",
+        ),
     ],
 )
-def test_configs_of_other_models_are_refused(source: str, options: dict[str, Any], part: str) -> None:
+def test_configs_of_other_models_are_refused(
+    source: str, options: dict[str, Any], part: str
+) -> None:
     tensors, config = SOURCES[source]
     refused((tensors, config | options), part)
 
@@ -310,7 +504,8 @@ HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(
         ("rwkv7 fla", {k.removeprefix("model."): tensor for k, tensor in FLA.items()}, ["the same tensor twice", "keep one"]),
         ("rwkv7 official", {"emb.weight": NONE}, ["missing tensor 'embeddings.weight'"]),
         ("rwkv7 official", {"blocks.1.att.v3": zeros(2)}, ["unexpected tensor 'blocks.1.att.v3' in some.file"]),
-        ("rwkv7 official", {"blocks.0.ffn.s_emb.weight": zeros(2)}, ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"]),  # 7a
+        # 7a
+        ("rwkv7 official", {"blocks.0.ffn.s_emb.weight": zeros(2)}, ["unexpected tensor 'blocks.0.ffn.s_emb.weight'"]),
         ("rwkv7 official", {"lm_head.weight": zeros(2)}, ["unexpected tensor 'lm_head.weight'"]),
         ("rwkv7 official", FLA, ["do not belong to one RWKV-7 model"]),
         ("rwkv7 official", {"blocks.0.att.r_k": zeros(128)}, ["mis-shaped tensor", "'layers.0.att.r_k'"]),
@@ -328,26 +523,40 @@ HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(
         ("bert", {"adapter.weight": zeros(3)}, ["unexpected tensor 'adapter.weight'"]),
     ],
 )  # fmt: skip
-def test_tensors_of_other_models_are_refused(source: str, changed: Tensors, parts: list[str]) -> None:
+def test_tensors_of_other_models_are_refused(
+    source: str, changed: Tensors, parts: list[str]
+) -> None:
     tensors, config = SOURCES[source]
-    refused(({name: tensor for name, tensor in (tensors | changed).items() if tensor.numel()}, config), *parts)
+    refused(
+        ({name: tensor for name, tensor in (tensors | changed).items() if tensor.numel()}, config),
+        *parts,
+    )
 
 
-@pytest.mark.parametrize("name", ["blocks.0.xlstm.mlstm_cell.igate.weight", "blocks.0.attention.time_decay", "encoder.x"])
+@pytest.mark.parametrize(
+    "name", ["blocks.0.xlstm.mlstm_cell.igate.weight", "blocks.0.attention.time_decay", "encoder.x"]
+)
 def test_tensors_of_no_known_family_are_refused(name: str) -> None:
     refused(({name: zeros(2)}, None), name, "of an unknown kind")
 
 
 def test_sizes_of_mamba2_are_not_guessed() -> None:
-    silent = {key: value for key, value in TRANSFORMERS.items() if key not in ("n_groups", "state_size")}
+    silent = {
+        key: value for key, value in TRANSFORMERS.items() if key not in ("n_groups", "state_size")
+    }
     refused((MAMBA2, silent), "state_size is 128")
-    wide = Mamba2Config(vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4)
+    wide = Mamba2Config(
+        vocab_size=8, hidden_size=32, num_layers=1, state_size=128, head_size=16, groups=4
+    )
     refused((mamba2(wide, ""), None), "n_groups is missing in its config")
 
 
 @pytest.mark.parametrize(
     ("name", "part"),
-    [("embeddings.weight.scale", "scale' is (1,), expected (64,)"), ("more.scale", "unexpected tensor 'more.scale'")],
+    [
+        ("embeddings.weight.scale", "scale' is (1,), expected (64,)"),
+        ("more.scale", "unexpected tensor 'more.scale'"),
+    ],
 )
 def test_scales_in_a_runnel_folder(name: str, part: str) -> None:
     """What its config may say wrongly: tests/models/test_model_folder.py."""

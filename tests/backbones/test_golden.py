@@ -1,4 +1,6 @@
-"""Hidden states of the reference implementations, for every published format. Segments, packing and pools: tests/contracts."""
+"""Hidden states of the reference implementations, for every published format. Segments, packing and
+pools: tests/contracts.
+"""
 
 from pathlib import Path
 
@@ -27,15 +29,27 @@ def test_hidden_states(name: str, path: str, training: bool) -> None:
     ids, expected = stored["input_ids"], stored["hidden"]
     with torch.set_grad_enabled(training):
         hidden, state = backbone(ids)
-    assert (hidden.dtype, hidden.shape, hidden.requires_grad) == (torch.float32, expected.shape, training)
+    assert (hidden.dtype, hidden.shape, hidden.requires_grad) == (
+        torch.float32,
+        expected.shape,
+        training,
+    )
     difference = (hidden.detach() - expected).double()
     assert difference.abs().max() < MAX_ABS
-    assert difference.square().mean().sqrt() / expected.double().square().mean().sqrt() < RELATIVE_RMS
+    assert (
+        difference.square().mean().sqrt() / expected.double().square().mean().sqrt() < RELATIVE_RMS
+    )
     assert state.tokens.tolist() == [len(ids)]
 
 
-@pytest.mark.parametrize("pair", ["mamba1 hf original", "mamba2 hf original", "codestral hf native", "rwkv7 fla official"])
+@pytest.mark.parametrize(
+    "pair",
+    ["mamba1 hf original", "mamba2 hf original", "codestral hf native", "rwkv7 fla official"],
+)
 def test_formats_of_one_model_give_one_backbone(pair: str) -> None:
     model, *layouts = pair.split()
-    left, right = (load_backbone(GOLDEN / f"{model}-tiny-{layout}", dtype="float32", device="cpu") for layout in layouts)
+    left, right = (
+        load_backbone(GOLDEN / f"{model}-tiny-{layout}", dtype="float32", device="cpu")
+        for layout in layouts
+    )
     assert left.fingerprint() == right.fingerprint() and left.config == right.config

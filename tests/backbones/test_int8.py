@@ -1,4 +1,6 @@
-"""8-bit linear layers: their weights, and where they are refused. How they run is in tests/contracts/test_backbones.py."""
+"""8-bit linear layers: their weights, and where they are refused. How they run is in
+tests/contracts/test_backbones.py.
+"""
 
 import copy
 import gc
@@ -25,14 +27,18 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 CONFIG = Mamba2Config(40, 32, 2, state_size=16, head_size=16)
 IDS = torch.arange(30) % 40
 PROBLEM = int8_problem(torch.device("cpu"))
-needs_kernels = pytest.mark.skipif(PROBLEM is not None, reason=f"8-bit products cannot run here: {PROBLEM}")
+needs_kernels = pytest.mark.skipif(
+    PROBLEM is not None, reason=f"8-bit products cannot run here: {PROBLEM}"
+)
 
 
 def filled(outputs: int, inputs: int, bias: bool = False) -> Int8Linear:
     torch.manual_seed(0)
     layer = Int8Linear(inputs, outputs, bias)
     q, scale = quantize(torch.randn(outputs, inputs))
-    layer.load_state_dict({"weight": q, "weight_scale": scale, **({"bias": torch.randn(outputs)} if bias else {})})
+    layer.load_state_dict(
+        {"weight": q, "weight_scale": scale, **({"bias": torch.randn(outputs)} if bias else {})}
+    )
     return layer
 
 
@@ -60,9 +66,17 @@ def test_only_linear_layers_take_8_bits(monkeypatch: pytest.MonkeyPatch, native:
     assert model.fast is not None
     for name, tensor in model.state_dict().items():
         if name.endswith("_proj.weight"):
-            assert all(map(torch.equal, (tensor, model.state_dict()[name + "_scale"]), quantize(tensors[name])))
+            assert all(
+                map(
+                    torch.equal,
+                    (tensor, model.state_dict()[name + "_scale"]),
+                    quantize(tensors[name]),
+                )
+            )
         elif not name.endswith("_scale"):
-            assert tensor.dtype == (torch.bfloat16 if native and name == "embeddings.weight" else torch.float32)
+            assert tensor.dtype == (
+                torch.bfloat16 if native and name == "embeddings.weight" else torch.float32
+            )
     assert torch.isfinite(model(IDS)[0]).all()
     assert model.fingerprint() != built(dtype="bfloat16").fingerprint()
     monkeypatch.setattr("runnel.backbones.base.int8_problem", lambda device: "of a test")
@@ -80,15 +94,23 @@ def test_a_layer_rounds_its_weight_alone_and_passes_gradients_on() -> None:
 
 
 @needs_kernels
-@pytest.mark.parametrize(("outputs", "inputs", "groups"), [(70, 40, 1), (32, 64, 4), (1, 9, 3), (33, 6, 6), (3352, 768, 1)])
+@pytest.mark.parametrize(
+    ("outputs", "inputs", "groups"),
+    [(70, 40, 1), (32, 64, 4), (1, 9, 3), (33, 6, 6), (3352, 768, 1)],
+)
 def test_packed_weights_come_back_bit_by_bit(outputs: int, inputs: int, groups: int) -> None:
-    layer, expected = filled(outputs, inputs, bias=True), filled(outputs, inputs, bias=True).state_dict()
+    layer, expected = (
+        filled(outputs, inputs, bias=True),
+        filled(outputs, inputs, bias=True).state_dict(),
+    )
     for count in (groups, 1, groups):
         layer.packed(count)
         for module in (layer, copy.deepcopy(layer)):
             state = module.state_dict()
             assert state.keys() == expected.keys() == {"weight", "weight_scale", "bias"}
-            assert all(torch.equal(state[n], t) and state[n].dtype == t.dtype for n, t in expected.items())
+            assert all(
+                torch.equal(state[n], t) and state[n].dtype == t.dtype for n, t in expected.items()
+            )
     assert torch.equal(copy.deepcopy(layer).to(torch.bfloat16).weight, expected["weight"])
     copied = copy.deepcopy(layer).packed(groups).words
     assert np.array_equal(copied, layer.packed(groups).words)
@@ -99,14 +121,20 @@ SLOW = pytest.mark.slow  # they compile the kernels of three precisions
 LARGE = {
     "mamba1": Mamba1Config(64, 512, 2),
     "mamba2": Mamba2Config(64, 512, 2),
-    "rwkv7": Rwkv7Config(64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64),
+    "rwkv7": Rwkv7Config(
+        64, 512, 2, ffn_size=2048, decay_rank=32, a_rank=32, v_rank=16, gate_rank=64
+    ),
 }
 
 
 @needs_kernels
-@pytest.mark.parametrize("name", [pytest.param("mamba1", marks=SLOW), "mamba2", pytest.param("rwkv7", marks=SLOW)])
+@pytest.mark.parametrize(
+    "name", [pytest.param("mamba1", marks=SLOW), "mamba2", pytest.param("rwkv7", marks=SLOW)]
+)
 def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """What kernels keep beside them is small. 8 bits take half of bf16, but for sums of groups and what fills the last panel."""
+    """What kernels keep beside them is small. 8 bits take half of bf16, but for sums of groups and
+    what fills the last panel.
+    """
     monkeypatch.setattr(backend, "has_native_bf16", lambda: True)
     tensors, held = BACKBONES[name](LARGE[name]).state_dict(), {}
     for dtype in ("float32", "bfloat16", "int8"):
@@ -119,7 +147,9 @@ def test_weights_are_held_once(monkeypatch: pytest.MonkeyPatch, name: str) -> No
             model(IDS[:1])
         held[dtype] = held_bytes(model)
     layers = [module for module in model.modules() if isinstance(module, Int8Linear)]
-    assert held["bfloat16"] - held["int8"] >= 0.45 * sum(2 * layer.in_features * layer.out_features for layer in layers)
+    assert held["bfloat16"] - held["int8"] >= 0.45 * sum(
+        2 * layer.in_features * layer.out_features for layer in layers
+    )
 
 
 def held_bytes(model: nn.Module) -> int:
@@ -143,7 +173,12 @@ def held_bytes(model: nn.Module) -> int:
 @needs_kernels
 def test_new_weights_in_a_prepared_model() -> None:
     model = built()
-    other = built({name: tensor if "out_proj" not in name else tensor.flip(0) for name, tensor in weights().items()})
+    other = built(
+        {
+            name: tensor if "out_proj" not in name else tensor.flip(0)
+            for name, tensor in weights().items()
+        }
+    )
     with torch.inference_mode():
         before, expected = model(IDS)[0], other(IDS)[0]
         model.load_state_dict(other.state_dict())
@@ -176,7 +211,9 @@ def test_weights_that_do_not_fit() -> None:
 def test_kernels_round_inputs_as_said(monkeypatch: pytest.MonkeyPatch, config: Any) -> None:
     """Against plain torch with inputs rounded group by group; few land on another whole number."""
     monkeypatch.setattr(backend, "has_native_bf16", lambda: False)
-    name = next(name for name, backbone in BACKBONES.items() if backbone.config_class is type(config))
+    name = next(
+        name for name, backbone in BACKBONES.items() if backbone.config_class is type(config)
+    )
     torch.manual_seed(0)
     whole = BACKBONES[name](config)
     for parameter in whole.parameters():
@@ -204,12 +241,29 @@ def round_input(layer: nn.Module, given: tuple[Tensor]) -> Tensor:
 @pytest.mark.parametrize(
     ("place", "value", "folder", "message"),
     [
-        ("numba.config.DISABLE_JIT", 1, "mamba2-tiny-hf", r"NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\""),
-        ("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}), "mamba2-tiny-hf", "the processor has no VNNI instructions"),
-        ("runnel.ops.int8_matmul.FEATURES", frozenset({"avx512f"}), "xlstm-tiny-hf", "xLSTM has no 8-bit kernels; use"),
+        (
+            "numba.config.DISABLE_JIT",
+            1,
+            "mamba2-tiny-hf",
+            r"NUMBA_DISABLE_JIT is set.*dtype=\"bfloat16\"",
+        ),
+        (
+            "runnel.ops.int8_matmul.FEATURES",
+            frozenset({"avx512f"}),
+            "mamba2-tiny-hf",
+            "the processor has no VNNI instructions",
+        ),
+        (
+            "runnel.ops.int8_matmul.FEATURES",
+            frozenset({"avx512f"}),
+            "xlstm-tiny-hf",
+            "xLSTM has no 8-bit kernels; use",
+        ),
     ],
 )
-def test_where_8_bits_cannot_run(monkeypatch: pytest.MonkeyPatch, place: str, value: object, folder: str, message: str) -> None:
+def test_where_8_bits_cannot_run(
+    monkeypatch: pytest.MonkeyPatch, place: str, value: object, folder: str, message: str
+) -> None:
     monkeypatch.setattr(place, value)
     monkeypatch.setattr(numba_math, "PROBLEM", numba_math._problem())
     with pytest.raises(BackendUnavailable, match=message):

@@ -1,4 +1,6 @@
-"""Pieces of kernels whose errors whole steps would hide; for steps see tests/contracts/test_backbones.py."""
+"""Pieces of kernels whose errors whole steps would hide; for steps see
+tests/contracts/test_backbones.py.
+"""
 
 from itertools import pairwise
 
@@ -8,7 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes
+from runnel.backbones.encoder.kernels import (
+    add_layer_norm,
+    attend,
+    attention_memory,
+    bias_gelu,
+    bias_gelu_bytes,
+)
 from runnel.backbones.rwkv7.kernels import ROWS, square_relu
 from runnel.ops.int8_matmul import bytes_per_group
 from runnel.ops.numba_math import Scratch, StepMemory, as_array, flat_rows, parallel
@@ -27,10 +35,14 @@ def scratch(size: int) -> Scratch:
 
 
 def assert_rounded(read: np.ndarray, scales: np.ndarray, exact: Tensor) -> None:
-    """Bytes (T, G Kp) with scales (T, G) stand for these numbers (T, K), and the largest of each group is 127 steps."""
+    """Bytes (T, G Kp) with scales (T, G) stand for these numbers (T, K), and the largest of each
+    group is 127 steps.
+    """
     groups, steps = scales.shape[1], torch.from_numpy(scales)[..., None]
     exact = exact.float().unflatten(1, (groups, -1))
-    found = (torch.from_numpy(read).unflatten(1, (groups, -1))[..., : exact.shape[2]].float() - 128) * steps
+    found = (
+        torch.from_numpy(read).unflatten(1, (groups, -1))[..., : exact.shape[2]].float() - 128
+    ) * steps
     torch.testing.assert_close(steps, exact.abs().amax(-1, keepdim=True) / 127)
     assert ((found - exact).abs() <= 0.501 * steps + 1e-6).all()
 
@@ -39,14 +51,26 @@ def run_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int) -> Tensor:
     out = torch.full((len(qkv), qkv.shape[1] // 3), torch.nan)
     memory = scratch(attention_memory(qkv.shape[1] // 3 // heads, int(cu.diff().max()))[-1])
     with parallel():
-        attend(as_array(qkv), bias.numpy(), cu.numpy(), heads, as_array(out), np.empty((len(out), 0), np.float32), memory)
+        attend(
+            as_array(qkv),
+            bias.numpy(),
+            cu.numpy(),
+            heads,
+            as_array(out),
+            np.empty((len(out), 0), np.float32),
+            memory,
+        )
     return out
 
 
 def expected_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int) -> Tensor:
     parts = []
     for start, end in pairwise(cu.tolist()):
-        q, k, v = (qkv[start:end].double() + bias.double()).unflatten(-1, (3, heads, -1)).permute(1, 2, 0, 3)
+        q, k, v = (
+            (qkv[start:end].double() + bias.double())
+            .unflatten(-1, (3, heads, -1))
+            .permute(1, 2, 0, 3)
+        )
         weights = (q @ k.transpose(1, 2) / q.shape[-1] ** 0.5).softmax(-1)
         parts.append((weights @ v).transpose(0, 1).flatten(1))
     return torch.cat(parts)
@@ -55,30 +79,49 @@ def expected_attention(qkv: Tensor, bias: Tensor, cu: Tensor, heads: int) -> Ten
 @pytest.mark.parametrize("moved", [0.0, -3e4, 300.0, 3e4])
 @pytest.mark.parametrize(("heads", "size"), [(1, 32), (2, 5), (2, 48), (1, 64)])
 def test_attention_also_with_large_scores(heads: int, size: int, moved: float) -> None:
-    """Those of all keys far from zero, on either side: the largest is taken off first. NaN stays in its sequence."""
+    """Those of all keys far from zero, on either side: the largest is taken off first. NaN stays in
+    its sequence.
+    """
     cu, width = torch.tensor([0, 9, 9, 10, 80, 112, 145]), 3 * heads * size
     qkv, bias = numbers(145, width), torch.zeros(width)
     bias[0], bias[heads * size] = moved, float(moved != 0)
     out, tolerance = run_attention(qkv, bias, cu, heads), 1e-3 if moved else 1e-6
-    torch.testing.assert_close(out.double(), expected_attention(qkv, bias, cu, heads), atol=tolerance, rtol=tolerance)
+    torch.testing.assert_close(
+        out.double(), expected_attention(qkv, bias, cu, heads), atol=tolerance, rtol=tolerance
+    )
     qkv[3, -size:] = torch.nan
     spoiled = run_attention(qkv, bias, cu, heads)
     assert spoiled[:9, -size:].isnan().all() and torch.equal(spoiled[9:], out[9:])
 
 
-@pytest.mark.parametrize(("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)])
+@pytest.mark.parametrize(
+    ("tokens", "width", "parts"), [(40, 32, 3), (3, 37, 0), (0, 16, 1), (1, 5, 2)]
+)
 def test_residual_and_rms_norm_also_in_8_bits(tokens: int, width: int, parts: int) -> None:
-    residual, added, weight = numbers(tokens, width), numbers(tokens, width, seed=1), numbers(width, seed=2)
+    residual, added, weight = (
+        numbers(tokens, width),
+        numbers(tokens, width, seed=1),
+        numbers(width, seed=2),
+    )
     squares = numbers(tokens, parts, seed=3).square()
     scale = torch.rsqrt(squares.double().sum(1, keepdim=True) / 9 + 1e-5) if parts else 1.0
-    expected, again, whole = residual.double() + scale * added.double(), residual.clone(), torch.empty(tokens, width)
-    read, scales = np.zeros((tokens, bytes_per_group(width, 1)), np.uint8), np.full((tokens, 1), np.nan, np.float32)
+    expected, again, whole = (
+        residual.double() + scale * added.double(),
+        residual.clone(),
+        torch.empty(tokens, width),
+    )
+    read, scales = (
+        np.zeros((tokens, bytes_per_group(width, 1)), np.uint8),
+        np.full((tokens, 1), np.nan, np.float32),
+    )
     given = (added.numpy(), squares.numpy(), 9, weight.numpy(), 1e-5)
     with parallel():
         add_rms_norm(residual.numpy(), *given, whole.numpy(), scales, scratch(width))
         add_rms_norm(again.numpy(), *given, read, scales, scratch(width))
     torch.testing.assert_close(residual.double(), expected, atol=2e-6, rtol=1e-6)
-    torch.testing.assert_close(whole.double(), F.rms_norm(expected, (width,), weight.double(), 1e-5), atol=2e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        whole.double(), F.rms_norm(expected, (width,), weight.double(), 1e-5), atol=2e-6, rtol=1e-6
+    )
     assert torch.equal(again, residual)
     assert_rounded(read, scales, whole)
 
@@ -90,7 +133,9 @@ def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
     groups = 3 if width % 3 == 0 else 1
     read = np.zeros((tokens, groups * bytes_per_group(width, groups)), np.uint8)
     scales, out = np.zeros((tokens, groups), np.float32), torch.zeros(tokens, 2 * width)[:, width:]
-    expected = F.layer_norm((residual + added + bias).double(), (width,), weight.double(), shift.double(), 1e-5)
+    expected = F.layer_norm(
+        (residual + added + bias).double(), (width,), weight.double(), shift.double(), 1e-5
+    )
     with parallel():
         given = (as_array(added), bias.numpy(), weight.numpy(), shift.numpy(), 1e-5)
         add_layer_norm(*flat_rows(residual), *given, *flat_rows(out), read, scales)
@@ -102,7 +147,12 @@ def test_layer_norm_and_gelu_in_8_bits(tokens: int, width: int) -> None:
 
 
 def test_gelu_is_exact_everywhere() -> None:
-    x = torch.cat([torch.linspace(-12, 12, 400_001), torch.tensor([0.0, -0.0, 5.5, -5.5, 1e-30, -1e-30, 1e30, -1e30, torch.inf])])
+    x = torch.cat(
+        [
+            torch.linspace(-12, 12, 400_001),
+            torch.tensor([0.0, -0.0, 5.5, -5.5, 1e-30, -1e-30, 1e30, -1e30, torch.inf]),
+        ]
+    )
     out, damaged = x[None].clone(), torch.tensor([[1.0, torch.nan, 2.0]])
     with parallel():
         bias_gelu(out.numpy(), np.zeros(len(x), np.float32))

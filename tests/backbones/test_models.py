@@ -1,4 +1,6 @@
-"""What is particular to one family; what all backbones share is in tests/contracts/test_backbones.py."""
+"""What is particular to one family; what all backbones share is in
+tests/contracts/test_backbones.py.
+"""
 
 import math
 from pathlib import Path
@@ -16,7 +18,9 @@ RWKV7 = CONFIGS["rwkv7"]["uneven-ranks"]
 
 
 def test_angles_of_mamba3_stay_close_in_long_texts() -> None:
-    """After 5,000 tokens an angle differs by the rounding of its steps alone: a sum in fp32 would be off by 0.002."""
+    """After 5,000 tokens an angle differs by the rounding of its steps alone: a sum in fp32 would
+    be off by 0.002.
+    """
     model, ids = load_backbone(GOLDEN / "mamba3-tiny-original", "float32"), token_ids(5000)
     with torch.no_grad():
         whole, end = model(ids)
@@ -28,7 +32,10 @@ def test_angles_of_mamba3_stay_close_in_long_texts() -> None:
 
 
 def test_gates_of_xlstm_stay_fp32_under_autocast() -> None:
-    gate, u = tiny_backbone(Xlstm, CONFIGS["xlstm"]["tiny"]).blocks[0].mlstm_layer.fgate_preact, torch.randn(7, 16)
+    gate, u = (
+        tiny_backbone(Xlstm, CONFIGS["xlstm"]["tiny"]).blocks[0].mlstm_layer.fgate_preact,
+        torch.randn(7, 16),
+    )
     with torch.autocast("cpu", dtype=torch.bfloat16):
         actual = gate(u)
     expected = 15 * torch.tanh((u.double() @ gate.weight.double().T + gate.bias) / 15)
@@ -43,7 +50,9 @@ def test_fresh_layers_of_rwkv7_add_nothing_and_start_as_published() -> None:
     assert decay.max() > 0.99 and decay.min() < 0.65
     assert last.x_r[0] == 1.0 and 0 <= last.x_r.min() < 0.2
     assert last.k_k[[0, -1]].tolist() == pytest.approx([0.76, 0.66])
-    assert [layer.att.ln_x.weight[0].item() for layer in model.blocks] == pytest.approx([0.5**0.7, 1])
+    assert [layer.att.ln_x.weight[0].item() for layer in model.blocks] == pytest.approx(
+        [0.5**0.7, 1]
+    )
     assert not last.w_down.weight.any()
     assert_close(last.w_up.weight.T @ last.w_up.weight, 0.01 * torch.eye(5))
     for config in (Rwkv7Config(5, 1, 1, head_size=1), Rwkv7Config(5, 8, 1, head_size=1)):

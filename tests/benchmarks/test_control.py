@@ -1,4 +1,6 @@
-"""The experiment over several families: equal sizes, the same recipe, figures over seeds, work resumed."""
+"""The experiment over several families: equal sizes, the same recipe, figures over seeds, work
+resumed.
+"""
 
 import json
 import os
@@ -43,13 +45,36 @@ learning_rate = 1e-2
 
 
 def write_experiment(place, text=FILE):
-    words = ["river", "heron", "frog", "sand", "tide", "reed", "stone", "moss", "crab", "wave", "fish", "gull"]
-    pairs = [(f"the {a} and the {b}", f"a text about {a}, then one about {b}") for a in words for b in words if a < b]
+    words = [
+        "river",
+        "heron",
+        "frog",
+        "sand",
+        "tide",
+        "reed",
+        "stone",
+        "moss",
+        "crab",
+        "wave",
+        "fish",
+        "gull",
+    ]
+    pairs = [
+        (f"the {a} and the {b}", f"a text about {a}, then one about {b}")
+        for a in words
+        for b in words
+        if a < b
+    ]
     data = place / "data"
     for name, column in (("queries", 0), ("corpus", 1)):
-        write_rows(data / "task" / f"{name}.jsonl", [{"_id": f"{n}", "text": pair[column]} for n, pair in enumerate(pairs[:10])])
+        write_rows(
+            data / "task" / f"{name}.jsonl",
+            [{"_id": f"{n}", "text": pair[column]} for n, pair in enumerate(pairs[:10])],
+        )
     (data / "task" / "qrels").mkdir()
-    (data / "pairs.csv").write_text("query,positive\n" + "".join(f'{q},"{d}"\n' for q, d in pairs[10:]))
+    (data / "pairs.csv").write_text(
+        "query,positive\n" + "".join(f'{q},"{d}"\n' for q, d in pairs[10:])
+    )
     judged = "".join(f"{n}\t{n}\t1\n" for n in range(10))
     (data / "task" / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     (place / "experiment.toml").write_text(text)
@@ -68,17 +93,28 @@ def run(place):
     said = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(control, "_in_new_process", control._run_part)
-        return run_experiment(place / "experiment.toml", place / "data", place / "to", said.append), said
+        return run_experiment(
+            place / "experiment.toml", place / "data", place / "to", said.append
+        ), said
 
 
 def figures(result):
-    return [(p["shape"]["family"], p["seed"], p["metrics"], p["tokens"], p["last_loss"]) for p in result["parts"]]
+    return [
+        (p["shape"]["family"], p["seed"], p["metrics"], p["tokens"], p["last_loss"])
+        for p in result["parts"]
+    ]
 
 
 def test_the_shipped_experiment_compares_five_families_of_equal_size():
     experiment = read_experiment(SHIPPED)
     active = [shape.active for shape in experiment.shapes]
-    assert [shape.family for shape in experiment.shapes] == ["mamba1", "mamba2", "rwkv7", "xlstm", "llama"]
+    assert [shape.family for shape in experiment.shapes] == [
+        "mamba1",
+        "mamba2",
+        "rwkv7",
+        "xlstm",
+        "llama",
+    ]
     assert len(experiment.settings.seeds) == 3 and max(active) <= 1.05 * min(active)
     tables = [shape.total - shape.active for shape in experiment.shapes]
     assert set(tables) == {30522 * 64}
@@ -86,8 +122,17 @@ def test_the_shipped_experiment_compares_five_families_of_equal_size():
 
 def test_figures_over_seeds(finished, tmp_path):
     _, result, said = finished
-    assert [part.split(": ")[1].split(",")[0] for part in said] == ["mamba2-0", "llama-0", "mamba2-1", "llama-1"]
-    values = [part["metrics"]["task"]["nDCG@10"] for part in result["parts"] if part["shape"]["family"] == "llama"]
+    assert [part.split(": ")[1].split(",")[0] for part in said] == [
+        "mamba2-0",
+        "llama-0",
+        "mamba2-1",
+        "llama-1",
+    ]
+    values = [
+        part["metrics"]["task"]["nDCG@10"]
+        for part in result["parts"]
+        if part["shape"]["family"] == "llama"
+    ]
     llama = result["families"][1]
     assert llama["family"] == "llama" and llama["metrics"]["task"]["nDCG@10"]["values"] == values
     assert llama["metrics"]["task"]["nDCG@10"]["mean"] == pytest.approx(sum(values) / 2)
@@ -107,38 +152,67 @@ def test_what_is_finished_is_not_run_again(finished):
     assert said == [] and again == first
     (place / "to" / "llama-0" / "part.json").unlink()  # as if it had been killed there
     resumed, said = run(place)
-    assert [line.split(": ")[1].split(",")[0] for line in said] == ["llama-0"] and figures(resumed) == figures(first)
+    assert [line.split(": ")[1].split(",")[0] for line in said] == ["llama-0"] and figures(
+        resumed
+    ) == figures(first)
     assert resumed["parts"][1]["peak_bytes"] is None, "its training was over"
     (place / "experiment.toml").write_text(FILE.replace("seeds = [0, 1]", "seeds = [1]"))
     fewer, said = run(place)
     assert said == [] and figures(fewer) == figures(first)[2:]
     (place / "experiment.toml").write_text(FILE.replace("1e-2", "1e-3"))
     (place / "data" / "pairs.csv").write_text("query,positive\na,b\n")
-    with pytest.raises(InputError, match=r"mamba2-0 has a part with other settings or data \(recipe, data\)"):
+    with pytest.raises(
+        InputError, match=r"mamba2-0 has a part with other settings or data \(recipe, data\)"
+    ):
         run(place)
 
 
 def test_a_killed_experiment_resumes(finished, tmp_path):
-    """kill -9 in the training of a part ends its process too; the figures are those of an undisturbed run."""
+    """kill -9 in the training of a part ends its process too; the figures are those of an
+    undisturbed run.
+    """
     import psutil
 
     family = FILE[FILE.index("[families.llama]") : FILE.index("[recipe]")]  # one is enough
-    place = write_experiment(tmp_path, FILE.replace(family, "").replace("seeds = [0, 1]", "seeds = [0]"))
-    command = [sys.executable, "-m", "benchmarks", "control", "experiment.toml", "--data", "data", "--to", "to"]
+    place = write_experiment(
+        tmp_path, FILE.replace(family, "").replace("seeds = [0, 1]", "seeds = [0]")
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks",
+        "control",
+        "experiment.toml",
+        "--data",
+        "data",
+        "--to",
+        "to",
+    ]
     options = {"cwd": place, "env": os.environ | PATHS, "stderr": subprocess.PIPE}
     process = subprocess.Popen(command, **options)
-    wait_for(lambda: process.poll() is not None or (place / "to" / "mamba2-0" / "run" / "tensorboard").exists())
+    wait_for(
+        lambda: (
+            process.poll() is not None
+            or (place / "to" / "mamba2-0" / "run" / "tensorboard").exists()
+        )
+    )
     children = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     process.communicate()
-    assert children and not psutil.wait_procs(children, timeout=GIVE_UP_S)[1], "a part goes on without its command"
+    assert children and not psutil.wait_procs(children, timeout=GIVE_UP_S)[1], (
+        "a part goes on without its command"
+    )
     subprocess.run(command, check=True, stdout=subprocess.PIPE, **options)
     resumed = json.loads((place / "to" / "control.json").read_text())
-    assert figures(resumed) == figures(finished[1])[:1] and resumed["parts"][0]["peak_bytes"] is None
+    assert (
+        figures(resumed) == figures(finished[1])[:1] and resumed["parts"][0]["peak_bytes"] is None
+    )
 
 
 def test_families_of_unequal_size_are_refused(tmp_path):
     path = tmp_path / "experiment.toml"
     path.write_text(FILE.replace("parameters = 22_000", "parameters = 3_000"))
-    with pytest.raises(InputError, match=r"nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"):
+    with pytest.raises(
+        InputError, match=r"nearest to parameters = 3,000 are mamba2 .*, llama .* more than mamba2"
+    ):
         read_experiment(path)

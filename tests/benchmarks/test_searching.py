@@ -35,18 +35,40 @@ def test_an_index_is_filled_checked_and_timed(model, tmp_path, monkeypatch):
     facts = fill(str(tmp_path / "index"), model, 5, 2)
     index = Index.open(tmp_path / "index", model)
     assert facts["keeps_sentences"] == remembers_sentences(index.embedder)
-    assert len(index) == 5 and facts["passages"] == index.store.last_commit().passages and facts["disk_bytes"] > 1000
+    assert (
+        len(index) == 5
+        and facts["passages"] == index.store.last_commit().passages
+        and facts["disk_bytes"] > 1000
+    )
     names = [f"d{i}" for i in range(5)]
     assert set(index.store.memories(names)) == set(names)
     assert [index.store.documents(names)[name].text for name in names] == texts(5, 40)
     found = time_searches(str(tmp_path / "index"), model, 5, 3)
-    names = {"query", "dense", "lexical", "rerank", "fetch", "sentences", "first stage", "whole search", "without reranking"}
-    assert set(found["seconds"]) == names and {len(values) for values in found["seconds"].values()} == {3}
+    names = {
+        "query",
+        "dense",
+        "lexical",
+        "rerank",
+        "fetch",
+        "sentences",
+        "first stage",
+        "whole search",
+        "without reranking",
+    }
+    assert set(found["seconds"]) == names and {
+        len(values) for values in found["seconds"].values()
+    } == {3}
     assert found["peak_bytes"] > 1 << 20
-    for first, whole in zip(found["seconds"]["first stage"], found["seconds"]["whole search"], strict=True):
+    for first, whole in zip(
+        found["seconds"]["first stage"], found["seconds"]["whole search"], strict=True
+    ):
         assert 0 < first < whole
     found = time_indexing(model, 3, 2)
-    assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"engine": 2, "index": 2, "remember": 2}
+    assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {
+        "engine": 2,
+        "index": 2,
+        "remember": 2,
+    }
     assert found["tokens"] == sum(map(len, Embedder.load(model).render(texts(3))))
 
 
@@ -64,15 +86,24 @@ def test_a_wrong_index_is_reported(tmp_path, monkeypatch):
             return ([replace(row, vector=row.vector[::-1]) for row in rows] for rows in scan())
 
         def mirrored(names):
-            read = {name: SentenceVectors.from_bytes(one, documents[int(name[1:])]) for name, one in memories(names).items()}
+            read = {
+                name: SentenceVectors.from_bytes(one, documents[int(name[1:])])
+                for name, one in memories(names).items()
+            }
             return {
-                name: replace(one, vectors=-one.vectors, passages=(-one.passages[0], one.passages[1])).to_bytes()
+                name: replace(
+                    one, vectors=-one.vectors, passages=(-one.passages[0], one.passages[1])
+                ).to_bytes()
                 for name, one in read.items()
             }
 
         for fault, wrong, message in [
             ("scan", turned, "vectors of a document differ"),
-            ("nearest", lambda vector, count, where: nearest(-vector, count, where), "nearest passages are not"),
+            (
+                "nearest",
+                lambda vector, count, where: nearest(-vector, count, where),
+                "nearest passages are not",
+            ),
             ("memories", mirrored, "agree with whole pairs by"),
         ]:
             with monkeypatch.context() as patch:

@@ -1,4 +1,6 @@
-"""Measurements with processes that answer at once: cells, rounds, series, and no figure without its check."""
+"""Measurements with processes that answer at once: cells, rounds, series, and no figure without its
+check.
+"""
 
 from unittest.mock import Mock
 
@@ -40,7 +42,12 @@ def test_how_close_is_the_same(dtype, found, passed):
 
 def test_failures_are_answers():
     full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
-    errors = {"out_of_memory": full, "missing": BackendUnavailable("m"), "refused": InputError("m"), "error": ValueError("m")}
+    errors = {
+        "out_of_memory": full,
+        "missing": BackendUnavailable("m"),
+        "refused": InputError("m"),
+        "error": ValueError("m"),
+    }
     for key, error in errors.items():
         assert key in answer(Mock(side_effect=error))
     assert "out_of_memory" in answer(Mock(side_effect=MemoryError("m")))
@@ -61,14 +68,20 @@ def figures(report):
 
 def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
     bench(lengths=(64,), others=("bert",), rounds=2)
-    timed = [(system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"]
+    timed = [
+        (system, request.get("part")) for system, op, request in fake_workers.asked if op == "time"
+    ]
     turn = [("runnel", "system"), ("runnel", "linear"), ("bert", "system")]
     assert timed == turn + turn
     report = bench(batches=(1, 4), dtypes=("bf16", "fp32"), others=OTHERS)
     cells = {(batch, tokens) for batch in (1, 4) for tokens in (64, 128)}
     systems = {(p.system, p.dtype) for p in report.points}
     assert systems == {
-        *((name, dtype) for name in ("runnel", "linear layers", "bert") for dtype in ("bf16", "fp32")),
+        *(
+            (name, dtype)
+            for name in ("runnel", "linear layers", "bert")
+            for dtype in ("bf16", "fp32")
+        ),
         ("transformers", "fp32"),
         *(("llama.cpp", dtype) for dtype in ("bf16", "q8_0")),
     }
@@ -76,9 +89,15 @@ def test_rounds_and_figures_of_every_cell_of_every_system(fake_workers):
     assert len(report.points) == len(systems) * len(cells)
     assert all(check.passed for check in report.checks)
     point = figures(bench(batches=(4,), rounds=2))["runnel", "bf16", 4, 64]
-    assert point["tokens_per_s"] == pytest.approx({"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2})
+    assert point["tokens_per_s"] == pytest.approx(
+        {"median": 1000, "mean": 1000, "min": 1000, "max": 1000, "runs": 2}
+    )
     figure = point["ms_per_document"], point["of_roofline"]["median"], point["gflops_per_s"]
-    assert figure == pytest.approx((64, 0.25, 2)) and point["peak_bytes"] is None and "seconds" not in point
+    assert (
+        figure == pytest.approx((64, 0.25, 2))
+        and point["peak_bytes"] is None
+        and "seconds" not in point
+    )
 
 
 @pytest.mark.parametrize("system", ["runnel", "transformers", "bert"])
@@ -90,22 +109,39 @@ def test_no_figure_of_a_system_that_computes_something_else(fake_workers, system
         if point.system == system:
             assert shown["outcome"] == "wrong"
             assert "differs from the plain path: cosine -1.0" in shown["note"]
-            assert not any(shown[key] for key in ("tokens_per_s", "ms_per_document", "gflops_per_s", "of_roofline", "peak_bytes"))
-    assert not any(s == system and op == "time" and request["part"] != "linear" for s, op, request in fake_workers.asked)
+            assert not any(
+                shown[key]
+                for key in (
+                    "tokens_per_s",
+                    "ms_per_document",
+                    "gflops_per_s",
+                    "of_roofline",
+                    "peak_bytes",
+                )
+            )
+    assert not any(
+        s == system and op == "time" and request["part"] != "linear"
+        for s, op, request in fake_workers.asked
+    )
     # The others are compared with the plain path, not with each other: they keep their figures.
     assert [p for p in report.points if p.system not in (system, "linear layers") and p.seconds]
 
 
 def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
     def full(request):
-        return {"out_of_memory": "cannot allocate"} if request["batch"] >= 4 else {"seconds": 1.0, "peak_bytes": 5}
+        return (
+            {"out_of_memory": "cannot allocate"}
+            if request["batch"] >= 4
+            else {"seconds": 1.0, "peak_bytes": 5}
+        )
 
     fake_workers.answers = {"runnel": {"train": full}}
     found = trained(memory_limit=1 << 30)
     assert [p["outcome"] for p in found] == ["ok", "out of memory", "out of memory"]
     assert [p["tokens_per_s"] is None for p in found] == [False, True, True]
     assert [p["note"] for p in found] == ["", "cannot allocate", "a smaller batch was"]
-    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}  # the check of the gradient has no limit
+    # the check of the gradient has no limit
+    assert {spec.memory_limit for spec in fake_workers.started} == {None, 1 << 30}
     assert len(fake_workers.started) == 3
 
     def short(request):
@@ -114,15 +150,21 @@ def test_out_of_memory_is_a_result_and_ends_the_series(fake_workers):
     fake_workers.answers = {"runnel": {"time": short}}
     found = figures(bench())
     assert found["runnel", "bf16", 1, 64]["outcome"] == "ok"
-    assert found["runnel", "bf16", 1, 128] | {"outcome": "out of memory", "note": "killed"} == found["runnel", "bf16", 1, 128]
+    assert (
+        found["runnel", "bf16", 1, 128] | {"outcome": "out of memory", "note": "killed"}
+        == found["runnel", "bf16", 1, 128]
+    )
     assert found["runnel", "bf16", 1, 128]["tokens_per_s"] is None
 
 
 def test_slow_cells_are_left_out_and_say_so(fake_workers):
-    """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with the square."""
+    """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with
+    the square.
+    """
     report = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
     found = figures(report)
-    assert found["runnel", "bf16", 1, 8192]["tokens_per_s"]["runs"] == 1  # long cells are measured once
+    # long cells are measured once
+    assert found["runnel", "bf16", 1, 8192]["tokens_per_s"]["runs"] == 1
     assert found["runnel", "bf16", 1, 64]["tokens_per_s"]["runs"] == 2
     assert found["runnel", "bf16", 1, 65536]["outcome"] == "left out"
     assert found["runnel", "bf16", 1, 65536]["note"] == "it would take about 66 s"
@@ -135,7 +177,10 @@ def test_eight_bits_are_compared_with_the_linear_layers_in_bf16(fake_workers, dt
     assert found.keys() == {("runnel", dtype, 1, 64) for dtype in dtypes} | {
         (s, "bf16", 1, 64) for s in ("linear layers", "bert")
     }
-    assert all(found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25) for dtype in dtypes)
+    assert all(
+        found["runnel", dtype, 1, 64]["of_roofline"]["median"] == pytest.approx(0.25)
+        for dtype in dtypes
+    )
 
 
 def trained(**changes):
@@ -158,19 +203,31 @@ def reranked(fake_workers, **agreement):
     ways = {"whole pairs": [10.0, 12.0], "fp32 states": [1.0, 1.0], "int8 states": [2.0, 2.0]}
     correlations = {"whole pairs": 1.0, "fp32 states": 1.0, "int8 states": 0.99} | agreement
     fake_workers.answers = {"runnel": {"rerank": {"seconds": ways, "agreement": correlations}}}
-    return {row.way: row.to_dict() for row in remembered("m", "bf16", quiet, documents=100, rounds=2)}
+    return {
+        row.way: row.to_dict() for row in remembered("m", "bf16", quiet, documents=100, rounds=2)
+    }
 
 
 def test_remembered_over_whole_pairs_of_the_same_round_if_their_scores_agree(fake_workers):
     found = reranked(fake_workers)
-    assert found["fp32 states"]["over_whole"] == {"median": 11.0, "mean": 11.0, "min": 10.0, "max": 12.0, "runs": 2}
+    assert found["fp32 states"]["over_whole"] == {
+        "median": 11.0,
+        "mean": 11.0,
+        "min": 10.0,
+        "max": 12.0,
+        "runs": 2,
+    }
     assert found["fp32 states"]["ms_per_document"]["median"] == 10.0
     assert found["int8 states"]["over_whole"]["median"] == 5.5
     for way, least in (("fp32 states", 0.999), ("int8 states", 0.97)):
         assert reranked(fake_workers, **{way: least + 1e-4})[way]["outcome"] == "ok"
         for wrong in (least - 1e-4, float("nan")):
             found = reranked(fake_workers, **{way: wrong})[way]
-            assert (found["outcome"], found["ms_per_document"], found["over_whole"]) == ("wrong", None, None)
+            assert (found["outcome"], found["ms_per_document"], found["over_whole"]) == (
+                "wrong",
+                None,
+                None,
+            )
             assert "agree with whole pairs by" in found["note"]
 
 
@@ -181,7 +238,12 @@ def test_an_index(fake_workers):
     answers = {"time_indexing": timed, "time_searches": {"seconds": stages, "peak_bytes": 7}}
     fake_workers.answers = {"runnel": answers}
     row = searched("m", "n", quiet, documents=30, read=40).to_dict()
-    assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == ("ok", 30, 68_500, 7)
+    assert (row["outcome"], row["read"], row["passages"], row["peak_bytes"]) == (
+        "ok",
+        30,
+        68_500,
+        7,
+    )
     whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
     assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
     found = row["indexing"]["index"]

@@ -1,4 +1,6 @@
-"""Real processes: they answer, run out of memory without ending the benchmark, and report why they ended."""
+"""Real processes: they answer, run out of memory without ending the benchmark, and report why they
+ended.
+"""
 
 from dataclasses import asdict
 
@@ -19,7 +21,9 @@ def test_a_process_answers(tmp_path):
         cell = {"batch": 2, "tokens": 64, "segment": 32}
         assert process.ask("parts", **cell)["parts"]["scan_heads"] > 0
         for plain in (False, True):
-            assert process.ask("hidden", file=str(tmp_path / f"{plain}.npy"), plain=plain) == {"tokens": 200}
+            assert process.ask("hidden", file=str(tmp_path / f"{plain}.npy"), plain=plain) == {
+                "tokens": 200
+            }
             assert process.ask("gradient", file=str(tmp_path / f"g{plain}.npy"), plain=plain) == {}
         for name in ("", "g"):
             found, expected = (np.load(tmp_path / f"{name}{plain}.npy") for plain in (False, True))
@@ -32,7 +36,9 @@ def test_a_process_answers(tmp_path):
         assert process.ask("read", batches=[[5, 3], [7]], segment=None)["seconds"] > 0
         assert process.ask("train", batch=2, tokens=16)["seconds"] > 0
         found = process.ask("rerank", documents=3, tokens=20, rounds=1)
-        assert found["agreement"]["fp32 states"] > 0.9999 and len(found["seconds"]["whole pairs"]) == 1
+        assert (
+            found["agreement"]["fp32 states"] > 0.9999 and len(found["seconds"]["whole pairs"]) == 1
+        )
 
 
 def test_a_transformer_pads_what_it_reads():
@@ -47,7 +53,11 @@ def test_a_step_trains_all_weights_or_adapters_alone(lora):
     before = {name: weight.detach().clone() for name, weight in system.backbone.named_parameters()}
     for _ in range(2):  # the product of an adapter's matrices is 0 at first
         trainer.step(torch.arange(32).view(2, 16))
-    changed = {name for name, weight in system.backbone.named_parameters() if not torch.equal(weight, before[name])}
+    changed = {
+        name
+        for name, weight in system.backbone.named_parameters()
+        if not torch.equal(weight, before[name])
+    }
     adapters = {name for name in before if "lora" in name}
     assert changed == (adapters or set(before)) and bool(adapters) == (lora is not None)
 
@@ -58,13 +68,26 @@ def test_a_process_that_ends_says_why():
         assert "error" in process.first
     with Worker(Spec("runnel", "tiny", "fp32")) as process:
         process._process.kill()
-        assert process.ask("time", batch=1, tokens=8, segment=None) == {"out_of_memory": "the process was killed for its memory"}
+        assert process.ask("time", batch=1, tokens=8, segment=None) == {
+            "out_of_memory": "the process was killed for its memory"
+        }
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="memory limits are set on POSIX systems only")
+@pytest.mark.skipif(
+    not hasattr(__import__("os"), "fork"), reason="memory limits are set on POSIX systems only"
+)
 def test_training_that_needs_more_memory_than_there_is():
     said = []
-    found = training("tiny", "runnel", (1, 2048, 4096), 512, said.append, memory_limit=1 << 30, slow_s=1e9, rounds=1)
+    found = training(
+        "tiny",
+        "runnel",
+        (1, 2048, 4096),
+        512,
+        said.append,
+        memory_limit=1 << 30,
+        slow_s=1e9,
+        rounds=1,
+    )
     assert [point.outcome for point in found] == ["ok", "out of memory", "out of memory"], found
     assert found[0].to_dict()["tokens_per_s"]["median"] > 0

@@ -1,4 +1,6 @@
-"""What commands show: progress, and what others have written (texts, ids, names of files) as text, never as terminal commands."""
+"""What commands show: progress, and what others have written (texts, ids, names of files) as text,
+never as terminal commands.
+"""
 
 import ast
 import io
@@ -20,10 +22,13 @@ import runnel
 from runnel.commands import display
 from runnel.commands.display import Meter, _compiling, note_compiling, print_names, printable
 
-# Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of the library that draws.
+# Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of
+# the library that draws.
 HOSTILE = "\x1b[31mRED\x1b]0;pwn\x07\x9b2J\u202eevil\u2066\x00\r\x7f[red]x[/b]"
 NAME = HOSTILE.replace("\x00", "").replace("/", "")
-UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 SOURCE = Path(runnel.__file__).parent
 
 FORMS = pytest.mark.parametrize("as_json", [(), ("--json",)], ids=["text", "json"])
@@ -37,7 +42,9 @@ def check(done, *, code=0):
 
 
 def documents(folder):
-    (folder / f"{NAME}.md").write_text(f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n")
+    (folder / f"{NAME}.md").write_text(
+        f"# {HOSTILE.replace(chr(0), '')} Head\n\nOne dog {HOSTILE.replace(chr(0), '')}.\n"
+    )
     (folder / f"{NAME}.txt").write_text("One dog.\n")
     with zipfile.ZipFile(folder / f"{NAME}.docx", "w") as archive:
         archive.writestr(f"{NAME}.xml", "<a/>")
@@ -48,7 +55,11 @@ def documents(folder):
 def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
     names, rows = documents(tmp_path), f"{NAME}.jsonl"
     row = {"title": HOSTILE, "text": f"one dog {HOSTILE}"}
-    (tmp_path / rows).write_text("".join(json.dumps(row | {"id": f"id{n}{''.join(HOSTILE.split())}"}) + "\n" for n in range(2)))
+    (tmp_path / rows).write_text(
+        "".join(
+            json.dumps(row | {"id": f"id{n}{''.join(HOSTILE.split())}"}) + "\n" for n in range(2)
+        )
+    )
     done = check(run("find", "one dog", *names, "missing" + NAME, *as_json), code=2)
     assert done.err.count("runnel: error") == 2 and "[red]x[" in done.out
     done = check(run("find", "one dog", names[1], *as_json))  # its name is in the last line
@@ -58,7 +69,11 @@ def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
     assert "[red]x[/b]" in done.out
     if as_json:  # it has what the texts have
         assert json.loads(done.out)["hits"][0]["text"].endswith(f"one dog {HOSTILE}")
-        assert r"\u001b[31mRED" in done.out and r"\u202eevil\u2066" in done.out and r"\u009b2J" in done.out
+        assert (
+            r"\u001b[31mRED" in done.out
+            and r"\u202eevil\u2066" in done.out
+            and r"\u009b2J" in done.out
+        )
     check(run("lab", "mine", f"{NAME}.csv", "--to", f"{NAME}.jsonl"), code=1)
 
 
@@ -80,16 +95,25 @@ def test_names_cannot_look_like_lines_of_the_output(run, tmp_path):
     (tmp_path / "files" / f"{forged}.md").write_text("# Head\n\nOne dog.\n")
     (tmp_path / "rows.jsonl").write_text(json.dumps({"id": forged, "text": "one dog"}) + "\n")
     run("index", "files", "rows.jsonl", "--to", "library")
-    for done in (run("find", "one dog", f"files/{forged}.md", "rows.jsonl"), run("search", "one dog", "--in", "library")):
-        assert "a  1. forged" in done.out and not [line for line in done.out.splitlines() if line.startswith(" 1. forged")]
+    for done in (
+        run("find", "one dog", f"files/{forged}.md", "rows.jsonl"),
+        run("search", "one dog", "--in", "library"),
+    ):
+        assert "a  1. forged" in done.out and not [
+            line for line in done.out.splitlines() if line.startswith(" 1. forged")
+        ]
 
 
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
         ("as it is, ünï 文字", "as it is, ünï 文字"),
-        ("می\u200cخواهم", "می\u200cخواهم"),  # Persian: the joiner is part of how the word is written
-        ("👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥", "👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥"),
+        # Persian: the joiner is part of how the word is written
+        ("می\u200cخواهم", "می\u200cخواهم"),
+        (
+            "👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥",
+            "👩\u200d👩\u200d👧 👩🏽\u200d🚀 ❤\ufe0f\u200d🔥",
+        ),
         ("ക\u0d4d\u200d", "ക\u0d4d\u200d"),
         ("pay\u200dpal \u200c, \u200d\u200d", "pay\ufffdpal \ufffd, \ufffd\ufffd"),
         ("a\x1b[0m\x9b\u202e\ue000\ud800", "a\ufffd[0m\ufffd\ufffd\ufffd\ufffd"),
@@ -101,7 +125,14 @@ def test_what_can_be_printed(text, shown):
     assert printable(text) == shown and len(shown) == len(text)
 
 
-ALLOWED = {"commands/display.py": {"sys.stdout.write", "sys.stdout.buffer.write", "sys.stderr.write", "Console"}}
+ALLOWED = {
+    "commands/display.py": {
+        "sys.stdout.write",
+        "sys.stdout.buffer.write",
+        "sys.stderr.write",
+        "Console",
+    }
+}
 
 
 def _calls(path):
@@ -118,21 +149,29 @@ def test_only_display_writes_to_the_terminal():
     parts = ("commands", "cli", "lab", "models", "search")
     found = {path: set(_calls(path)) for part in parts for path in (SOURCE / part).rglob("*.py")}
     names = {path.relative_to(SOURCE).as_posix(): calls for path, calls in found.items() if calls}
-    assert {name: calls - ALLOWED.get(name, set()) for name, calls in names.items() if calls - ALLOWED.get(name, set())} == {}
+    assert {
+        name: calls - ALLOWED.get(name, set())
+        for name, calls in names.items()
+        if calls - ALLOWED.get(name, set())
+    } == {}
     assert set(ALLOWED) <= set(names)
 
 
-# ---- progress on stderr, and names on stdout ----------------------------------------------------------------------------
+# ---- progress on stderr, and names on stdout -----------------------------------------------------
 
 
 def test_compiling_is_told_once_per_command(capsys, monkeypatch):
-    monkeypatch.setitem(event._registered, "numba:compile", [])  # as in a process in which no command has run yet
+    # as in a process in which no command has run yet
+    monkeypatch.setitem(event._registered, "numba:compile", [])
     _compiling.cache_clear()
     for _ in range(2):  # two commands in one process
         note_compiling()
         njit(lambda x: x + 1)(1)
         njit(lambda x: x + 2)(1)
-        assert capsys.readouterr().err == "runnel: compiling kernels for this processor, once; later runs start at once\n"
+        assert (
+            capsys.readouterr().err
+            == "runnel: compiling kernels for this processor, once; later runs start at once\n"
+        )
 
 
 class Terminal(io.StringIO):
@@ -149,7 +188,9 @@ def test_meter_shows_tokens_per_second_once_work_takes_long(monkeypatch):
         with Meter("reading") as meter:
             meter(500, 1000)
             meter(1000, 1000)
-        assert all((text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s"))
+        assert all(
+            (text in screen.getvalue()) == shown for text in ("reading", "1,000 tokens", "tokens/s")
+        )
 
 
 def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
@@ -169,7 +210,9 @@ def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
         meter(3)
         assert re.fullmatch(r"reading: 3 questions, [\d.]+ questions/s, \d+ s", next_line())
         meter(1200, 4800)
-        assert re.fullmatch(r"reading: 1,200 of 4,800 questions, [\d,]+ questions/s, \d+ s", next_line())
+        assert re.fullmatch(
+            r"reading: 1,200 of 4,800 questions, [\d,]+ questions/s, \d+ s", next_line()
+        )
     count = said.qsize()
     time.sleep(0.1)
     assert said.qsize() == count
@@ -186,21 +229,37 @@ def test_names_are_safe_on_a_terminal_and_unchanged_elsewhere(capsysbinary, monk
 
 def test_no_password_and_no_key_on_stderr(capsys, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t+of/a-user")
-    shown = "at ray://me:s3cr3t@host:1/a?b=1&Token=s3cr3t and http://s3cr3t@[::1]/x: s3cr3t%2Bof%2Fa-user, 's3cr3t+of/a-user'"
-    plain = "s3://bucket/a@b, http://host:80/@name?page=2, abfss://container@account/x, mail@host, a=b"
+    shown = (
+        "at ray://me:s3cr3t@host:1/a?b=1&Token=s3cr3t and http://s3cr3t@[::1]/x:"
+        " s3cr3t%2Bof%2Fa-user, 's3cr3t+of/a-user'"
+    )
+    plain = (
+        "s3://bucket/a@b, http://host:80/@name?page=2, abfss://container@account/x, mail@host, a=b"
+    )
     display.say(f"{shown}; {plain}")
     assert "s3cr3t" not in (said := capsys.readouterr().err)
-    assert said.endswith(f"; {plain}\n") and "ray://***@host:1/a?b=1&Token=*** and http://***@[::1]/x" in said
+    assert (
+        said.endswith(f"; {plain}\n")
+        and "ray://***@host:1/a?b=1&Token=*** and http://***@[::1]/x" in said
+    )
     try:
         raise ValueError(shown)
     except ValueError:
         for handler in (display.LogLines(), display.JsonLogLines()):
-            handler.emit(logging.LogRecord("a", logging.ERROR, "", 1, "%s", (shown,), sys.exc_info()))
-            assert "s3cr3t" not in (logged := capsys.readouterr().err) and "ray://***@host" in logged and "ValueError" in logged
+            handler.emit(
+                logging.LogRecord("a", logging.ERROR, "", 1, "%s", (shown,), sys.exc_info())
+            )
+            assert (
+                "s3cr3t" not in (logged := capsys.readouterr().err)
+                and "ray://***@host" in logged
+                and "ValueError" in logged
+            )
     assert json.loads(logged)["message"].startswith("at ray://***@host")
 
 
-@pytest.mark.parametrize("part", ["://", ":a://", "?key", "?a=", "://a:b", "a@", "%41", "key=token="])
+@pytest.mark.parametrize(
+    "part", ["://", ":a://", "?key", "?a=", "://a:b", "a@", "%41", "key=token="]
+)
 def test_what_hides_passwords_takes_no_long_time(part, capsys):
     before = time.process_time()
     display.say(part * (400_000 // len(part)))

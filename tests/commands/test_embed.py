@@ -1,4 +1,6 @@
-"""`runnel embed` with a stand-in for the model: files written, stopped work continued, bad input named."""
+"""`runnel embed` with a stand-in for the model: files written, stopped work continued, bad input
+named.
+"""
 
 import json
 
@@ -37,18 +39,46 @@ def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path, monkeypatch):
     assert lengths(tmp_path / "out.npy") == [1, 2, 3, 4, 5, 6, 7]
     assert (tmp_path / "out.ids").read_text().split() == [row["id"] for row in ROWS]
     about = json.loads((tmp_path / "out.npy.json").read_text())
-    assert about["count"] == 7 and about["fingerprint"] == "f00d" and about["prompt"] == "document" and about["truncated"] == 0
+    assert (
+        about["count"] == 7
+        and about["fingerprint"] == "f00d"
+        and about["prompt"] == "document"
+        and about["truncated"] == 0
+    )
     assert sorted(p.name for p in tmp_path.glob("out*")) == ["out.ids", "out.npy", "out.npy.json"]
-    monkeypatch.setattr("runnel.models.embedder.Embedder.load", lambda name, **options: seen.update(options) or fake.embed)
+    monkeypatch.setattr(
+        "runnel.models.embedder.Embedder.load",
+        lambda name, **options: seen.update(options) or fake.embed,
+    )
     fake.embed.options, seen = [], {}
-    run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", 2, "--dtype", "fp32")
+    run(
+        "embed",
+        "corpus.jsonl",
+        "--to",
+        "out.jsonl",
+        "--query",
+        "--truncate-dim",
+        2,
+        "--dtype",
+        "fp32",
+    )
     rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [row["id"] for row in rows] == [row["id"] for row in ROWS] and np.float32(rows[0]["vector"][2]) == np.float32(0.1)
-    assert set(fake.embed.options) == {("q: ", None)} and (seen["truncate_dim"], seen["dtype"]) == (2, "float32")
-    assert "truncate_dim (2, now 1)" in run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", "1").err
+    assert [row["id"] for row in rows] == [row["id"] for row in ROWS] and np.float32(
+        rows[0]["vector"][2]
+    ) == np.float32(0.1)
+    assert set(fake.embed.options) == {("q: ", None)} and (seen["truncate_dim"], seen["dtype"]) == (
+        2,
+        "float32",
+    )
+    assert (
+        "truncate_dim (2, now 1)"
+        in run("embed", "corpus.jsonl", "--to", "out.jsonl", "--query", "--truncate-dim", "1").err
+    )
 
 
-def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, corpus, tmp_path, monkeypatch):
+def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(
+    run, fake, corpus, tmp_path, monkeypatch
+):
     def changing(rows, progress):
         for vector in FakeEmbedder.encode_rows(fake.embed, rows, progress):
             corpus.write_text(corpus.read_text() + "\n")
@@ -56,7 +86,10 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, c
 
     monkeypatch.setattr(fake.embed, "encode_rows", changing)
     done = run("embed", "corpus.jsonl", "--to", "out.npy")
-    assert done.code == 1 and "corpus.jsonl changed while it was read; remove out.npy.sqlite" in done.err
+    assert (
+        done.code == 1
+        and "corpus.jsonl changed while it was read; remove out.npy.sqlite" in done.err
+    )
     assert not (tmp_path / "out.npy").exists()
 
     def failing(*_):
@@ -69,16 +102,24 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(run, fake, c
 
 @pytest.mark.parametrize("count", [1, 3, 11])
 def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count):
-    (tmp_path / "in.txt").write_bytes(b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast")
+    (tmp_path / "in.txt").write_bytes(
+        b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast"
+    )
     run("embed", "in.txt", "--to", "whole.npy")
     seen, fake.embed.seen = fake.embed.seen, []
     for i in range(1, count + 1):
         assert run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
     parts = [f"out-{i:05d}-of-{count:05d}" for i in range(1, count + 1)]
     ids = "".join((tmp_path / f"{part}.ids").read_text() for part in parts).split()
-    assert ids == ["1", "3", "4", "5"] == (tmp_path / "whole.ids").read_text().split()  # the numbers of their lines
+    # the numbers of their lines
+    assert ids == ["1", "3", "4", "5"] == (tmp_path / "whole.ids").read_text().split()
     assert fake.embed.seen == seen == ["one", "two words", "\ufeffthree", "last"]
-    assert [length for part in parts for length in lengths(tmp_path / f"{part}.npy")] == [1, 2, 1, 1]
+    assert [length for part in parts for length in lengths(tmp_path / f"{part}.npy")] == [
+        1,
+        2,
+        1,
+        1,
+    ]
     about = [json.loads((tmp_path / f"{part}.npy.json").read_text()) for part in parts]
     assert sum(one["tokens"] for one in about) == 5 and sum(one["count"] for one in about) == 4
     assert about[0]["shard"] == f"1/{count}"
@@ -88,8 +129,11 @@ def test_a_shard_has_the_line_numbers_and_columns_of_the_file(run, fake, tmp_pat
     (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "one two three"}\n' * 4 + "{]\n")
     done = run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3")
     assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err
-    (tmp_path / "plain.tsv").write_text("a\tone\nb\ttext\n")  # a shard's first line has no column names
-    assert [run("embed", "plain.tsv", "--to", "plain.npy", "--shard", f"{n}/2").code for n in (1, 2)] == [0, 0]
+    # a shard's first line has no column names
+    (tmp_path / "plain.tsv").write_text("a\tone\nb\ttext\n")
+    assert [
+        run("embed", "plain.tsv", "--to", "plain.npy", "--shard", f"{n}/2").code for n in (1, 2)
+    ] == [0, 0]
     assert fake.embed.seen[-2:] == ["one", "text"]
     (tmp_path / "in.tsv").write_bytes(b"a\tone\nb\ttwo\nc\t\xff\n")
     done = run("embed", "in.tsv", "--to", "table.npy", "--shard", "2/2")
@@ -122,51 +166,90 @@ def test_a_table_without_a_column_of_texts(run, fake, tmp_path):
     (tmp_path / "in.csv").write_bytes(b"\xef\xbb\xbfname;size\nox;3\nant;\n")
     done = run("embed", "in.csv", "--to", "out.jsonl")
     assert done.code == 0 and fake.embed.seen == ["name: ox\nsize: 3", "name: ant"]
-    assert [json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()] == ["1", "2"]
+    assert [
+        json.loads(line)["id"] for line in (tmp_path / "out.jsonl").read_text().splitlines()
+    ] == ["1", "2"]
     assert "in.csv: its columns are 'name', 'size'" in done.err
 
 
-def test_half_characters_are_replaced_in_texts_and_rows_with_them_in_ids_left_out(run, fake, tmp_path):
-    rows = [{"id": "a", "text": "one"}, {"id": "b", "text": "half \ud83d of it"}, {"id": "c", "title": "\udc00", "text": "x"}]
+def test_half_characters_are_replaced_in_texts_and_rows_with_them_in_ids_left_out(
+    run, fake, tmp_path
+):
+    rows = [
+        {"id": "a", "text": "one"},
+        {"id": "b", "text": "half \ud83d of it"},
+        {"id": "c", "title": "\udc00", "text": "x"},
+    ]
     rows += [{"id": "d\ud800", "text": "two"}, {"id": "e", "text": "whole \U0001f600"}]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     done = run("embed", "in.jsonl", "--to", "out.npy")
-    assert done.code == 0 and fake.embed.seen == ["one", "half \ufffd of it", "\ufffd x", "whole \U0001f600"]
+    assert done.code == 0 and fake.embed.seen == [
+        "one",
+        "half \ufffd of it",
+        "\ufffd x",
+        "whole \U0001f600",
+    ]
     assert (tmp_path / "out.ids").read_text().split() == ["a", "b", "c", "e"]
     assert "in.jsonl: 2 rows with halves" in done.err and "in line 2\n" in done.err
     assert "in.jsonl: 1 row left out" in done.err and "in line 4\n" in done.err
 
 
 @pytest.mark.parametrize("block", [1, 2, 100])
-def test_embed_writes_8_bits_with_the_ranges_of_all_vectors(run, fake, corpus, tmp_path, monkeypatch, block):
+def test_embed_writes_8_bits_with_the_ranges_of_all_vectors(
+    run, fake, corpus, tmp_path, monkeypatch, block
+):
     monkeypatch.setattr("runnel.commands.embed._VECTORS", block)
     run("embed", "corpus.jsonl", "--to", "whole.npy")
     done = run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "int8")
     assert done.out == "out.npy: 7 vectors of 3 numbers, int8\n"
-    whole, found, ranges = (np.load(tmp_path / name) for name in ("whole.npy", "out.npy", "out.ranges.npy"))
-    assert np.array_equal(ranges, value_ranges(whole)) and np.array_equal(found, quantize(whole, "int8", ranges))
+    whole, found, ranges = (
+        np.load(tmp_path / name) for name in ("whole.npy", "out.npy", "out.ranges.npy")
+    )
+    assert np.array_equal(ranges, value_ranges(whole)) and np.array_equal(
+        found, quantize(whole, "int8", ranges)
+    )
     assert found.dtype == np.int8 and found[:, 1].min() == -128 and found[:, 1].max() == 127
     assert json.loads((tmp_path / "out.npy.json").read_text())["precision"] == "int8"
 
     for extra in ((), ("--query",), ("--shard", "1/1")):
         name = "q" + "".join(extra).strip("-").replace("/", "")
-        run("embed", "corpus.jsonl", "--to", f"{name}.jsonl", "--precision", "uint8", "--ranges", "out.ranges.npy", *extra)
+        run(
+            "embed",
+            "corpus.jsonl",
+            "--to",
+            f"{name}.jsonl",
+            "--precision",
+            "uint8",
+            "--ranges",
+            "out.ranges.npy",
+            *extra,
+        )
         (path,) = tmp_path.glob(f"{name}*.jsonl")
         rows = [json.loads(line)["vector"] for line in path.read_text().splitlines()]
-        assert rows == quantize(whole, "uint8", ranges).tolist() and not list(tmp_path.glob("q*ranges*"))
+        assert rows == quantize(whole, "uint8", ranges).tolist() and not list(
+            tmp_path.glob("q*ranges*")
+        )
 
 
 def test_embed_writes_bits_and_resumes(run, fake, corpus, tmp_path):
     fake.embed.stop_after = 4
     run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary")
     fake.embed.stop_after = None
-    assert "resuming after 4 vectors" in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary").err
+    assert (
+        "resuming after 4 vectors"
+        in run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "ubinary").err
+    )
     assert np.array_equal(np.load(tmp_path / "out.npy"), np.full((7, 1), 0b11100000, np.uint8))
     assert "precision ('ubinary', now None)" in run("embed", "corpus.jsonl", "--to", "out.npy").err
     np.save(tmp_path / "bad.npy", np.zeros((2, 4), np.float32))
     (tmp_path / "no.npy").write_text("text")
     for name, message in (("bad.npy", "float32 (2, 4)"), ("no.npy", "no.npy cannot be read")):
-        assert message in run("embed", "corpus.jsonl", "--to", "8.npy", "--precision", "int8", "--ranges", name).err
+        assert (
+            message
+            in run(
+                "embed", "corpus.jsonl", "--to", "8.npy", "--precision", "int8", "--ranges", name
+            ).err
+        )
     (tmp_path / "one.jsonl").write_text(json.dumps(ROWS[0]) + "\n")
     done = run("embed", "one.jsonl", "--to", "one.npy", "--precision", "int8")
     assert done.code == 1 and "--ranges" in done.err

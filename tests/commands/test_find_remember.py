@@ -1,4 +1,6 @@
-"""Files that `runnel find` and `ask` remember: a later question neither parses nor encodes them, and has the same answer."""
+"""Files that `runnel find` and `ask` remember: a later question neither parses nor encodes them,
+and has the same answer.
+"""
 
 from __future__ import annotations
 
@@ -92,11 +94,17 @@ def contents(folder):
     }
 
 
-def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(find, run, reading, tmp_path):
+def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
+    find, run, reading, tmp_path
+):
     plain = find("a.md", "--json")
     first = find("a.md", "--json", "--remember")
     folder = tmp_path / "cache" / "find"
-    assert first.err.count("\n") == 1 and f"stored in {folder} for later" in first.err and "runnel info --cache" in first.err
+    assert (
+        first.err.count("\n") == 1
+        and f"stored in {folder} for later" in first.err
+        and "runnel info --cache" in first.err
+    )
     assert len(entries(tmp_path)) == 1 and stat.S_IMODE(folder.stat().st_mode) == 0o700
     reading.clear()
     again = find("a.md", "--json")
@@ -107,17 +115,28 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(f
     assert len(other["sentences"]) == 1 and "a.md" not in reading
     assert json.loads(again.out)["sentences"][0]["headings"][0] == "The house"
     shown = find("a.md", "--explain", "-k", 1).out.splitlines()[1]
-    assert re.fullmatch(r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown)
+    assert re.fullmatch(
+        r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown
+    )
     done = find("a.md", "--explain", model="recurrent")
     assert done.code == 2 and "no parts" in done.err
     [entry] = entries(tmp_path)
-    facts = {"folder": str(folder), "documents": 1, "bytes": entry.stat().st_size, "limit_bytes": 1 << 30}
+    facts = {
+        "folder": str(folder),
+        "documents": 1,
+        "bytes": entry.stat().st_size,
+        "limit_bytes": 1 << 30,
+    }
     assert json.loads(run("info", "--cache", "--json").out) == facts | {"emptied": False}
     assert str(folder) in run("info", "--cache").out and entries(tmp_path) == [entry]
     partial_of(entry).write_bytes(b"")
     assert "1, " in run("info", "--cache", "--empty").out
     assert [path.name for path in folder.iterdir()] == ["CACHEDIR.TAG"]
-    assert json.loads(run("info", "--cache", "--json").out) == facts | {"documents": 0, "bytes": 0, "emptied": False}
+    assert json.loads(run("info", "--cache", "--json").out) == facts | {
+        "documents": 0,
+        "bytes": 0,
+        "emptied": False,
+    }
 
 
 def test_the_key_is_all_that_the_answer_depends_on(find, models, reading, tmp_path):
@@ -167,8 +186,11 @@ def test_files_with_and_without_memory_are_searched_together(find, reading, tmp_
     reading.clear()
     mixed = find(*names, "--json", "-k", 9)
     assert [one for one in reading if isinstance(one, str)] == ["a.md", "d.txt"]
-    for one, other in zip(json.loads(plain.out)["sentences"], json.loads(mixed.out)["sentences"], strict=True):
-        assert one.pop("score") == pytest.approx(other.pop("score"), abs=0.05) and one == other  # other steps, other rounding
+    for one, other in zip(
+        json.loads(plain.out)["sentences"], json.loads(mixed.out)["sentences"], strict=True
+    ):
+        # other steps, other rounding
+        assert one.pop("score") == pytest.approx(other.pop("score"), abs=0.05) and one == other
     assert json.loads(plain.out)["files"] == json.loads(mixed.out)["files"]
     assert find("b.txt", "missing.txt", "a.md", "--remember").code == 2
     assert len(entries(tmp_path)) == 3
@@ -185,12 +207,19 @@ def test_an_entry_that_is_not_what_was_stored_is_read_anew_with_a_note(find, tmp
     right = find("a.md", "--remember").out
     [entry] = entries(tmp_path)
     data = entry.read_bytes()
-    changed = {"cut": data[:100], "a bit flipped": data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]}.get(damage, of_other)
+    changed = {
+        "cut": data[:100],
+        "a bit flipped": data[:-3] + bytes([data[-3] ^ 1]) + data[-2:],
+    }.get(damage, of_other)
     for options, after in ((), []), (("--remember",), [data]):
         entry.write_bytes(changed)
         done = find("a.md", *options)
-        assert done.out == right and done.err.startswith(f"runnel: note: a.md is read again: {entry} cannot be used (")
-        assert done.err.count("\n") == 1 and [path.read_bytes() for path in entries(tmp_path)] == after
+        assert done.out == right and done.err.startswith(
+            f"runnel: note: a.md is read again: {entry} cannot be used ("
+        )
+        assert (
+            done.err.count("\n") == 1 and [path.read_bytes() for path in entries(tmp_path)] == after
+        )
         assert find("a.md").err == ""
 
 
@@ -199,13 +228,24 @@ def test_what_is_not_remembered_is_said(find, tmp_path):
     (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))
     (tmp_path / "empty.txt").write_text(" ")
     done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
-    noted = ("standard input is not", "rows.jsonl contains rows", "table.csv.gz contains rows", "empty.txt is empty")
-    assert done.code == 0 and all(what in line for what, line in zip(noted, done.err.splitlines(), strict=True))
+    noted = (
+        "standard input is not",
+        "rows.jsonl contains rows",
+        "table.csv.gz contains rows",
+        "empty.txt is empty",
+    )
+    assert done.code == 0 and all(
+        what in line for what, line in zip(noted, done.err.splitlines(), strict=True)
+    )
     assert entries(tmp_path) == []
 
 
-@pytest.mark.parametrize("order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]])
-def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find, reading, tmp_path, monkeypatch, order):
+@pytest.mark.parametrize(
+    "order", [["slow.txt", "a.md", "b.txt", "c.txt"], ["c.txt", "b.txt", "a.md", "slow.txt"]]
+)
+def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(
+    find, reading, tmp_path, monkeypatch, order
+):
     """A clock of its own: parsing slow.txt takes 3 s, encoding a token 0.1 s."""
     now = [0.0]
     of_files, of_model = DocumentReader.read, SentenceRetriever.remember
@@ -230,9 +270,14 @@ def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(find
     assert find(*order).out == right.out and len(entries(tmp_path)) == 2
     reading.clear()
     assert find(*order).out == right.out
-    assert [name for name in reading if isinstance(name, str)] == [name for name in order if name in ("b.txt", "c.txt")]
+    assert [name for name in reading if isinstance(name, str)] == [
+        name for name in order if name in ("b.txt", "c.txt")
+    ]
     reading.clear()
-    assert find(*order, "--no-remember").err == "" and [one for one in reading if isinstance(one, str)] == order
+    assert (
+        find(*order, "--no-remember").err == ""
+        and [one for one in reading if isinstance(one, str)] == order
+    )
 
 
 def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
@@ -251,7 +296,9 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     monkeypatch.setattr(finding, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
     find("a.md", "--remember")
     left = {*folder.iterdir()}
-    assert stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
+    assert (
+        stored["a"] in left and stored["b"] not in left and killed not in left and writing in left
+    )
 
 
 ENTRY = f"{'0' * 32}-{'1' * 32}.safetensors"
@@ -266,8 +313,11 @@ USERS_FILES = {
     "a folder like an entry": lambda folder: (folder / ENTRY).mkdir(),
     "a link like an entry": lambda folder: (folder / ENTRY).symlink_to(__file__),
     "a hidden file": lambda folder: (folder / ".hidden").write_text("mine"),
-    "a mark of another program": lambda folder: (folder / "CACHEDIR.TAG").write_text(
-        "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache directory tag created by cargo.\n"
+    "a mark of another program": (
+        lambda folder: (folder / "CACHEDIR.TAG").write_text(
+            "Signature: 8a477f597d28d172789f06886806bc55\n# This is a cache directory tag created"
+            " by cargo.\n"
+        )
     ),
 }
 
@@ -394,7 +444,11 @@ def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch
         prevent()
         done = find("a.md", "b.txt")
         assert (done.code, done.out) == (0, right.out)
-        assert done.err.count("\n") == 1 and "is not remembered" in done.err and "--no-remember" in done.err
+        assert (
+            done.err.count("\n") == 1
+            and "is not remembered" in done.err
+            and "--no-remember" in done.err
+        )
     assert [*(cache / "find").iterdir()] == []
 
 
@@ -402,7 +456,10 @@ def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
     monkeypatch.setattr(finding, "LONG_S", 0.0)
     with serve(lambda _: "NO ANSWER") as stub:
         monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
-        asked = [run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out for _ in range(2)]
+        asked = [
+            run("ask", QUERY, "a.md", "--model", models / "encoder", "--show-context").out
+            for _ in range(2)
+        ]
         assert asked[0] == asked[1] != "" and reading.count("a.md") == 1
         assert find("a.md").code == 0 and reading.count("a.md") == 1
         run("ask", QUERY, "a.md", "--model", models / "encoder", "--no-remember")
@@ -450,7 +507,9 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
     for command in ("info", "--cache"), ("info", "--cache", "--empty"):
         assert (done := run(*command)).code == 1 and "no home folder" in done.err
     assert contents(tmp_path) == before and Path("/.cache/runnel").exists() == root
-    with pytest.raises(InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"):
+    with pytest.raises(
+        InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"
+    ):
         open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
 
 
@@ -463,5 +522,8 @@ def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, 
             yield vectors
 
     monkeypatch.setattr(SentenceRetriever, "remember", encode)
-    assert find("a.md", "--remember").err == "runnel: note: a.md is not remembered: it changed while it was read\n"
+    assert (
+        find("a.md", "--remember").err
+        == "runnel: note: a.md is not remembered: it changed while it was read\n"
+    )
     assert entries(tmp_path) == []

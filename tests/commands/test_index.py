@@ -1,4 +1,6 @@
-"""`runnel index` and `runnel search`, with the built-in model: indexes with a name, and the project's own in .runnel."""
+"""`runnel index` and `runnel search`, with the built-in model: indexes with a name, and the
+project's own in .runnel.
+"""
 
 import json
 import os
@@ -19,7 +21,9 @@ from runnel.search.records import IndexSettings
 from runnel.text.documents import reader
 
 HEART = "The heart is a muscle. It pumps blood through the body. Nothing else matters here."
-RIVER = "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
+RIVER = (
+    "# Water\n\nRivers carry water to the sea.\n\n# Mountains\n\nSnow falls on mountains in winter."
+)
 
 
 @pytest.fixture
@@ -33,17 +37,34 @@ def folder(tmp_path):
 def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
     done = run("index", "notes", "--to", "library", "--field", "kind:str", "--json")
     told = json.loads(done.out)
-    assert done.code == 0 and (told["documents"], told["added"], told["failed"]) == (2, 2, 0) and told["tokens_read"] > 20
-    found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "-k", 1, "-s", 1).out)
+    assert (
+        done.code == 0
+        and (told["documents"], told["added"], told["failed"]) == (2, 2, 0)
+        and told["tokens_read"] > 20
+    )
+    found = json.loads(
+        run("search", "what does the heart do", "--in", "library", "--json", "-k", 1, "-s", 1).out
+    )
     (document,) = found["documents"]
     assert document["source"] == str(folder / "notes" / "heart.txt") and document["rank"] == 1
     (sentence,) = document["sentences"]
     assert HEART[sentence["start"] : sentence["end"]] == sentence["text"]
-    assert set(found["seconds"]) == {"open", "query", "dense", "lexical", "rerank", "fetch", "sentences"}
+    assert set(found["seconds"]) == {
+        "open",
+        "query",
+        "dense",
+        "lexical",
+        "rerank",
+        "fetch",
+        "sentences",
+    }
     shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
     assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
     shown = run("search", "mountains", "--in", "library", "-s", 9).out
-    assert "\n    # Mountains  (Mountains)" in shown and "\n      Snow falls on mountains in winter." in shown
+    assert (
+        "\n    # Mountains  (Mountains)" in shown
+        and "\n      Snow falls on mountains in winter." in shown
+    )
     (folder / "notes" / "heart.txt").unlink()
     done = run("index", "notes", "--to", "library")
     assert done.code == 0 and "1 unchanged, 1 deleted; 1 document, 0 tokens read" in done.out
@@ -51,8 +72,12 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
 
 def test_remembered_documents_are_reranked(run, folder):
     assert run("index", "notes", "--to", "library", "--remember", "-m", "pocket-mamba2").code == 0
-    found = json.loads(run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out)
-    assert "rerank" in found["seconds"] and [bool(one["sentences"]) for one in found["documents"]] == [True, False]
+    found = json.loads(
+        run("search", "what does the heart do", "--in", "library", "--json", "--read", 1).out
+    )
+    assert "rerank" in found["seconds"] and [
+        bool(one["sentences"]) for one in found["documents"]
+    ] == [True, False]
     run("index", "notes", "--to", "plain", "-m", "pocket-mamba2")
     done = run("index", "notes", "--to", "plain", "--remember")
     assert done.code == 1 and "made without --remember" in done.err
@@ -62,7 +87,9 @@ def test_remembered_documents_are_reranked(run, folder):
 
 def test_conditions():
     settings = IndexSettings("m", [], 4, fields={"year": "int", "draft": "bool", "name": "str"})
-    assert parse_conditions(["year>=2020", "year < 2024", "draft=False", "name!=a=b"], settings) == {
+    assert parse_conditions(
+        ["year>=2020", "year < 2024", "draft=False", "name!=a=b"], settings
+    ) == {
         "year": {">=": 2020, "<": 2024},
         "draft": {"=": False},
         "name": {"!=": "a=b"},
@@ -73,10 +100,16 @@ def test_conditions():
 
 
 def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
-    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+    monkeypatch.setattr(
+        reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
+    )
     (folder / "notes" / "hostile.html").write_text("<!-- a page -->busy")
     done = run("index", "notes", "--to", "library", "--parse-seconds", 1)
-    assert done.code == 1 and "2 added, 1 failed" in done.out and "hostile.html was not parsed" in caplog.text
+    assert (
+        done.code == 1
+        and "2 added, 1 failed" in done.out
+        and "hostile.html was not parsed" in caplog.text
+    )
 
 
 def test_check_names_what_is_damaged(run, folder):
@@ -86,29 +119,60 @@ def test_check_names_what_is_damaged(run, folder):
     [data] = (folder / "library" / "documents.lance" / "data").iterdir()
     data.write_bytes(data.read_bytes().replace(b"It pumps blood", b"It pumps flood"))
     done = run("index", "--check", "--to", "library")
-    assert done.code == 1 and done.err.count("\n") == 1 and done.out.startswith("library: 1 damaged; restore it from a copy")
     assert (
-        f"runnel: damaged: {folder / 'notes' / 'heart.txt'}: its text, title, file or metadata is not what was stored" in done.err
+        done.code == 1
+        and done.err.count("\n") == 1
+        and done.out.startswith("library: 1 damaged; restore it from a copy")
+    )
+    assert (
+        f"runnel: damaged: {folder / 'notes' / 'heart.txt'}: its text, title, file or metadata is"
+        " not what was stored" in done.err
     )
     told = json.loads(run("index", "--check", "--to", "library", "--json").out)
-    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [str(folder / "notes" / "heart.txt")]
+    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [
+        str(folder / "notes" / "heart.txt")
+    ]
 
 
-@pytest.mark.parametrize(("place", "address"), [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")])
+@pytest.mark.parametrize(
+    ("place", "address"),
+    [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")],
+)
 def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypatch, place, address):
     asked = {}
 
     def index_files(index, paths, *, selection, prune, limits, ocr, progress, **room):
         asked.update(room, paths=paths, prune=prune)
-        return index.add_files(paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress)
+        return index.add_files(
+            paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress
+        )
 
     monkeypatch.setattr("runnel.integrations.ray.index_files", index_files)
-    done = run("index", "notes", "--to", "library", "--keep-missing", "--ray", place, "--workers", 2, "--worker-gpus", 0.5)
+    done = run(
+        "index",
+        "notes",
+        "--to",
+        "library",
+        "--keep-missing",
+        "--ray",
+        place,
+        "--workers",
+        2,
+        "--worker-gpus",
+        0.5,
+    )
     assert done.code == 0 and done.out.startswith("library: 2 added; 2 documents, ")
-    assert asked == {"paths": ["notes"], "prune": False, "address": address, "workers": 2, "cpus": 1, "gpus": 0.5}
+    assert asked == {
+        "paths": ["notes"],
+        "prune": False,
+        "address": address,
+        "workers": 2,
+        "cpus": 1,
+        "gpus": 0.5,
+    }
 
 
-# ---- the index of the project that holds the working directory ---------------------------------------------------------
+# ---- the index of the project that holds the working directory -----------------------------------
 
 
 def found(done):
@@ -117,12 +181,19 @@ def found(done):
 
 def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monkeypatch):
     done = run("index")
-    assert done.code == 0 and done.out == f"{folder}/.runnel: 2 added; 2 documents, {done.out.split()[-3]} tokens read\n"
+    assert (
+        done.code == 0
+        and done.out
+        == f"{folder}/.runnel: 2 added; 2 documents, {done.out.split()[-3]} tokens read\n"
+    )
     assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
 
     monkeypatch.chdir(folder / "notes" / "deep")
     done = run("search", "what does the heart do", "--json")
-    assert found(done) == ["heart.txt", "river.md"] and done.err == f"runnel: note: the project is {folder}\n"
+    assert (
+        found(done) == ["heart.txt", "river.md"]
+        and done.err == f"runnel: note: the project is {folder}\n"
+    )
     monkeypatch.chdir(folder)
 
     (folder / "notes" / "heart.txt").unlink()
@@ -135,7 +206,9 @@ def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monke
     assert "2 documents, 2 passages, none damaged" in run("index", "--check").out
 
 
-def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_the_index(run, folder, caplog):
+def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_the_index(
+    run, folder, caplog
+):
     assert "1 added" in run("index", "notes", "--exclude", "deep/").out
     (folder / "more.md").write_text(RIVER)
     assert "1 added, 1 unchanged" in run("index", "more.md").out
@@ -144,7 +217,10 @@ def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_
     (folder / "notes").mkdir()
     done = run("search", "what does the heart do", "--json")
     assert done.code == 0 and sorted(found(done)) == ["heart.txt", "more.md", "river.md"]
-    assert f"{folder}/notes is missing or has no files (is it mounted?); `runnel index` removes its 2" in caplog.text
+    assert (
+        f"{folder}/notes is missing or has no files (is it mounted?); `runnel index` removes its 2"
+        in caplog.text
+    )
     assert "2 deleted" in run("index").out
 
 
@@ -159,8 +235,12 @@ def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
     try:
         done = run("search", "tuple", "--json")
         assert done.code == 0 and sorted(found(done)) == ["heart.txt", "river.md"]
-        reason = f"{folder}/.runnel is being written by process {os.getpid()}; wait until it is done"
-        assert done.err == f"runnel: note: {reason}; searching the last commit of {folder}/.runnel\n"
+        reason = (
+            f"{folder}/.runnel is being written by process {os.getpid()}; wait until it is done"
+        )
+        assert (
+            done.err == f"runnel: note: {reason}; searching the last commit of {folder}/.runnel\n"
+        )
         done = run("index")
         assert done.code == 1 and reason in done.err
     finally:
@@ -170,8 +250,13 @@ def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
 
 @pytest.mark.parametrize("named", [[], ["notes", "--to", "library"]], ids=["project", "named"])
 def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, named):
-    """The index of a project, and one with a name of its own. A change is indexed once it has lasted for an interval."""
-    rows, whole = folder / "notes" / "rows.jsonl", b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n'
+    """The index of a project, and one with a name of its own. A change is indexed once it has
+    lasted for an interval.
+    """
+    rows, whole = (
+        folder / "notes" / "rows.jsonl",
+        b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n',
+    )
     steps = iter(
         step
         for change in (
@@ -182,9 +267,15 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
         )
         for step in (change, lambda: None)
     )
-    monkeypatch.setattr("runnel.search.project.time", SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)()))
+    monkeypatch.setattr(
+        "runnel.search.project.time",
+        SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)()),
+    )
     done = run("index", *named, "--watch")
-    assert (done.code, done.err) == (0, "runnel: watching for changes; end with Ctrl-C\nrunnel: stopped watching\n")
+    assert (done.code, done.err) == (
+        0,
+        "runnel: watching for changes; end with Ctrl-C\nrunnel: stopped watching\n",
+    )
     told = [line.partition(": ")[2].rpartition(", ")[0] for line in done.out.splitlines()]
     assert told == [
         "2 added; 2 documents",

@@ -51,7 +51,10 @@ def test_a_model_folder(run, tmp_path, monkeypatch):
     }
     assert {label: text for label, text in wanted.items() if text not in shown[label]} == {}
     assert json.loads(run("info", model, "--json").out) == describe_model(str(model))
-    for free, fits in ((100_000, "97.7 KiB: it fits as bfloat16"), (10_000, "9.8 KiB: it does not fit, not even as bfloat16")):
+    for free, fits in (
+        (100_000, "97.7 KiB: it fits as bfloat16"),
+        (10_000, "9.8 KiB: it does not fit, not even as bfloat16"),
+    ):
         monkeypatch.setattr(describe, "available_memory", lambda free=free: free)
         assert lines(run("info", model))["free memory"] == fits
 
@@ -60,14 +63,28 @@ def test_models_that_read_passages_or_whole_texts_and_a_file_of_weights(run, tmp
     tiny_encoder(tmp_path / "tiny").save(tmp_path / "model")
     write_transformer(tmp_path / "bert", "bert")
     shown, other = lines(run("info", tmp_path / "model")), lines(run("info", tmp_path / "bert"))
-    wanted = "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
-    assert shown["state per sequence"] == wanted and "attention in a text of 12 tokens" in shown["work per token"]
-    assert other["architecture"].endswith("transformers layout") and "40 tokens" in other["state per sequence"]
-    assert "states that fit" not in shown | other and other["free memory"].endswith("it fits as bfloat16 and as float32")
-    (path,) = (Path(__file__).parents[1] / "golden" / "rwkv7-tiny-official").glob("*.pth")  # without a tokenizer
+    wanted = (
+        "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
+    )
+    assert (
+        shown["state per sequence"] == wanted
+        and "attention in a text of 12 tokens" in shown["work per token"]
+    )
+    assert (
+        other["architecture"].endswith("transformers layout")
+        and "40 tokens" in other["state per sequence"]
+    )
+    assert "states that fit" not in shown | other and other["free memory"].endswith(
+        "it fits as bfloat16 and as float32"
+    )
+    # without a tokenizer
+    (path,) = (Path(__file__).parents[1] / "golden" / "rwkv7-tiny-official").glob("*.pth")
     shown = lines(run("info", path))
     assert shown["architecture"] == "rwkv7: RWKV-7, official layout"
-    assert shown["state per sequence"] == "99.0 KiB, in each layer att_shift 128, wkv 2x64x64, ffn_shift 128"
+    assert (
+        shown["state per sequence"]
+        == "99.0 KiB, in each layer att_shift 128, wkv 2x64x64, ffn_shift 128"
+    )
     assert "tokenizer" in shown["problem"] and "heads" not in shown
 
 
@@ -76,5 +93,11 @@ def test_an_index_is_no_model(run, tmp_path):
     assert run("index", "a.txt", "--to", "texts").code == 0
     done = run("info", "texts")
     assert (done.code, done.out) == (1, "")
-    assert "error: texts is an index, not a model; `runnel search QUERY --in texts` searches it" in done.err
-    assert run("index", "--check", "--to", "texts").out == "texts: 1 document, 1 passage, none damaged\n"
+    assert (
+        "error: texts is an index, not a model; `runnel search QUERY --in texts` searches it"
+        in done.err
+    )
+    assert (
+        run("index", "--check", "--to", "texts").out
+        == "texts: 1 document, 1 passage, none damaged\n"
+    )

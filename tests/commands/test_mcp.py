@@ -10,12 +10,20 @@ import yaml
 from mcp import Client
 
 SKILL = files("runnel.agents").joinpath("SKILL.md").read_text(encoding="utf-8")
-COMMANDS = [line for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S) for line in block.splitlines()]
+COMMANDS = [
+    line
+    for block in re.findall(r"^```sh\n(.*?)^```$", SKILL, re.M | re.S)
+    for line in block.splitlines()
+]
 
 
 @pytest.fixture
 def folder(run, tmp_path):
-    paragraphs = ("# Returns", "Goods can be returned within 14 days.", "The seller pays for the return of the goods.\n")
+    paragraphs = (
+        "# Returns",
+        "Goods can be returned within 14 days.",
+        "The seller pays for the return of the goods.\n",
+    )
     (tmp_path / "manual.md").write_text("\n\n".join(paragraphs))
     (tmp_path / "manuals").mkdir()
     (tmp_path / "manuals" / "shipping.txt").write_text("Return shipping is free of charge.\n")
@@ -24,7 +32,13 @@ def folder(run, tmp_path):
 
 
 def test_commands_of_the_skill(run, folder):
-    assert len(COMMANDS) == 7 and {command.split()[1] for command in COMMANDS} == {"find", "index", "search", "read", "verify"}
+    assert len(COMMANDS) == 7 and {command.split()[1] for command in COMMANDS} == {
+        "find",
+        "index",
+        "search",
+        "read",
+        "verify",
+    }
     outputs = {}
     for command in COMMANDS:
         program, *arguments = shlex.split(command)
@@ -39,7 +53,9 @@ def test_commands_of_the_skill(run, folder):
 def test_the_skill_has_the_format_of_agent_skills(run):
     _, head, body = SKILL.split("---\n", 2)
     fields = yaml.safe_load(head)
-    assert set(fields) == {"name", "description"} and re.fullmatch(r"[a-z0-9-]{1,64}", fields["name"])
+    assert set(fields) == {"name", "description"} and re.fullmatch(
+        r"[a-z0-9-]{1,64}", fields["name"]
+    )
     assert 1 <= len(fields["description"]) <= 1024 and len(body.splitlines()) < 500
     assert run("mcp", "--skill").out == SKILL
 
@@ -55,8 +71,13 @@ def test_the_index_of_the_project_is_the_default(run, folder, monkeypatch):
 
     assert run("mcp", "--max-characters", 3000).code == 0
     found = anyio.run(call, "status", {})
-    assert found["index"]["documents"] == 3 and found["index"]["place"] == str(folder / ".runnel" / "index")
+    assert found["index"]["documents"] == 3 and found["index"]["place"] == str(
+        folder / ".runnel" / "index"
+    )
     assert (found["model"], found["max_characters"]) == ("pocket", 3000)
     (folder / "new.txt").write_text("A tuple cannot be changed.")
     for options, total in (["--no-update"], 3), ([], 4):
-        assert run("mcp", *options).code == 0 and anyio.run(call, "search", {"query": "who wrote it"})["total"] == total
+        assert (
+            run("mcp", *options).code == 0
+            and anyio.run(call, "search", {"query": "who wrote it"})["total"] == total
+        )

@@ -1,6 +1,8 @@
-"""What commands refuse: options that have no effect or contradict each other, and input that they cannot use.
+"""What commands refuse: options that have no effect or contradict each other, and input that they
+cannot use.
 
-A row is a command with the part of its message that names what is wrong. Nothing is printed or left behind.
+A row is a command with the part of its message that names what is wrong. Nothing is printed or left
+behind.
 """
 
 import gzip
@@ -12,7 +14,12 @@ from helpers.document_files import pdf
 
 from runnel import cli
 
-EVIDENCE = {"id": "a", "question": "red cat", "document": "The red cat sat. A dog ran.", "evidence": [[0, 16]]}
+EVIDENCE = {
+    "id": "a",
+    "question": "red cat",
+    "document": "The red cat sat. A dog ran.",
+    "evidence": [[0, 16]],
+}
 OPTIONS = {
     "find q a.txt --plain --json": "--plain and --json",
     "find q a.txt --explain --plain": "--plain",
@@ -64,7 +71,10 @@ INPUT = {
     "ask a.txt 'is it?'": "ask 'is it?' a.txt",
     "find q 'a*.rst'": "a*.rst",
     "find q a.txt --min-score 20%": "probabilities",
-    **{f"find q a.txt --min-score {score}": f"--min-score is '{score}'" for score in ("x", "inf", "nan", "0%", "100%", "nan%")},
+    **{
+        f"find q a.txt --min-score {score}": f"--min-score is '{score}'"
+        for score in ("x", "inf", "nan", "0%", "100%", "nan%")
+    },
     "find q a.txt --html no/r.html": "no: no such directory",
     "verify - -": "standard input",
     "read a.txt --lines x": "--lines is 'x'",
@@ -127,7 +137,9 @@ def files(beir, tmp_path):
     (tmp_path / "packed.txt.gz").write_bytes(gzip.compress(b"one\n"))
     (tmp_path / "named.tsv").write_text("id\ttext\na\tb\n")
     (tmp_path / "odd.jsonl").write_text('{"id": "a b", "text": "b"}\n')
-    (tmp_path / "pairs.csv").write_text("query,positive\nwhere is it,it is here\nwho is it,she is it\n")
+    (tmp_path / "pairs.csv").write_text(
+        "query,positive\nwhere is it,it is here\nwho is it,she is it\n"
+    )
     (tmp_path / "qrels.txt").write_text("1 0 d1 2\n")
     (tmp_path / "q.jsonl").write_text('{"question": "q", "file": "a"}\n')
     (tmp_path / "evidence.jsonl").write_text(json.dumps(EVIDENCE) + "\n")
@@ -138,17 +150,27 @@ def files(beir, tmp_path):
 def test_options_that_have_no_effect_are_wrong_usage(run, command):
     done = run(*shlex.split(command))
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("Usage: ") and OPTIONS[command] in " ".join(done.err.replace("│", " ").split())
+    assert done.err.startswith("Usage: ") and OPTIONS[command] in " ".join(
+        done.err.replace("│", " ").split()
+    )
 
 
 @pytest.mark.usefixtures("fake", "files")
 @pytest.mark.parametrize("command", INPUT)
 def test_input_that_cannot_be_used_is_one_line(run, tmp_path, command):
     arguments = shlex.split(command)
-    llm = ["--llm", "http://127.0.0.1:9/v1", "--llm-model", "x"] if arguments[1] in ("qa", "synthesize") else []
+    llm = (
+        ["--llm", "http://127.0.0.1:9/v1", "--llm-model", "x"]
+        if arguments[1] in ("qa", "synthesize")
+        else []
+    )
     done = run(*arguments, *llm)
     like_grep = arguments[0] in cli.LIKE_GREP
     assert (done.code, done.out) == (2 if like_grep else 1, "")
     *notes, error = done.err.splitlines()
-    assert INPUT[command] in error and error.startswith("runnel: error: ") and not any("error" in note for note in notes)
+    assert (
+        INPUT[command] in error
+        and error.startswith("runnel: error: ")
+        and not any("error" in note for note in notes)
+    )
     assert not list(tmp_path.glob("out*.npy")) and not (tmp_path / ".runnel").exists()

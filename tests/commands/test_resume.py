@@ -1,4 +1,6 @@
-"""Commands that work in steps: killed anywhere they resume, and work that was stopped is never mixed with other work."""
+"""Commands that work in steps: killed anywhere they resume, and work that was stopped is never
+mixed with other work.
+"""
 
 import json
 import os
@@ -23,7 +25,9 @@ from runnel.lab.evaluation import retrieval
 
 @dataclass(frozen=True)
 class User:
-    """A command that resumes, an option that changes its result, and the setting that the error names."""
+    """A command that resumes, an option that changes its result, and the setting that the error
+    names.
+    """
 
     command: tuple[object, ...]
     change: tuple[object, ...] = ()
@@ -32,19 +36,50 @@ class User:
 
 
 EMBED = ("embed", "in.jsonl", "--to", "work/out.npy")
-RERANK = ("rerank", "--queries", "queries.tsv", "--corpus", "in.jsonl", "--run", "run.trec", "--to", "work/out.trec")
+RERANK = (
+    "rerank",
+    "--queries",
+    "queries.tsv",
+    "--corpus",
+    "in.jsonl",
+    "--run",
+    "run.trec",
+    "--to",
+    "work/out.trec",
+)
 ASKING = ("--threads", 1, "--llm-model", "stub")
 USERS = {
     "embed": User(EMBED, ("--query",), "prompt", "fake"),
     "embed a shard": User((*EMBED, "--shard", "1/2"), ("--max-tokens", 3), "max_tokens", "fake"),
-    "embed to jsonl": User((*EMBED[:-1], "work/out.jsonl"), ("--precision", "ubinary"), "precision", "fake"),
+    "embed to jsonl": User(
+        (*EMBED[:-1], "work/out.jsonl"), ("--precision", "ubinary"), "precision", "fake"
+    ),
     "rerank": User(RERANK, ("-k", 1), "top_k", "fake"),
-    "mine": User(("lab", "mine", "pairs.csv", "--to", "work/out.jsonl", "-n", 2), ("--seed", 1), "seed"),
-    "evaluate by words": User(("lab", "evaluate", "bm25", "beir", "--out", "work"), ("--k1", 1.5), "k1"),
+    "mine": User(
+        ("lab", "mine", "pairs.csv", "--to", "work/out.jsonl", "-n", 2), ("--seed", 1), "seed"
+    ),
+    "evaluate by words": User(
+        ("lab", "evaluate", "bm25", "beir", "--out", "work"), ("--k1", 1.5), "k1"
+    ),
     "evaluate by vectors": User(("lab", "evaluate", "toy", "beir", "--out", "work"), model="toy"),
-    "evaluate evidence": User(("lab", "evaluate", "bm25", "evidence.jsonl", "--out", "work"), ("--b", 0.5), "b"),
+    "evaluate evidence": User(
+        ("lab", "evaluate", "bm25", "evidence.jsonl", "--out", "work"), ("--b", 0.5), "b"
+    ),
     "qa": User(("lab", "qa", "bm25", "mills.jsonl", "--out", "work", *ASKING), ("-k", 3), "top_k"),
-    "synthesize": User(("lab", "synthesize", "books", "--to", "work", "--limit", 2, "--lengths", "500,100", *ASKING)),
+    "synthesize": User(
+        (
+            "lab",
+            "synthesize",
+            "books",
+            "--to",
+            "work",
+            "--limit",
+            2,
+            "--lengths",
+            "500,100",
+            *ASKING,
+        )
+    ),
 }
 
 
@@ -52,15 +87,24 @@ USERS = {
 def files(tmp_path, beir):
     rows = {
         "in": [{"id": f"d{n}", "text": "word " * (n + 1)} for n in range(7)],
-        "evidence": [{"question": q, "document": "A red cat. A dog.", "evidence": [[0, 10]]} for q in ("cat", "red", "dog")],
+        "evidence": [
+            {"question": q, "document": "A red cat. A dog.", "evidence": [[0, 10]]}
+            for q in ("cat", "red", "dog")
+        ],
         "mills": exams.rows(exams.mill_set(documents=1)),
     }
     for name, of_file in rows.items():
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in of_file))
-    pairs = "".join(f"where is the {n} {c} cat,the {c} cat sits on {n}\n" for n in range(9) for c in ("red", "blue"))
+    pairs = "".join(
+        f"where is the {n} {c} cat,the {c} cat sits on {n}\n"
+        for n in range(9)
+        for c in ("red", "blue")
+    )
     (tmp_path / "pairs.csv").write_text("query,positive\n" + pairs)
     (tmp_path / "queries.tsv").write_text("q1\tword cat\nq2\tword dog\nq3\tcat\n")
-    (tmp_path / "run.trec").write_text("".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)))
+    (tmp_path / "run.trec").write_text(
+        "".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7))
+    )
     (tmp_path / "books").mkdir()
     (tmp_path / "books" / "long.txt").write_text(synthesis.story(400), encoding="utf-8")
     return tmp_path
@@ -95,7 +139,9 @@ def work(run, files):
 
 def made(folder):
     return {
-        path.name: "" if path.suffix == ".sqlite" else path.read_bytes() for path in (folder / "work").iterdir() if path.is_file()
+        path.name: "" if path.suffix == ".sqlite" else path.read_bytes()
+        for path in (folder / "work").iterdir()
+        if path.is_file()
     }
 
 
@@ -105,7 +151,9 @@ def die(*_, **__):
 
 def within_a_transaction():
     count = iter(range(2))
-    runnel.journal.json = SimpleNamespace(loads=json.loads, dumps=lambda value: json.dumps(value) if next(count, 0) else die())
+    runnel.journal.json = SimpleNamespace(
+        loads=json.loads, dumps=lambda value: json.dumps(value) if next(count, 0) else die()
+    )
 
 
 def after_rows():
@@ -171,7 +219,9 @@ def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, 
         shutil.rmtree(files / "work")
         log.unlink()
         came = killed(place, lambda: work(*user.command))
-        assert came or (place in (before_the_end, at_the_end) and "synthesize" in user.command), place
+        assert came or (place in (before_the_end, at_the_end) and "synthesize" in user.command), (
+            place
+        )
         assert (ended := work(*user.command)).code == 0, (place, ended.err)
         assert made(files) == whole and sorted(log.read_text().splitlines()) == keys, place
 
@@ -196,12 +246,18 @@ def test_a_row_that_has_changed_is_reported_and_made_again(user, work, files, ca
 
 
 def advised(message):
-    return message.strip().rpartition("remove ")[2].removesuffix(" to start from scratch").split(", ")
+    return (
+        message.strip().rpartition("remove ")[2].removesuffix(" to start from scratch").split(", ")
+    )
 
 
-@pytest.mark.parametrize("user", [name for name, user in USERS.items() if user.change], indirect=True)
+@pytest.mark.parametrize(
+    "user", [name for name, user in USERS.items() if user.change], indirect=True
+)
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
-def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_gives(user, work, files, state):
+def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_gives(
+    user, work, files, state
+):
     assert work(*user.command, *user.change).code == 0
     clean = made(files)
     shutil.rmtree(files / "work")
@@ -210,7 +266,9 @@ def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_giv
     else:
         killed(after_rows, lambda: work(*user.command))
     ended = work(*user.command, *user.change)
-    assert ended.code == 1 and f" {state} work with another {user.setting} (" in ended.err, ended.err
+    assert ended.code == 1 and f" {state} work with another {user.setting} (" in ended.err, (
+        ended.err
+    )
     for name in advised(ended.err):
         (files / name).unlink()
     assert work(*user.command, *user.change).code == 0 and made(files) == clean

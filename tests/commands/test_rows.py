@@ -1,4 +1,6 @@
-"""Shards of lines: whatever a file holds and however many shards there are, every line is in one of them, in order."""
+"""Shards of lines: whatever a file holds and however many shards there are, every line is in one of
+them, in order.
+"""
 
 from __future__ import annotations
 

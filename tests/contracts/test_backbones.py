@@ -1,4 +1,6 @@
-"""Every backbone gives one result whatever the path, the packing and the segments. A new one is an entry in CONFIGS."""
+"""Every backbone gives one result whatever the path, the packing and the segments. A new one is an
+entry in CONFIGS.
+"""
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
@@ -29,34 +31,54 @@ from runnel.backbones.state import State
 
 BUILDERS: dict[str, Any] = BACKBONES | {"xlstm": open_xlstm, "toy": Toy}
 ALL_CONFIGS = CONFIGS | {"toy": {"tiny": ToyConfig(VOCABULARY)}}  # which has no kernels
-ARCHITECTURES = {name: Architecture(BUILDERS[name], configs) for name, configs in ALL_CONFIGS.items()}
+ARCHITECTURES = {
+    name: Architecture(BUILDERS[name], configs) for name, configs in ALL_CONFIGS.items()
+}
 # For tests of what carries a state, and of what has kernels.
 RECURRENT, COMPILED = (
-    [n for n, entry in ARCHITECTURES.items() if getattr(entry.build(), fact)] for fact in ("recurrent", "has_kernels")
+    [n for n, entry in ARCHITECTURES.items() if getattr(entry.build(), fact)]
+    for fact in ("recurrent", "has_kernels")
 )
 recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
 compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
-# Each precision and each width of the convolution is compiled separately, for up to a minute. The fast tests have neither the
-# widths of `NARROW` nor bf16 and 8 bits of `RARE`.
-NARROW, RARE = ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow"), ("mamba1", "mamba2-narrow", "rwkv7")
+# Each precision and each width of the convolution is compiled separately, for up to a minute. The
+# fast tests have neither the widths of `NARROW` nor bf16 and 8 bits of `RARE`.
+NARROW, RARE = (
+    ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow"),
+    ("mamba1", "mamba2-narrow", "rwkv7"),
+)
 
 
 def slow_if(ids: tuple[str, ...], shapes: list[Any]) -> list[Any]:
-    return [pytest.param(*s.values, id=s.id, marks=[pytest.mark.slow] * s.id.startswith(ids)) for s in shapes]
+    return [
+        pytest.param(*s.values, id=s.id, marks=[pytest.mark.slow] * s.id.startswith(ids))
+        for s in shapes
+    ]
 
 
 SHAPES = slow_if(
-    NARROW, [pytest.param(a, config, id=f"{name}-{config}") for name, a in ARCHITECTURES.items() for config in a.configs]
+    NARROW,
+    [
+        pytest.param(a, config, id=f"{name}-{config}")
+        for name, a in ARCHITECTURES.items()
+        for config in a.configs
+    ],
 )
-FUSED_SHAPES = [shape for shape in SHAPES if str(shape.id).split("-")[0] in {*RECURRENT} & {*COMPILED}]
-INT8_SHAPES = [shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers]
+FUSED_SHAPES = [
+    shape for shape in SHAPES if str(shape.id).split("-")[0] in {*RECURRENT} & {*COMPILED}
+]
+INT8_SHAPES = [
+    shape for shape in SHAPES if ARCHITECTURES[str(shape.id).split("-")[0]].build().int8_layers
+]
 NO_INT8 = int8_problem(torch.device("cpu"))
 LENGTHS = (9, 0, 1, 70, 3)  # 70: more than one chunk of every operator
 
 
 def int8_backbone(entry: Architecture, config: str) -> Backbone:
     model = entry.build(config)
-    return build_backbone(model.architecture, model.config.to_dict(), model.state_dict(), "int8", "cpu")
+    return build_backbone(
+        model.architecture, model.config.to_dict(), model.state_dict(), "int8", "cpu"
+    )
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
@@ -66,7 +88,9 @@ def architecture(request: pytest.FixtureRequest) -> Architecture:
 
 @pytest.fixture(scope="module")
 def model(architecture: Architecture) -> Backbone:
-    """With its kernels. They run without autograd only, so that the same model also gives what to compare them with."""
+    """With its kernels. They run without autograd only, so that the same model also gives what to
+    compare them with.
+    """
     model = architecture.build()
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
@@ -92,9 +116,13 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
         assert_states_close(end.to(torch.float64), exact_state)
 
 
-@pytest.mark.parametrize("lengths", [(1,) * 70, (130, 2, 65), (3, 0, 64, 1, 33, 32, 31)], ids=["many", "long", "mixed"])
+@pytest.mark.parametrize(
+    "lengths", [(1,) * 70, (130, 2, 65), (3, 0, 64, 1, 33, 32, 31)], ids=["many", "long", "mixed"]
+)
 @pytest.mark.parametrize(("entry", "config"), FUSED_SHAPES)
-def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str, lengths: tuple[int, ...]) -> None:
+def test_fast_steps_of_any_lengths_from_states(
+    entry: Architecture, config: str, lengths: tuple[int, ...]
+) -> None:
     model, ids, cu = entry.build(config), token_ids(sum(lengths)), cumulative(lengths)
     with torch.no_grad():
         _, start = model(token_ids(len(lengths), seed=1), cumulative((1,) * len(lengths)))
@@ -107,29 +135,44 @@ def test_fast_steps_of_any_lengths_from_states(entry: Architecture, config: str,
 
 @pytest.mark.parametrize(
     ("name", "dtype"),
-    [*((name, torch.float32) for name in COMPILED), pytest.param("mamba2", torch.bfloat16, marks=pytest.mark.slow)],
+    [
+        *((name, torch.float32) for name in COMPILED),
+        pytest.param("mamba2", torch.bfloat16, marks=pytest.mark.slow),
+    ],
 )
 def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype) -> None:
     """Not even NaN, which stays in memory that later steps of any size reuse."""
     model, lengths = ARCHITECTURES[name].build(dtype=dtype), (7, 70, 1, 41)
-    ids, cu, zeros = token_ids(sum(lengths)), cumulative(lengths), torch.zeros(sum(lengths), model.hidden_size)
+    ids, cu, zeros = (
+        token_ids(sum(lengths)),
+        cumulative(lengths),
+        torch.zeros(sum(lengths), model.hidden_size),
+    )
     others = [*range(7), *range(77, 119)]
     with torch.no_grad():
         model.prepare()
         short = model(token_ids(7, seed=1))[0]
         model.prepare()
         hidden, state = model(ids, cu, added=zeros)
-        spoiled, spoiled_state = model(ids, cu, added=zeros.index_fill(0, torch.arange(37, 77), torch.nan))
+        spoiled, spoiled_state = model(
+            ids, cu, added=zeros.index_fill(0, torch.arange(37, 77), torch.nan)
+        )
         again, again_state = model(ids, cu, added=zeros)
         assert torch.equal(model(token_ids(7, seed=1))[0], short)
-    assert spoiled[37:77].isnan().all() and torch.equal(spoiled[others], hidden[others]) and torch.equal(again, hidden)
+    assert (
+        spoiled[37:77].isnan().all()
+        and torch.equal(spoiled[others], hidden[others])
+        and torch.equal(again, hidden)
+    )
     assert_states_close(spoiled_state.select([0, 2, 3]), state.select([0, 2, 3]), 0.0)
     assert_states_close(again_state, state, 0.0)
 
 
 @recurrent
 @pytest.mark.parametrize("plain", [True, False])
-@pytest.mark.parametrize("pieces", [(1,) * 12, (2, 1, 3, 0, 6), (11, 1), (63, 87), (64, 86), (65, 64, 21)])
+@pytest.mark.parametrize(
+    "pieces", [(1,) * 12, (2, 1, 3, 0, 6), (11, 1), (63, 87), (64, 86), (65, 64, 21)]
+)
 def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
     ids, state, parts = token_ids(sum(pieces)), None, []
     with torch.set_grad_enabled(plain):
@@ -158,9 +201,14 @@ def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
 
 @recurrent
 @pytest.mark.parametrize("fast", [True, False])
-def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model: Backbone, fast: bool) -> None:
+def test_pool_rows_are_read_forked_and_written(
+    architecture: Architecture, model: Backbone, fast: bool
+) -> None:
     """Also by sequences without tokens, which move a state as it is, or zeros."""
-    prefix, ends = token_ids(6, seed=1), [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
+    prefix, ends = (
+        token_ids(6, seed=1),
+        [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)],
+    )
     runner = model if fast else architecture.build()
     pool = runner.new_state(6)
     for tensor in pool.tensors.values():
@@ -170,20 +218,27 @@ def test_pool_rows_are_read_forked_and_written(architecture: Architecture, model
     kept = pool.clone()
     reads, writes = torch.tensor([2, 2, -1, 2, -1]), torch.tensor([0, -1, 3, 4, 5])
     out = runner.step(torch.cat(ends), cumulative((4, 5, 2, 0, 0)), pool, reads, writes)
-    whole = [model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])]
+    whole = [
+        model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])
+    ]
     assert_close(out, torch.cat([whole[0][0][6:], whole[1][0][6:], whole[2][0]]))
     assert_states_close(pool.select([0]), whole[0][1])
     assert_states_close(pool.select([3]), whole[2][1])
-    runner.step(token_ids(0), torch.tensor([0, 0]), pool, torch.tensor([4]), torch.tensor([3]))  # no token at all
+    # no token at all
+    runner.step(token_ids(0), torch.tensor([0, 0]), pool, torch.tensor([4]), torch.tensor([3]))
     for name in pool.tensors:
         assert torch.equal(pool[name][1:3], kept[name][1:3]) and not pool[name][5].any()
-        assert torch.equal(pool[name][3], kept[name][2]) and torch.equal(pool[name][4], kept[name][2])
+        assert torch.equal(pool[name][3], kept[name][2]) and torch.equal(
+            pool[name][4], kept[name][2]
+        )
     assert pool.tokens.tolist() == [10, 0, 6, 6, 6, 0]
 
 
 @recurrent
 @pytest.mark.parametrize("fast", [True, False])
-def test_a_pool_of_another_dtype_is_rounded_but_used(architecture: Architecture, model: Backbone, fast: bool) -> None:
+def test_a_pool_of_another_dtype_is_rounded_but_used(
+    architecture: Architecture, model: Backbone, fast: bool
+) -> None:
     runner = model if fast else architecture.build()
     with torch.no_grad():
         _, state = model(token_ids(30))
@@ -225,7 +280,9 @@ def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) ->
 
 
 @compiled
-def test_a_copy_has_its_own_kernels_which_training_drops(architecture: Architecture, model: Backbone) -> None:
+def test_a_copy_has_its_own_kernels_which_training_drops(
+    architecture: Architecture, model: Backbone
+) -> None:
     twin, ids = copy.deepcopy(model), token_ids(5)
     assert twin.fast is not None and twin.fingerprint() == model.fingerprint()
     with torch.no_grad():
@@ -233,7 +290,10 @@ def test_a_copy_has_its_own_kernels_which_training_drops(architecture: Architect
         twin.train()
         next(module for module in twin.modules() if isinstance(module, nn.Linear)).weight.zero_()
         assert twin.fast is None and twin.eval().fast is not None
-        assert not torch.equal(twin(ids)[0], model(ids)[0]) and twin.fingerprint() != model.fingerprint()
+        assert (
+            not torch.equal(twin(ids)[0], model(ids)[0])
+            and twin.fingerprint() != model.fingerprint()
+        )
         assert_close(model(ids)[0], architecture.build()(ids)[0])
 
 
@@ -256,7 +316,9 @@ def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str)
 
 @pytest.mark.skipif(NO_INT8 is not None, reason=f"8-bit products cannot run here: {NO_INT8}")
 @pytest.mark.parametrize(("entry", "config"), slow_if(RARE, INT8_SHAPES))
-def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(entry: Architecture, config: str) -> None:
+def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(
+    entry: Architecture, config: str
+) -> None:
     """The scales of a token's numbers are its own."""
     exact, small = entry.build(config), int8_backbone(entry, config)
     assert small.fast is not None
@@ -275,18 +337,31 @@ def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(entry
         plain_again, _ = small(ids, cu, plain_state if small.recurrent else None)
     assert fast.dtype == torch.float32
     assert all(t.dtype == torch.float32 for s in (state, plain_state) for t in s.tensors.values())
-    for actual, wanted in ((fast, expected), (plain, expected), (fast, plain), (again, plain_again)):
+    for actual, wanted in (
+        (fast, expected),
+        (plain, expected),
+        (fast, plain),
+        (again, plain_again),
+    ):
         cosine = F.cosine_similarity(actual, wanted)
         assert cosine.mean() > 0.999 and cosine.min() > 0.99
     assert state.tokens.tolist() == list(LENGTHS)
 
 
-# What saturates every second gate or time step of a layer: half of the heads read hardly anything, or forget at once.
+# What saturates every second gate or time step of a layer: half of the heads read hardly anything,
+# or forget at once.
 GATES = ("mlstm_layer.igate_preact.bias", "mlstm_layer.fgate_preact.bias")
 EXTREMES = [
     *(("mamba2", "one-group", {"mixer.dt_bias": bias}) for bias in (-60.0, 60.0)),
-    *(("mamba3", config, {"mixer.dt_bias": bias}) for config in ("tiny", "mimo") for bias in (-60.0, 60.0)),
-    *(("xlstm", "tiny", dict(zip(GATES, biases, strict=True))) for biases in product((-60.0, 60.0), repeat=2)),
+    *(
+        ("mamba3", config, {"mixer.dt_bias": bias})
+        for config in ("tiny", "mimo")
+        for bias in (-60.0, 60.0)
+    ),
+    *(
+        ("xlstm", "tiny", dict(zip(GATES, biases, strict=True)))
+        for biases in product((-60.0, 60.0), repeat=2)
+    ),
     *(("rwkv7", "tiny", {"att.w0": bias, "att.a0": -bias}) for bias in (-90.0, 90.0)),
 ]
 
@@ -294,9 +369,14 @@ EXTREMES = [
 @pytest.mark.parametrize(
     ("name", "config", "biases", "dtype"),
     [(*extreme, torch.float32) for extreme in EXTREMES]
-    + [pytest.param(*extreme, torch.bfloat16, marks=[pytest.mark.slow] * (extreme[0] in RARE)) for extreme in EXTREMES],
+    + [
+        pytest.param(*extreme, torch.bfloat16, marks=[pytest.mark.slow] * (extreme[0] in RARE))
+        for extreme in EXTREMES
+    ],
 )
-def test_extreme_gates_give_finite_numbers(name: str, config: str, biases: dict[str, float], dtype: torch.dtype) -> None:
+def test_extreme_gates_give_finite_numbers(
+    name: str, config: str, biases: dict[str, float], dtype: torch.dtype
+) -> None:
     model, ids = ARCHITECTURES[name].build(config, dtype), token_ids(100)
     with torch.no_grad():
         for layer in model.layers:
@@ -308,7 +388,8 @@ def test_extreme_gates_give_finite_numbers(name: str, config: str, biases: dict[
                 model.prepare()
             hidden, state = model(ids)
             assert all(t.isfinite().all() for t in (hidden, *state.tensors.values()))
-            # With steps of 60 an output is little but dt C.B x, and C.B of rounded factors may cancel; so may xLSTM's n.q.
+            # With steps of 60 an output is little but dt C.B x, and C.B of rounded factors may
+            # cancel; so may xLSTM's n.q.
             cosine = F.cosine_similarity(hidden, exact.float())
             assert cosine.quantile(0.02) > (0.999 if dtype == torch.float32 else 0.98)
 
@@ -325,14 +406,21 @@ def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> N
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(model: Backbone) -> None:
+def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(
+    model: Backbone,
+) -> None:
     trained, found = copy.deepcopy(model).train(), []
     added = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         _, start = model(token_ids(4))
-    leaves = [*trained.parameters(), *(tensor.requires_grad_() for tensor in (added, *start.tensors.values()))]
+    leaves = [
+        *trained.parameters(),
+        *(tensor.requires_grad_() for tensor in (added, *start.tensors.values())),
+    ]
     for recompute in (False, True):
-        hidden, _ = trained(token_ids(9), None, start if model.recurrent else None, added, recompute=recompute)
+        hidden, _ = trained(
+            token_ids(9), None, start if model.recurrent else None, added, recompute=recompute
+        )
         found.append(torch.autograd.grad(hidden.square().sum(), leaves))
     for plain, recomputed in zip(*found, strict=True):
         assert plain.abs().sum() > 0

@@ -42,7 +42,12 @@ def test_a_reply_streamed_or_whole(stub: Stub, parts: list[str] | None, fault: s
     assert (reply.prompt_tokens, reply.completion_tokens) == (7, 8)
     assert parts is None or ("".join(parts) == reply.text and len(parts) == (1 if fault else 11))
     [asked] = stub.asked
-    assert asked["model"] == "stub" and asked["max_tokens"] == 5 and asked["temperature"] == 0 and asked["messages"] == ASK
+    assert (
+        asked["model"] == "stub"
+        and asked["max_tokens"] == 5
+        and asked["temperature"] == 0
+        and asked["messages"] == ASK
+    )
 
 
 def test_a_busy_endpoint_is_asked_again(stub: Stub, parts: list[str] | None) -> None:
@@ -63,7 +68,9 @@ def test_a_busy_endpoint_is_asked_again(stub: Stub, parts: list[str] | None) -> 
         (["moved"], ".* 'http://localhost:.*/v1/chat/completions'"),  # where the prompt is not sent
     ],
 )
-def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, parts: list[str] | None, faults: list, message: str) -> None:
+def test_what_an_endpoint_does_wrong_is_one_error(
+    stub: Stub, parts: list[str] | None, faults: list, message: str
+) -> None:
     stub.faults.extend(faults)
     with pytest.raises(EndpointError, match=f"{stub.url} {message}"):
         ask(stub, parts, "stub", retries=1, timeout_s=0.3)
@@ -72,9 +79,15 @@ def test_what_an_endpoint_does_wrong_is_one_error(stub: Stub, parts: list[str] |
 
 @pytest.mark.parametrize(
     ("fault", "bound"),
-    [("words", r"more than [\d,]+ (characters|bytes)"), ("line", r"more than [\d,]+ bytes"), ("comments", "not ended after 1 s")],
+    [
+        ("words", r"more than [\d,]+ (characters|bytes)"),
+        ("line", r"more than [\d,]+ bytes"),
+        ("comments", "not ended after 1 s"),
+    ],
 )
-def test_an_answer_without_end_is_one_error(stub: Stub, fault: str, bound: str, parts: list[str] | None, monkeypatch) -> None:
+def test_an_answer_without_end_is_one_error(
+    stub: Stub, fault: str, bound: str, parts: list[str] | None, monkeypatch
+) -> None:
     monkeypatch.setattr(endpoint, "_SECONDS_PER_TOKEN", 0.1 if fault == "comments" else 60.0)
     stub.faults.append(fault)
     with pytest.raises(EndpointError, match=f"{stub.url} .*{bound}"):
@@ -87,7 +100,9 @@ def test_a_stream_that_ends_early_is_no_reply(stub: Stub) -> None:
     parts: list[str] = []
     with pytest.raises(EndpointError, match="after 15 characters"):
         ask(stub, parts)
-    assert "".join(parts) == "You said: name " and len(stub.asked) == 1, "what has been shown is not asked again"
+    assert "".join(parts) == "You said: name " and len(stub.asked) == 1, (
+        "what has been shown is not asked again"
+    )
 
 
 def test_the_model_must_be_clear(stub: Stub) -> None:
@@ -99,14 +114,19 @@ def test_the_model_must_be_clear(stub: Stub) -> None:
     with pytest.raises(EndpointError, match=r"503: .*--llm-model"):
         ask(stub, retries=1)
     stub.models, stub.loading = ["stub"], 2
-    assert Endpoint(stub.url).model == "stub" and stub.loading == 0, "it is asked again while it loads its model"
+    assert Endpoint(stub.url).model == "stub" and stub.loading == 0, (
+        "it is asked again while it loads its model"
+    )
 
 
-def test_an_endpoint_that_is_not_running_is_reported_at_once(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endpoint_that_is_not_running_is_reported_at_once(
+    stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", waits.append)
     stub.url = "http://127.0.0.1:9/v1"
-    for model, count in ((None, 0), ("named", 5)):  # where the model is named nothing is asked before, and requests are repeated
+    # where the model is named nothing is asked before, and requests are repeated
+    for model, count in ((None, 0), ("named", 5)):
         with pytest.raises(EndpointError, match=r"127.0.0.1:9/v1 cannot be reached"):
             ask(stub, model=model)
         assert len(waits) == count
@@ -128,7 +148,14 @@ def test_no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 KEY = "sk-1234/abcd+efgh=="
 SECRETS = {  # how they are given to a stub at HOST -> what may not be shown
     "http://me:s3cr3t@HOST/v1": ["s3cr3t", "bWU6czNjcjN0"],
-    "http://me:p%40ss%2fword@HOST/v1": ["p%40ss", "p%40ss%2Fword", "p@ss", "/word", "%2fword", "bWU6cEBzcy93b3Jk"],
+    "http://me:p%40ss%2fword@HOST/v1": [
+        "p%40ss",
+        "p%40ss%2Fword",
+        "p@ss",
+        "/word",
+        "%2fword",
+        "bWU6cEBzcy93b3Jk",
+    ],
     "http://me:pa/ss:w@rd@HOST/v1": ["pa/ss", "w@rd", "ss:w", "bWU6cGEvc3M6d0ByZA"],
     "http://m%C3%A9:s%C3%A9cr%C3%A9t@HOST/v1": ["sécrét", "s%C3%A9cr", "bcOpOnPDqWNyw6l0"],
     "http://t0k3n-of-me@HOST/v1": ["t0k3n-of-me", "dDBrM24tb2YtbWU6"],
@@ -153,23 +180,35 @@ def shown_of(call) -> str:
 def test_no_password_in_errors_and_logs(stub: Stub, url: str, fault: str, caplog) -> None:
     caplog.set_level("INFO")
     host = stub.url.removeprefix("http://").removesuffix("/v1")
-    endpoint = Endpoint(url.replace("HOST", "127.0.0.1:9" if fault == "refused" else host), "stub", retries=0)
+    endpoint = Endpoint(
+        url.replace("HOST", "127.0.0.1:9" if fault == "refused" else host), "stub", retries=0
+    )
     stub.faults.append(fault)
     shown = shown_of(lambda: endpoint.complete(ASK, max_tokens=5))
     logged = "" if "?" in url else caplog.text  # httpx writes the addresses of requests
     assert not [secret for secret in SECRETS[url] if secret in shown + logged + endpoint.url], shown
-    assert "127.0.0.1" in endpoint.url and endpoint.url in shown and (fault == "refused" or len(stub.asked) == 1)
+    assert (
+        "127.0.0.1" in endpoint.url
+        and endpoint.url in shown
+        and (fault == "refused" or len(stub.asked) == 1)
+    )
 
 
 def test_the_password_is_sent(stub: Stub) -> None:
-    headers = {"me:p%40ss@": "Basic bWU6cEBzcw==", "me:p/s@s@": "Basic bWU6cC9zQHM=", "": "Bearer none"}
+    headers = {
+        "me:p%40ss@": "Basic bWU6cEBzcw==",
+        "me:p/s@s@": "Basic bWU6cC9zQHM=",
+        "": "Bearer none",
+    }
     for user, header in headers.items():
         Endpoint(stub.url.replace("http://", f"http://{user}"), "stub").complete(ASK, max_tokens=5)
         assert stub.headers[-1]["Authorization"] == header
 
 
 @pytest.mark.parametrize("fault", ["repeats", "moved with it"])
-def test_no_key_in_errors_also_where_they_are_cut(stub: Stub, parts: list[str] | None, fault: str, monkeypatch) -> None:
+def test_no_key_in_errors_also_where_they_are_cut(
+    stub: Stub, parts: list[str] | None, fault: str, monkeypatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     hidden = 0
     for stub.padding in range(0, 260, 7):
@@ -188,10 +227,15 @@ def test_no_key_in_what_an_endpoint_lists_and_replies(stub: Stub, parts: list[st
     assert KEY not in shown_of(lambda: ask(stub, parts, key=KEY))
     stub.rule = lambda messages: f"Your key is {KEY}, and none other."
     assert ask(stub, parts, "stub", key=KEY).raw == "Your key is ***, and none other."
-    assert ask(stub, parts, "stub", key="none").raw == f"Your key is {KEY}, and none other.", "a short key may be a word"
+    assert ask(stub, parts, "stub", key="none").raw == f"Your key is {KEY}, and none other.", (
+        "a short key may be a word"
+    )
 
 
-@pytest.mark.parametrize("url", ["me:s3cr3t@host/v1", "HTTP://me:s3cr3t@host", "ftp://s3cr3t@host", "host/v1?api_key=s3cr3t"])
+@pytest.mark.parametrize(
+    "url",
+    ["me:s3cr3t@host/v1", "HTTP://me:s3cr3t@host", "ftp://s3cr3t@host", "host/v1?api_key=s3cr3t"],
+)
 def test_no_password_in_errors_about_the_address(url: str) -> None:
     with pytest.raises(InputError, match="host") as caught:
         Endpoint(url)
@@ -212,7 +256,9 @@ PROMPT = "User: Be brief.\n\nWhere?\n\nAssistant:"
 
 
 def test_a_reply_of_a_model_on_this_machine_continues_the_dialogue(monkeypatch):
-    monkeypatch.setattr("runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes())
+    monkeypatch.setattr(
+        "runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes()
+    )
     local = LocalModel(FOLDER, dtype="float32", device="cpu")
     assert local.url == f"local:{FOLDER}" and local.model.startswith(f"{FOLDER}@")
     parts = []
@@ -222,6 +268,9 @@ def test_a_reply_of_a_model_on_this_machine_continues_the_dialogue(monkeypatch):
     assert (reply.prompt_tokens, reply.completion_tokens) == (len(PROMPT), 5)
     local.language_model.tokenizer.end_id = written.ids[2]
     stopped = local.complete(DIALOGUE, max_tokens=5)
-    assert stopped.finish == "stop" and stopped.text == written.text[: written.ids.index(written.ids[2])]
+    assert (
+        stopped.finish == "stop"
+        and stopped.text == written.text[: written.ids.index(written.ids[2])]
+    )
     with pytest.raises(InputError, match=r"0\.7"):
         local.complete(DIALOGUE, max_tokens=1, temperature=0.7)

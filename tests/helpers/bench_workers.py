@@ -11,7 +11,12 @@ import pytest
 
 Answers = dict[str, Any]
 HIDDEN = np.random.default_rng(0).normal(size=(5, 8)).astype(np.float32)
-READY = {"ready": True, "title": "a system", "flops_per_token": 2_000_000, "linear_flops_per_token": 1_000_000}
+READY = {
+    "ready": True,
+    "title": "a system",
+    "flops_per_token": 2_000_000,
+    "linear_flops_per_token": 1_000_000,
+}
 
 _SECONDS = {"engine": [0.95, 0.95], "index": [1.0, 1.0], "remember": [1.9, 1.9]}
 _PAIRS = {"whole pairs": [10.0, 10.0], "fp32 states": [0.5, 0.5]}
@@ -23,15 +28,20 @@ SAME: dict[str, Answers] = {
     "rerank": {"seconds": _PAIRS, "agreement": dict.fromkeys(_PAIRS, 1.0)},
     "fill_index": {"passages": 68_500, "disk_bytes": 1 << 30, "keeps_sentences": True},
     "time_indexing": {"tokens": 1000, "seconds": _SECONDS, "processor": _SECONDS},
-    "time_searches": {"seconds": {"first stage": [0.01, 0.01], "whole search": [0.2, 0.2]}, "peak_bytes": 1 << 30},
+    "time_searches": {
+        "seconds": {"first stage": [0.01, 0.01], "whole search": [0.2, 0.2]},
+        "peak_bytes": 1 << 30,
+    },
 }
 
 
 class FakeWorker(AbstractContextManager[Any]):
-    """`answers`: system -> op -> an answer or a function of the request; "first" is its first answer.
+    """`answers`: system -> op -> an answer or a function of the request; "first" is its first
+    answer.
 
-    By default a system agrees with the plain path and reads 1000 tokens a second, its linear layers 4000. An index
-    takes documents at 0.95 of the engine's speed; the first stage of a search takes 10 ms and all of it 200 ms.
+    By default a system agrees with the plain path and reads 1000 tokens a second, its linear layers
+    4000. An index takes documents at 0.95 of the engine's speed; the first stage of a search takes
+    10 ms and all of it 200 ms.
     """
 
     answers: ClassVar[dict[str, dict[str, Answers | Callable[[Answers], Answers]]]] = {}
@@ -55,7 +65,11 @@ class FakeWorker(AbstractContextManager[Any]):
             np.save(request["file"], HIDDEN if op == "hidden" else HIDDEN.ravel())
         if op in SAME:
             return SAME[op]
-        seconds = request["batch"] * request["tokens"] / (4000 if request.get("part") == "linear" else 1000)
+        seconds = (
+            request["batch"]
+            * request["tokens"]
+            / (4000 if request.get("part") == "linear" else 1000)
+        )
         return {"seconds": seconds, "peak_bytes": 1 << 20}
 
     def _chosen(self, op: str, request: Answers) -> Answers | None:

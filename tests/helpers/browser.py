@@ -1,4 +1,6 @@
-"""A pytest plugin: headless Chromium, in which everything that a page should not do fails the test."""
+"""A pytest plugin: headless Chromium, in which everything that a page should
+not do fails the test.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -11,7 +13,8 @@ from playwright.sync_api import Browser, Dialog, Page, sync_playwright
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 
 
-@pytest.fixture(scope="module")  # not longer: while it is open, no other test of the process can run an event loop
+# not longer: while it is open, no other test of the process can run an event loop
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
@@ -24,17 +27,27 @@ def chromium() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_tab(chromium: Browser) -> Iterator[Callable[..., Any]]:
-    """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere fail the test at its end.
+    """Open an address in a tab. Errors of scripts, refusals by the policy and requests elsewhere
+    fail the test at its end.
 
-    `prompts`: what a user enters when asked; other dialogs are errors too. `before`: a script to run before those of the page.
+    `prompts`: what a user enters when asked; other dialogs are errors too. `before`: a script to
+        run before those of the page.
     """
     tabs: list[Any] = []
 
     def open_tab(
-        address: str, *, width: int = 1280, height: int = 800, dark: bool = False, prompts: Sequence[str] = (), before: str = ""
+        address: str,
+        *,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
+        prompts: Sequence[str] = (),
+        before: str = "",
     ) -> Any:
         context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
         )
         context.set_default_timeout(GIVE_UP_S * 1000)
         context.add_init_script(before)
@@ -49,11 +62,25 @@ def open_tab(chromium: Browser) -> Iterator[Callable[..., Any]]:
                 tab.problems.append(f"dialog: {dialog.message}")
                 dialog.dismiss()
 
-        home = address.partition("#")[0] if address.startswith("file:") else "/".join(address.split("/")[:3]) + "/"
-        tab.on("console", lambda message: tab.problems.append(message.text) if message.type in ("error", "warning") else None)
+        home = (
+            address.partition("#")[0]
+            if address.startswith("file:")
+            else "/".join(address.split("/")[:3]) + "/"
+        )
+        tab.on(
+            "console",
+            lambda message: (
+                tab.problems.append(message.text) if message.type in ("error", "warning") else None
+            ),
+        )
         tab.on("pageerror", lambda error: tab.problems.append(str(error)))
         tab.on("dialog", answer)
-        tab.on("request", lambda one: None if one.url.startswith(home) else tab.problems.append(f"request: {one.url}"))
+        tab.on(
+            "request",
+            lambda one: (
+                None if one.url.startswith(home) else tab.problems.append(f"request: {one.url}")
+            ),
+        )
         tab.goto(address)
         tabs.append(tab)
         return tab
@@ -68,28 +95,36 @@ def open_tab(chromium: Browser) -> Iterator[Callable[..., Any]]:
 def marked(tab: Page, name: str) -> list[str]:
     """Return the texts of the ranges that a highlight paints, in the order of the document."""
     return tab.evaluate(
-        "name => [...(CSS.highlights.get(name) ?? [])].sort((a, b) => a.compareBoundaryPoints(0, b)).map(String)", name
+        "name => [...(CSS.highlights.get(name) ?? [])].sort((a, b) => a.compareBoundaryPoints(0,"
+        " b)).map(String)",
+        name,
     )
 
 
 def current(tab: Page) -> list[str]:
-    """Wait for the current sentence, which must be inside the pane of the text; return what is marked as current."""
+    """Wait for the current sentence, which must be inside the pane of the text; return what is
+    marked as current.
+    """
     tab.wait_for_function("() => CSS.highlights.has('current')")
     settle(tab)
-    assert tab.evaluate(
-        """() => {
+    assert tab.evaluate("""() => {
             const [range] = CSS.highlights.get("current");
             const [box, pane] = [range.getBoundingClientRect(), document.querySelector("#text").getBoundingClientRect()];
             return box.height > 0 && box.top >= pane.top && box.bottom <= pane.bottom;
-        }"""
-    )
+        }""")
     return marked(tab, "current")
 
 
 def settle(tab: Page) -> None:
     """Wait for the frames in which the page scrolls and draws."""
-    tab.evaluate("() => new Promise(done => setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 50))")
+    tab.evaluate(
+        "() => new Promise(done => setTimeout(() => requestAnimationFrame(() =>"
+        " requestAnimationFrame(done)), 50))"
+    )
 
 
 def scrolls_sideways(tab: Page) -> bool:
-    return tab.evaluate("() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth > innerWidth")
+    return tab.evaluate(
+        "() => document.documentElement.scrollWidth > innerWidth || document.body.scrollWidth >"
+        " innerWidth"
+    )

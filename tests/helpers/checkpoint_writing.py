@@ -1,4 +1,6 @@
-"""Checkpoints for tests: folders, what loading them gives, and weights files as large as published ones, of zeros."""
+"""Checkpoints for tests: folders, what loading them gives, and weights files as large as published
+ones, of zeros.
+"""
 
 import json
 import math
@@ -10,7 +12,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import Checkpoint, build, load_backbone, meta_backbone, recognize
+from runnel.backbones.checkpoint.load import (
+    Checkpoint,
+    build,
+    load_backbone,
+    meta_backbone,
+    recognize,
+)
 from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.errors import CheckpointError
@@ -18,28 +26,49 @@ from runnel.errors import CheckpointError
 _NAMES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 
 
-def write_checkpoint(folder: Path, tensors: dict[str, Tensor], config: object = None, file: str = "model.safetensors") -> Path:
-    """A folder with these weights and, if there is one, this config: text as it is, anything else as JSON."""
+def write_checkpoint(
+    folder: Path, tensors: dict[str, Tensor], config: object = None, file: str = "model.safetensors"
+) -> Path:
+    """A folder with these weights and, if there is one, this config: text as it is, anything else
+    as JSON.
+    """
     folder.mkdir(exist_ok=True)
     if config is not None:
-        (folder / "config.json").write_text(config if isinstance(config, str) else json.dumps(config))
-    save_file(tensors, folder / file) if file.endswith(".safetensors") else torch.save(tensors, folder / file)
+        (folder / "config.json").write_text(
+            config if isinstance(config, str) else json.dumps(config)
+        )
+    save_file(tensors, folder / file) if file.endswith(".safetensors") else torch.save(
+        tensors, folder / file
+    )
     return folder
 
 
 def built(tensors: dict[str, Tensor], config: dict[str, Any] | None) -> Checkpoint:
-    """What loading a folder with these weights and, if there is one, this config gives, without the folder."""
+    """What loading a folder with these weights and, if there is one, this config gives, without the
+    folder.
+    """
     known = recognize(config, from_tensors(tensors, "some.file"), "that/folder")
-    backbone = build(known.architecture, known.config, known.backbone, torch.float32, torch.device("cpu"), "that/folder")
+    backbone = build(
+        known.architecture,
+        known.config,
+        known.backbone,
+        torch.float32,
+        torch.device("cpu"),
+        "that/folder",
+    )
     return Checkpoint(backbone, {}, known.layout, Path("that/folder"))
 
 
 def refused(source: Path | tuple[dict[str, Tensor], dict[str, Any] | None], *varying: str) -> None:
-    """Assert that loading a folder, or what it would hold, fails with a message of reasonable length that has these parts."""
+    """Assert that loading a folder, or what it would hold, fails with a message of reasonable
+    length that has these parts.
+    """
     with pytest.raises(CheckpointError) as caught:
         load_backbone(source, "float32") if isinstance(source, Path) else built(*source)
     message = str(caught.value)
-    assert (source.name if isinstance(source, Path) else "that/folder") in message and len(message) < 700
+    assert (source.name if isinstance(source, Path) else "that/folder") in message and len(
+        message
+    ) < 700
     assert all(part in message for part in varying), message
 
 
@@ -59,4 +88,7 @@ def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
 
 
 def shapes_of(config: Mamba2Config) -> dict[str, tuple[int, ...]]:
-    return {f"backbone.{name}": tuple(tensor.shape) for name, tensor in meta_backbone("mamba2", config).state_dict().items()}
+    return {
+        f"backbone.{name}": tuple(tensor.shape)
+        for name, tensor in meta_backbone("mamba2", config).state_dict().items()
+    }

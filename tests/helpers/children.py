@@ -1,4 +1,6 @@
-"""Processes that tests start: where the programs are, what they import (this tree, installed or not), a server, and waiting."""
+"""Processes that tests start: where the programs are, what they import (this tree, installed or
+not), a server, and waiting.
+"""
 
 import os
 import re
@@ -18,7 +20,8 @@ TESTS = Path(__file__).parents[1]
 PROGRAMS = TESTS / "programs"
 PATHS = {"PYTHONPATH": os.pathsep.join(map(str, (TESTS.parent / "src", TESTS, TESTS.parent)))}
 
-GIVE_UP_S = 600  # not a measure of speed: on a busy machine, processes have stood still for more than a minute
+# not a measure of speed: on a busy machine, processes have stood still for more than a minute
+GIVE_UP_S = 600
 Value = TypeVar("Value")
 
 
@@ -38,11 +41,17 @@ def resident_mib(process: int) -> float:
 
 
 @contextmanager
-def server(*arguments: object, cwd: Path, stdout: int | None = None, **environment: str) -> Iterator[tuple[Any, httpx.Client]]:
-    """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines are in `lines`."""
+def server(
+    *arguments: object, cwd: Path, stdout: int | None = None, **environment: str
+) -> Iterator[tuple[Any, httpx.Client]]:
+    """Start `runnel serve` as a process; yield it and a client, when it is ready. Its other lines
+    are in `lines`.
+    """
     command = [sys.executable, "-m", "runnel", "serve", "--port", "0", *map(str, arguments)]
     streams: Any = {"stdout": stdout, "stderr": subprocess.PIPE, "text": True}
-    process: Any = subprocess.Popen(command, cwd=cwd, env=os.environ | PATHS | environment, **streams)
+    process: Any = subprocess.Popen(
+        command, cwd=cwd, env=os.environ | PATHS | environment, **streams
+    )
     process.lines = []
     try:
         for line in process.stderr:

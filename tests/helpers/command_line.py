@@ -1,4 +1,6 @@
-"""A pytest plugin: the command line called in this process, and stand-ins for the models behind it."""
+"""A pytest plugin: the command line called in this process, and stand-ins for
+the models behind it.
+"""
 
 from __future__ import annotations
 
@@ -39,16 +41,23 @@ class Ended:
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., Ended]:
+def run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> Callable[..., Ended]:
     """Call the command line in this process, in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)  # no lines of progress on a slow machine, ...
+    # no lines of progress on a slow machine, ...
+    monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)
     monkeypatch.setattr(finding, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
 
     def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)))
+        monkeypatch.setattr(
+            sys,
+            "stdin",
+            io.TextIOWrapper(io.BytesIO(stdin.encode() if isinstance(stdin, str) else stdin)),
+        )
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
         monkeypatch.setattr(runnel.cli, "interrupted", threading.Event())
@@ -68,12 +77,19 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make commands print what they print on a terminal of 100 columns without colors."""
-    for name, value in (("FORCE_COLOR", "1"), ("TERM", "dumb"), ("COLUMNS", "100"), ("LINES", "40")):
+    for name, value in (
+        ("FORCE_COLOR", "1"),
+        ("TERM", "dumb"),
+        ("COLUMNS", "100"),
+        ("LINES", "40"),
+    ):
         monkeypatch.setenv(name, value)
 
 
 class FakeRetriever:
-    """Scores a sentence by the number of query words in it. `answers`: the logit that a document answers; None: not known."""
+    """Scores a sentence by the number of query words in it. `answers`: the logit that a document
+    answers; None: not known.
+    """
 
     remembers = calibrated = False
     answers: float | None = None
@@ -82,7 +98,12 @@ class FakeRetriever:
         self.model = fake_model(unit="sentence", source="pocket")
 
     def first_look(
-        self, query: str, documents: Iterable[str | DocumentText], *, unit: str | None = None, progress: Progress = None
+        self,
+        query: str,
+        documents: Iterable[str | DocumentText],
+        *,
+        unit: str | None = None,
+        progress: Progress = None,
     ) -> Iterator[Scored]:
         words = set(query.lower().split())
         for document in documents:
@@ -90,8 +111,12 @@ class FakeRetriever:
             spans = split_paragraphs(text) if unit == "paragraph" else split_sentences(text)
             if progress is not None:
                 progress(len(text), len(text))
-            found = [len(words & set(text[a:b].lower().strip(". \n").split())) for a, b in spans.tolist()]
-            kinds = sentence_kinds(text, spans, document.kind_at if isinstance(document, DocumentText) else None)
+            found = [
+                len(words & set(text[a:b].lower().strip(". \n").split())) for a, b in spans.tolist()
+            ]
+            kinds = sentence_kinds(
+                text, spans, document.kind_at if isinstance(document, DocumentText) else None
+            )
             yield Scored(text, spans, np.array(found, dtype=np.float32), kinds)
 
     scan = first_look
@@ -103,7 +128,17 @@ class FakeRetriever:
         if self.answers is None:
             return scored
         return [
-            replace(one, second=SecondLook(one.scores, self.answers, one.scores > -np.inf, one.scores, one.scores, one.scores))
+            replace(
+                one,
+                second=SecondLook(
+                    one.scores,
+                    self.answers,
+                    one.scores > -np.inf,
+                    one.scores,
+                    one.scores,
+                    one.scores,
+                ),
+            )
             for one in scored
         ]
 
@@ -121,7 +156,9 @@ def fake_model(**more: Any) -> SimpleNamespace:
 
 
 class FakeEmbedder:
-    """A text becomes (its length, its number of words, the number of texts so far); can be told to stop."""
+    """A text becomes (its length, its number of words, the number of texts so far); can be told to
+    stop.
+    """
 
     dimension, truncated = 3, 0
 
@@ -136,7 +173,9 @@ class FakeEmbedder:
     def is_empty(self, text: str) -> bool:
         return not text.strip()
 
-    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[Words]:
+    def render(
+        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None
+    ) -> Iterator[Words]:
         self.options.append((prompt, max_tokens))
         self.truncated = 0
         for text in texts:
@@ -144,7 +183,9 @@ class FakeEmbedder:
             self.truncated += len(words) < len(text.split())
             yield words
 
-    def encode_rows(self, rows: Iterable[Words], progress: Callable[[int, int | None], object]) -> Iterator[np.ndarray]:
+    def encode_rows(
+        self, rows: Iterable[Words], progress: Callable[[int, int | None], object]
+    ) -> Iterator[np.ndarray]:
         done = 0
         for row in rows:
             if len(self.seen) == self.stop_after:
@@ -177,19 +218,36 @@ class FakeReranker:
         return max_tokens
 
     def remember(
-        self, documents: dict[str, str], path: Path | None = None, dtype: str = "int8", *, progress: Progress = None
+        self,
+        documents: dict[str, str],
+        path: Path | None = None,
+        dtype: str = "int8",
+        *,
+        progress: Progress = None,
     ) -> FakeMemory:
         self.remembered.append((list(documents), path, dtype))
         return FakeMemory(documents)
 
     def rank(
-        self, query: str, documents: Any, top_k: int | None = None, *, progress: Progress = None, max_tokens: int | None = None
+        self,
+        query: str,
+        documents: Any,
+        top_k: int | None = None,
+        *,
+        progress: Progress = None,
+        max_tokens: int | None = None,
     ) -> list[Hit]:
         self.ranked.append(query)
         if isinstance(documents, list):
             documents = {d.id: d.text for d in documents}
-        scored = [(-len(set(query.split()) & set(text.split())), i, name) for i, (name, text) in enumerate(documents.items())]
-        return [Hit(name, -score, rank, documents[name]) for rank, (score, _, name) in enumerate(sorted(scored)[:top_k], start=1)]
+        scored = [
+            (-len(set(query.split()) & set(text.split())), i, name)
+            for i, (name, text) in enumerate(documents.items())
+        ]
+        return [
+            Hit(name, -score, rank, documents[name])
+            for rank, (score, _, name) in enumerate(sorted(scored)[:top_k], start=1)
+        ]
 
 
 class FakeMemory(dict[str, str]):
@@ -201,7 +259,13 @@ class FakeMemory(dict[str, str]):
 def fake(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Put stand-ins where the commands load their models; returns them by kind."""
     models = SimpleNamespace(find=FakeRetriever(), embed=FakeEmbedder(), rerank=FakeReranker())
-    names = {"sentence_retriever.SentenceRetriever": "find", "embedder.Embedder": "embed", "reranker.Reranker": "rerank"}
+    names = {
+        "sentence_retriever.SentenceRetriever": "find",
+        "embedder.Embedder": "embed",
+        "reranker.Reranker": "rerank",
+    }
     for place, kind in names.items():
-        monkeypatch.setattr(f"runnel.models.{place}.load", lambda name, kind=kind, **options: getattr(models, kind))
+        monkeypatch.setattr(
+            f"runnel.models.{place}.load", lambda name, kind=kind, **options: getattr(models, kind)
+        )
     return models

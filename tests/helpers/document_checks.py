@@ -11,7 +11,9 @@ from runnel.text.sentences import split_sentences
 
 
 def check(document: DocumentText) -> DocumentText:
-    """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages ascend; the rest is consistent."""
+    """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages
+    ascend; the rest is consistent.
+    """
     text, blocks = document.text, document.blocks
     assert "\r" not in text
     assert document.sha256 == hashlib.sha256(text.encode()).hexdigest()
@@ -24,7 +26,9 @@ def check(document: DocumentText) -> DocumentText:
     for before, after in list(pairwise(edges))[::2]:
         assert before <= after and not text[before:after].strip(), text[before:after]
     pages = [block.page for block in blocks if block.page is not None]
-    assert pages == sorted(pages) and all(page in range(1, (document.pages or 0) + 1) for page in pages)
+    assert pages == sorted(pages) and all(
+        page in range(1, (document.pages or 0) + 1) for page in pages
+    )
     spans = split_sentences(text)
     assert "".join(text[a:b] for a, b in spans.tolist()) == text
     for block in blocks:
@@ -33,7 +37,9 @@ def check(document: DocumentText) -> DocumentText:
     return document
 
 
-def read_zip(read: Callable[[Archive, Limits], DocumentText], path: Path, limits: Limits | None = None) -> DocumentText:
+def read_zip(
+    read: Callable[[Archive, Limits], DocumentText], path: Path, limits: Limits | None = None
+) -> DocumentText:
     limits = limits or Limits()
     with Archive(path, limits) as archive:
         return check(read(archive, limits))

@@ -1,4 +1,6 @@
-"""Files of every kind that runnel reads, made from code: what tests read must be known to the letter."""
+"""Files of every kind that runnel reads, made from code: what tests read must be known to the
+letter.
+"""
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +11,17 @@ Piece = tuple[float | None, float, float, str]
 Line = str | Sequence[Piece] | None
 
 
-def pdf(pages: Sequence[Sequence[Line] | None], *, outline: Sequence[tuple[str, int]] = (), encrypted: bool = False) -> bytes:
-    """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line None is empty space.
+def pdf(
+    pages: Sequence[Sequence[Line] | None],
+    *,
+    outline: Sequence[tuple[str, int]] = (),
+    encrypted: bool = False,
+) -> bytes:
+    """A PDF file. `pages`: a list of pages, each a list of lines, or None for a picture; a line
+    None is empty space.
 
-    A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's start, None behind the last piece.
+    A line is a string, or a list of (x, size, rise, text) pieces: x in points from the line's
+    start, None behind the last piece.
 
     Args:
         outline: (title, page from 0) pairs.
@@ -24,24 +33,36 @@ def pdf(pages: Sequence[Sequence[Line] | None], *, outline: Sequence[tuple[str, 
         f"<< /Type /Catalog /Pages 2 0 R {f'/Outlines {first} 0 R' if outline else ''} >>",
         f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
         "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica /Encoding /WinAnsiEncoding >>",
-        "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /BitsPerComponent 8 /ColorSpace /DeviceGray /Length 1 >>"
-        "\nstream\n0\nendstream",
+        (
+            "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /BitsPerComponent 8 /ColorSpace"
+            " /DeviceGray /Length 1 >>\nstream\n0\nendstream"
+        ),
     ]
     for i, lines in enumerate(pages):
         content = "q 500 0 0 700 50 50 cm /Im0 Do Q" if lines is None else _lines(lines)
         resources = "<< /Font << /F1 3 0 R >> /XObject << /Im0 4 0 R >> >>"
         objects.append(
-            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources {resources} /Contents {6 + 2 * i} 0 R >>"
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] /Resources {resources} /Contents"
+            f" {6 + 2 * i} 0 R >>"
         )
         objects.append(f"<< /Length {len(content)} >>\nstream\n{content}\nendstream")
     if outline:
         last = first + len(outline)
-        objects.append(f"<< /Type /Outlines /First {first + 1} 0 R /Last {last} 0 R /Count {len(outline)} >>")
+        objects.append(
+            f"<< /Type /Outlines /First {first + 1} 0 R /Last {last} 0 R /Count {len(outline)} >>"
+        )
         for i, (title, page) in enumerate(outline, start=first + 1):
-            near = (f"/Prev {i - 1} 0 R " if i > first + 1 else "") + (f"/Next {i + 1} 0 R " if i < last else "")
-            objects.append(f"<< /Title ({title}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>")
+            near = (f"/Prev {i - 1} 0 R " if i > first + 1 else "") + (
+                f"/Next {i + 1} 0 R " if i < last else ""
+            )
+            objects.append(
+                f"<< /Title ({title}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>"
+            )
     extra = (
-        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'11' * 32}> /U <{'22' * 32}> >> /ID [<00> <00>]" if encrypted else ""
+        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'11' * 32}> /U <{'22' * 32}> >> /ID"
+        " [<00> <00>]"
+        if encrypted
+        else ""
     )
     return _assemble(objects, extra)
 
@@ -84,17 +105,30 @@ _CONTAINER = """<?xml version="1.0"?><container version="1.0" xmlns="urn:oasis:n
 
 
 def epub(
-    path: Path, chapters: Sequence[str], *, more: Mapping[str, str | bytes] | None = None, spine: Sequence[str] | None = None
+    path: Path,
+    chapters: Sequence[str],
+    *,
+    more: Mapping[str, str | bytes] | None = None,
+    spine: Sequence[str] | None = None,
 ) -> None:
-    """An EPUB file at `path`. `chapters`: bodies of XHTML pages. `more`: {name in the archive: content}. `spine`: other hrefs."""
+    """An EPUB file at `path`. `chapters`: bodies of XHTML pages. `more`: {name in the archive:
+    content}. `spine`: other hrefs.
+    """
     names = [f"text/chapter%20{i}.xhtml" for i in range(len(chapters))] if spine is None else spine
-    items = "".join(f'<item id="c{i}" href="{name}" media-type="application/xhtml+xml"/>' for i, name in enumerate(names))
+    items = "".join(
+        f'<item id="c{i}" href="{name}" media-type="application/xhtml+xml"/>'
+        for i, name in enumerate(names)
+    )
     refs = "".join(f'<itemref idref="c{i}"/>' for i in range(len(names)))
     package = f"""<?xml version="1.0"?><package xmlns="http://www.idpf.org/2007/opf" version="3.0">
 <metadata xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A book</dc:title></metadata>
 <manifest>{items}</manifest><spine>{refs}</spine></package>"""
     files: dict[str, str | bytes]
-    files = {"mimetype": "application/epub+zip", "META-INF/container.xml": _CONTAINER, "OEBPS/book.opf": package}
+    files = {
+        "mimetype": "application/epub+zip",
+        "META-INF/container.xml": _CONTAINER,
+        "OEBPS/book.opf": package,
+    }
     for i, body in enumerate(chapters):
         files[f"OEBPS/text/chapter {i}.xhtml"] = (
             '<?xml version="1.0" encoding="utf-8"?><html xmlns="http://www.w3.org/1999/xhtml">'
@@ -103,7 +137,9 @@ def epub(
     _write_zip(path, files | dict(more or {}))
 
 
-def replace_in_zip(source: Path, target: Path, changes: Mapping[str, Callable[[bytes], bytes]]) -> None:
+def replace_in_zip(
+    source: Path, target: Path, changes: Mapping[str, Callable[[bytes], bytes]]
+) -> None:
     """Copy an archive with some entries changed: `changes` is {name: content -> content}."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as new:
         for name in old.namelist():
@@ -111,18 +147,33 @@ def replace_in_zip(source: Path, target: Path, changes: Mapping[str, Callable[[b
 
 
 def shape(text: str | Sequence[str], placeholder: str | None = None) -> str:
-    """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type; "" for one without a type."""
-    kind = "" if placeholder is None else f'<p:ph type="{placeholder}"/>' if placeholder else "<p:ph/>"
+    """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type;
+    "" for one without a type.
+    """
+    kind = (
+        "" if placeholder is None else f'<p:ph type="{placeholder}"/>' if placeholder else "<p:ph/>"
+    )
     if not isinstance(text, str):
         text = "".join(f"<a:p><a:r><a:t>{one}</a:t></a:r></a:p>" for one in text)
     return f"<p:sp><p:nvSpPr><p:nvPr>{kind}</p:nvPr></p:nvSpPr><p:txBody>{text}</p:txBody></p:sp>"
 
 
 def pptx(
-    path: Path, slides: Sequence[str], *, notes: Mapping[int, str] | None = None, more: Mapping[str, str | bytes] | None = None
+    path: Path,
+    slides: Sequence[str],
+    *,
+    notes: Mapping[int, str] | None = None,
+    more: Mapping[str, str | bytes] | None = None,
 ) -> None:
-    """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the shapes of its notes}."""
-    names = {"a": "drawingml/2006/main", "p": "presentationml/2006/main", "mc": "markup-compatibility/2006", "r": RELATIONS}
+    """A PowerPoint file. `slides`: the XML of their shapes. `notes`: {slide from 1: the XML of the
+    shapes of its notes}.
+    """
+    names = {
+        "a": "drawingml/2006/main",
+        "p": "presentationml/2006/main",
+        "mc": "markup-compatibility/2006",
+        "r": RELATIONS,
+    }
     spaces = " ".join(f'xmlns:{name}="{OPEN_XML}/{rest}"' for name, rest in names.items())
 
     def relations(*targets: tuple[str, str]) -> str:
@@ -130,33 +181,52 @@ def pptx(
             f'<Relationship Id="rId{i}" Type="{OPEN_XML}/{RELATIONS}/{kind}" Target="{target}"/>'
             for i, (kind, target) in enumerate(targets)
         )
-        return f'<Relationships xmlns="{OPEN_XML}/package/2006/relationships">{"".join(rows)}</Relationships>'
+        return (
+            "<Relationships"
+            f' xmlns="{OPEN_XML}/package/2006/relationships">{"".join(rows)}</Relationships>'
+        )
 
     ids = "".join(f'<p:sldId id="{256 + i}" r:id="rId{i}"/>' for i in range(len(slides)))
     # The names of slides do not have their order: only the list of ids has.
     parts = [f"slides/slide{len(slides) - i}.xml" for i in range(len(slides))]
     files: dict[str, str | bytes] = {
-        "ppt/presentation.xml": f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>",
+        "ppt/presentation.xml": (
+            f"<p:presentation {spaces}><p:sldIdLst>{ids}</p:sldIdLst></p:presentation>"
+        ),
         "ppt/_rels/presentation.xml.rels": relations(*(("slide", part) for part in parts)),
-        "docProps/core.xml": '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A deck</dc:title></c>',
+        "docProps/core.xml": (
+            '<c xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A deck</dc:title></c>'
+        ),
     }
     for number, (part, shapes) in enumerate(zip(parts, slides, strict=True), start=1):
-        files[f"ppt/{part}"] = f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
+        files[f"ppt/{part}"] = (
+            f"<p:sld {spaces}><p:cSld><p:spTree>{shapes}</p:spTree></p:cSld></p:sld>"
+        )
         if notes and number in notes:
-            files[f"ppt/notesSlides/notes{number}.xml"] = f"<p:notes {spaces}><p:spTree>{notes[number]}</p:spTree></p:notes>"
-            files[f"ppt/slides/_rels/{part[7:]}.rels"] = relations(("notesSlide", f"../notesSlides/notes{number}.xml"))
+            files[f"ppt/notesSlides/notes{number}.xml"] = (
+                f"<p:notes {spaces}><p:spTree>{notes[number]}</p:spTree></p:notes>"
+            )
+            files[f"ppt/slides/_rels/{part[7:]}.rels"] = relations(
+                ("notesSlide", f"../notesSlides/notes{number}.xml")
+            )
     _write_zip(path, files | dict(more or {}))
 
 
 def odf(path: Path, kind: str, content: str) -> None:
     """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`: its XML."""
     names = ("office", "text", "table", "draw", "presentation")
-    spaces = " ".join(f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names)
+    spaces = " ".join(
+        f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names
+    )
     files: dict[str, str | bytes] = {
         "mimetype": f"application/vnd.oasis.opendocument.{kind}",
-        "content.xml": f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
-        f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>",
-        "meta.xml": '<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A title</dc:title></m>',
+        "content.xml": (
+            f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
+            f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>"
+        ),
+        "meta.xml": (
+            '<m xmlns:dc="http://purl.org/dc/elements/1.1/"><dc:title>A title</dc:title></m>'
+        ),
         "META-INF/manifest.xml": "<manifest/>",
     }
     _write_zip(path, files)

@@ -17,7 +17,10 @@ def examples(count: int, *, seed: int = 0, sentences: tuple[int, int] = (5, 20))
     vocabulary = [word for word in WORDS if word != "a"]  # "a." might be an abbreviation
     made = []
     for number in range(count):
-        words = [rng.choice(vocabulary, rng.integers(4, 9)).tolist() for _ in range(int(rng.integers(*sentences)))]
+        words = [
+            rng.choice(vocabulary, rng.integers(4, 9)).tolist()
+            for _ in range(int(rng.integers(*sentences)))
+        ]
         parts = [" ".join(w).capitalize() + ". " for w in words]
         chosen = int(rng.integers(len(parts)))
         start = sum(map(len, parts[:chosen]))
@@ -26,8 +29,16 @@ def examples(count: int, *, seed: int = 0, sentences: tuple[int, int] = (5, 20))
     return made
 
 
-def arguments(folder: Path, kind: type[TrainingArguments] = TrainingArguments, **changes: Any) -> Any:
+def arguments(
+    folder: Path, kind: type[TrainingArguments] = TrainingArguments, **changes: Any
+) -> Any:
     """Arguments of that kind for a quiet run on the CPU."""
-    settings: dict[str, Any] = {"learning_rate": 1e-2, "logging_steps": 1, "save_strategy": "no", "report_to": [], "seed": 3}
+    settings: dict[str, Any] = {
+        "learning_rate": 1e-2,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": [],
+        "seed": 3,
+    }
     settings |= {"use_cpu": True, "disable_tqdm": True, "lr_scheduler_type": "constant"}
     return kind(output_dir=str(folder), **(settings | changes))

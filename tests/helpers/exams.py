@@ -19,23 +19,41 @@ def numbers(wheels: int) -> range:
 
 def mill(wheels: int, filler: int = 3) -> str:
     """Return a document with a sentence about each wheel, and others between them."""
-    return " ".join(f"Wheel number {n} was painted {color(n)}. " + f"{FILLER} " * filler for n in numbers(wheels)).strip()
+    return " ".join(
+        f"Wheel number {n} was painted {color(n)}. " + f"{FILLER} " * filler
+        for n in numbers(wheels)
+    ).strip()
 
 
 def mill_set(name: str = "mills", wheels: int = 6, documents: int = 2, **more: Any) -> QaSet:
-    """Return a set of questions about wheels; every document has the same text but for its first sentence."""
+    """Return a set of questions about wheels; every document has the same text but for its first
+    sentence.
+    """
     texts = {f"d{d}": f"This is mill {d}. {mill(wheels)}" for d in range(documents)}
     questions = [
-        QaQuestion(f"{d}-{n}", d, f"Which color was wheel number {n} painted?", (color(n),), category="creative")
+        QaQuestion(
+            f"{d}-{n}",
+            d,
+            f"Which color was wheel number {n} painted?",
+            (color(n),),
+            category="creative",
+        )
         for d in texts
         for n in numbers(wheels)
     ]
-    return QaSet(name, {d: QaDocument(d, text) for d, text in texts.items()}, tuple(questions), **more)
+    return QaSet(
+        name, {d: QaDocument(d, text) for d, text in texts.items()}, tuple(questions), **more
+    )
 
 
 def rows(data: QaSet) -> list[dict[str, Any]]:
     return [
-        {"id": one.id, "question": one.question, "document": data.documents[one.document].text, "answers": list(one.answers)}
+        {
+            "id": one.id,
+            "question": one.question,
+            "document": data.documents[one.document].text,
+            "answers": list(one.answers),
+        }
         | {"category": one.category}
         for one in data.questions
     ]
@@ -48,7 +66,11 @@ def follow(messages: list[dict[str, str]]) -> str:
         truth, attempt = re.findall(r"^(?:True|Candidate's) answer: (.*)$", prompt, re.MULTILINE)
         return f"They are compared.\nDECISION: {'YES' if truth in attempt else 'NO'}"
     if "readers who each read one part" in prompt:
-        known = [answer for answer in re.findall(r"^ANSWER: (.*)$", prompt, re.MULTILINE) if answer != "unknown"]
+        known = [
+            answer
+            for answer in re.findall(r"^ANSWER: (.*)$", prompt, re.MULTILINE)
+            if answer != "unknown"
+        ]
         return f"One reader knows.\nANSWER: {known[0] if known else 'unknown'}"
     if "word for word" in prompt:
         wheel = re.findall(r"wheel number (\d+)", prompt)[0]

@@ -18,11 +18,24 @@ def beir(tmp_path: Path) -> Path:
     """Three judged queries, of which one shares no word with any document."""
     (tmp_path / "beir").mkdir()
     documents = ["red cat", "blue cat", "red red dog", "a blue bird and a red cat and a dog", " "]
-    rows = (json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n" for n, text in enumerate(documents))
+    rows = (
+        json.dumps({"_id": f"d{n}", "title": "", "text": text}) + "\n"
+        for n, text in enumerate(documents)
+    )
     (tmp_path / "beir" / "corpus.jsonl.gz").write_bytes(gzip.compress("".join(rows).encode()))
     queries = {"1": "blue cats cat", "2": "red dog", "3": "zebra", "4": "not judged"}
-    write_rows(tmp_path / "beir" / "queries.jsonl", [{"_id": q, "text": text} for q, text in queries.items()])
-    judged = ["query-id\tcorpus-id\tscore", "1\td1\t2", "1\td0\t1", "2\td0\t1", "2\td2\t0", "3\td4\t1"]
+    write_rows(
+        tmp_path / "beir" / "queries.jsonl",
+        [{"_id": q, "text": text} for q, text in queries.items()],
+    )
+    judged = [
+        "query-id\tcorpus-id\tscore",
+        "1\td1\t2",
+        "1\td0\t1",
+        "2\td0\t1",
+        "2\td2\t0",
+        "3\td4\t1",
+    ]
     write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return tmp_path / "beir"
 
@@ -34,18 +47,24 @@ class ToyEmbedder(FakeEmbedder):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model = SimpleNamespace(fingerprint=lambda: "f00d", prompts={}, backbone=SimpleNamespace(longest_text=None))
+        self.model = SimpleNamespace(
+            fingerprint=lambda: "f00d", prompts={}, backbone=SimpleNamespace(longest_text=None)
+        )
         self.read = 0
 
     def vector(self, text: str) -> np.ndarray:
-        return np.array([text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32)
+        return np.array(
+            [text.count(word) for word in ("red", "blue", "cat", "dog")], dtype=np.float32
+        )
 
     def encode_query(self, texts: Iterable[str], max_tokens: int | None = None) -> np.ndarray:
         return np.stack([self.vector(text) for text in texts])
 
     encode_document = encode_query
 
-    def encode_rows(self, rows: Iterable[Words], progress: Callable[..., object] | None = None) -> Iterator[np.ndarray]:
+    def encode_rows(
+        self, rows: Iterable[Words], progress: Callable[..., object] | None = None
+    ) -> Iterator[np.ndarray]:
         for row in rows:
             self.read += 1
             yield self.vector(row.text)

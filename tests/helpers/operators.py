@@ -20,8 +20,15 @@ from runnel.ops.ssd import ssd
 from runnel.ops.trapezoid import trapezoid
 from runnel.ops.wkv7 import wkv7
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # the GPU kernels run on the CPU; see tests/ops/test_gpu.py
-DEVICE = {"reference": "cpu", "torch": "cpu", "cpu": "cpu", "gpu": "cpu" if INTERPRETED else "cuda", "torch:cuda": "cuda"}
+# the GPU kernels run on the CPU; see tests/ops/test_gpu.py
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+DEVICE = {
+    "reference": "cpu",
+    "torch": "cpu",
+    "cpu": "cpu",
+    "gpu": "cpu" if INTERPRETED else "cuda",
+    "torch:cuda": "cuda",
+}
 
 Inputs = dict[str, Tensor]
 
@@ -30,14 +37,19 @@ Inputs = dict[str, Tensor]
 class Operator:
     """One operator at one shape: how to make its inputs and how to call it."""
 
-    make: Callable[[int, torch.Generator], Inputs]  # tokens -> inputs in fp64, by their names; those with T rows are per token
+    # tokens -> inputs in fp64, by their names; those with T rows are per token
+    make: Callable[[int, torch.Generator], Inputs]
     function: Callable[..., tuple[Tensor, Any]]  # of `ops`
     state_shape: tuple[int, ...] | None  # None: the operator carries nothing between tokens
     per_token: tuple[str, ...]
-    fp32_inputs: tuple[str, ...] = ()  # stay fp32 when the others are bf16, as the backbones pass them
-    state_parts: tuple[tuple[int, ...], ...] = ()  # a state of several tensors (S, H, ...) is here one, (S, H, their elements)
+    # stay fp32 when the others are bf16, as the backbones pass them
+    fp32_inputs: tuple[str, ...] = ()
+    # a state of several tensors (S, H, ...) is here one, (S, H, their elements)
+    state_parts: tuple[tuple[int, ...], ...] = ()
 
-    def run(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+    def run(
+        self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str
+    ) -> tuple[Tensor, Tensor]:
         sizes = [math.prod(shape) for shape in self.state_parts]
         parts: Any = state
         if sizes and state is not None:
@@ -45,14 +57,24 @@ class Operator:
             parts = tuple(part.reshape(*state.shape[:2], *shape) for part, shape in split)
         y, end = self.function(**(inputs | {"cu_seqlens": cu, "state": parts, "backend": backend}))
         if sizes:
-            end = torch.cat([part.reshape(*part.shape[:2], size) for part, size in zip(end, sizes, strict=True)], 2)
+            end = torch.cat(
+                [
+                    part.reshape(*part.shape[:2], size)
+                    for part, size in zip(end, sizes, strict=True)
+                ],
+                2,
+            )
         return y, end
 
-    def call(self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str) -> tuple[Tensor, Tensor]:
+    def call(
+        self, inputs: Inputs, cu: Tensor | None, state: Tensor | None, backend: str
+    ) -> tuple[Tensor, Tensor]:
         """`run` on the backend's device, with results on the CPU."""
         device = DEVICE[backend]
         on_device = {k: v.to(device) for k, v in inputs.items()}
-        y, end = self.run(on_device, cu, None if state is None else state.to(device), backend.partition(":")[0])
+        y, end = self.run(
+            on_device, cu, None if state is None else state.to(device), backend.partition(":")[0]
+        )
         return y.cpu(), end.cpu()
 
 
@@ -70,8 +92,15 @@ def _conv(channels: int, width: int, *, bias: bool) -> Operator:
 
 def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": normal(g, tokens, heads, size), "dt": F.softplus(normal(g, tokens, heads) - 2)}
-        inputs |= {"A": -normal(g, heads).exp() * 4, "B": normal(g, tokens, groups, width), "C": normal(g, tokens, groups, width)}
+        inputs = {
+            "x": normal(g, tokens, heads, size),
+            "dt": F.softplus(normal(g, tokens, heads) - 2),
+        }
+        inputs |= {
+            "A": -normal(g, heads).exp() * 4,
+            "B": normal(g, tokens, groups, width),
+            "C": normal(g, tokens, groups, width),
+        }
         return inputs | ({"D": normal(g, heads)} if skip else {})
 
     return Operator(make, ssd, (heads, size, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
@@ -79,50 +108,79 @@ def _ssd(heads: int, size: int, groups: int, width: int, *, skip: bool) -> Opera
 
 def _selective_scan(channels: int, width: int, *, skip: bool) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {"x": normal(g, tokens, channels), "dt": F.softplus(normal(g, tokens, channels) - 2)}
-        inputs |= {"A": -normal(g, channels, width).exp() * 4, "B": normal(g, tokens, width), "C": normal(g, tokens, width)}
+        inputs = {
+            "x": normal(g, tokens, channels),
+            "dt": F.softplus(normal(g, tokens, channels) - 2),
+        }
+        inputs |= {
+            "A": -normal(g, channels, width).exp() * 4,
+            "B": normal(g, tokens, width),
+            "C": normal(g, tokens, width),
+        }
         return inputs | ({"D": normal(g, channels)} if skip else {})
 
-    return Operator(make, selective_scan, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D"))
+    return Operator(
+        make, selective_scan, (channels, width), ("x", "dt", "B", "C"), ("dt", "A", "D")
+    )
 
 
 def _wkv7(heads: int, key_size: int, value_size: int, *, strongest: float = 0.607) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
         keys = (tokens, heads, key_size)
         removal = F.normalize(normal(g, *keys), dim=-1)
-        inputs = {"r": normal(g, *keys), "w": -strongest * normal(g, *keys).sigmoid(), "k": normal(g, *keys)}
+        inputs = {
+            "r": normal(g, *keys),
+            "w": -strongest * normal(g, *keys).sigmoid(),
+            "k": normal(g, *keys),
+        }
         inputs["v"] = normal(g, tokens, heads, value_size)
         return inputs | {"a": -removal, "b": removal * normal(g, *keys).sigmoid()}
 
-    return Operator(make, wkv7, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",))
+    return Operator(
+        make, wkv7, (heads, key_size, value_size), ("v", "r", "w", "k", "a", "b"), ("w",)
+    )
 
 
-def _mlstm(heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]) -> Operator:
+def _mlstm(
+    heads: int, width: int, size: int, *, gates: tuple[tuple[float, float], tuple[float, float]]
+) -> Operator:
     """Gates are uniform in the ranges of i and f; the state is C, n and m."""
 
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        # Keys and queries lean to one side: where n . q cancels, h and its gradients are as large as their rounding errors.
+        # Keys and queries lean to one side: where n . q cancels, h and its gradients are as large
+        # as their rounding errors.
         inputs = {name: 1 + normal(g, tokens, heads, width) / 2 for name in "kq"}
         inputs["v"] = normal(g, tokens, heads, size)
         for name, (low, high) in zip("if", gates, strict=True):
-            inputs[name] = low + (high - low) * torch.rand(tokens, heads, generator=g, dtype=torch.float64)
+            inputs[name] = low + (high - low) * torch.rand(
+                tokens, heads, generator=g, dtype=torch.float64
+            )
         return inputs
 
     parts = ((width, size), (width,), ())
-    return Operator(make, mlstm, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"), parts)
+    return Operator(
+        make, mlstm, (heads, width * size + width + 1), ("k", "q", "v", "i", "f"), ("i", "f"), parts
+    )
 
 
 def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
     """The state is S, k and v."""
 
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        inputs = {name: normal(g, tokens, heads, rank, width) for name in "qk"} | {"v": normal(g, tokens, heads, rank, size)}
-        inputs |= {"dt": F.softplus(normal(g, tokens, heads) - 2), "A": -normal(g, tokens, heads).exp() * 4}
+        inputs = {name: normal(g, tokens, heads, rank, width) for name in "qk"} | {
+            "v": normal(g, tokens, heads, rank, size)
+        }
+        inputs |= {
+            "dt": F.softplus(normal(g, tokens, heads) - 2),
+            "A": -normal(g, tokens, heads).exp() * 4,
+        }
         return inputs | {"trap": normal(g, tokens, heads).sigmoid()}
 
     parts = ((size, width), (rank, width), (rank, size))
     shape = (heads, size * width + rank * width + rank * size)
-    return Operator(make, trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts)
+    return Operator(
+        make, trapezoid, shape, ("v", "q", "k", "dt", "A", "trap"), ("dt", "A", "trap"), parts
+    )
 
 
 _MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
@@ -130,10 +188,18 @@ _MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
 
 def _gated_norm(channels: int, groups: int) -> Operator:
     def make(tokens: int, g: torch.Generator) -> Inputs:
-        return {"y": normal(g, tokens, channels), "z": normal(g, tokens, channels), "weight": normal(g, channels)}
+        return {
+            "y": normal(g, tokens, channels),
+            "z": normal(g, tokens, channels),
+            "weight": normal(g, channels),
+        }
 
-    def function(y: Tensor, z: Tensor, weight: Tensor, *, backend: str, **_: object) -> tuple[Tensor, Tensor]:
-        no_state = torch.zeros(0, dtype=torch.float64 if y.dtype == torch.float64 else torch.float32)
+    def function(
+        y: Tensor, z: Tensor, weight: Tensor, *, backend: str, **_: object
+    ) -> tuple[Tensor, Tensor]:
+        no_state = torch.zeros(
+            0, dtype=torch.float64 if y.dtype == torch.float64 else torch.float32
+        )
         return gated_rms_norm(y, z, weight, 1e-5, groups, backend=backend), no_state
 
     return Operator(make, function, None, ("y", "z"), ("weight",))

@@ -22,7 +22,9 @@ def printed(program: str) -> list[str]:
 
 
 def missing(shown: Iterable[str], output: str) -> list[str]:
-    """Return the lines of `shown` whose words are not in the output, without numbers; a line `...` is any output."""
+    """Return the lines of `shown` whose words are not in the output, without numbers; a line `...`
+    is any output.
+    """
 
     def words(text: str) -> str:
         return " ".join(re.findall(r"[A-Za-z]{2,}", text))

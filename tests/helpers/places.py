@@ -7,7 +7,14 @@ from runnel.records import AnsweringSentence, Place
 
 def place(file: str, text: str, start: int = 0, end: int | None = None, **others: Any) -> Place:
     end = len(text) if end is None else end
-    fields = {"id": None, "line": 1, "page": None, "headings": (), "kind": "txt", "sha256": ""} | others
+    fields = {
+        "id": None,
+        "line": 1,
+        "page": None,
+        "headings": (),
+        "kind": "txt",
+        "sha256": "",
+    } | others
     return Place(file, start=start, end=end, text=text[start:end], **fields)
 
 

@@ -14,7 +14,9 @@ from typing import Any
 
 
 class S3Server:
-    """`before` is called with (access key, path) before an object is written that must not be there yet: a version of LanceDB."""
+    """`before` is called with (access key, path) before an object is written that must not be there
+    yet: a version of LanceDB.
+    """
 
     def __init__(self) -> None:
         from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -54,11 +56,17 @@ class S3Server:
 
     @property
     def environment(self) -> dict[str, str]:
-        keys = {"AWS_ACCESS_KEY_ID": "first", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+        keys = {
+            "AWS_ACCESS_KEY_ID": "first",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_REGION": "us-east-1",
+        }
         return keys | {"AWS_ENDPOINT": f"http://127.0.0.1:{self._port}", "AWS_ALLOW_HTTP": "true"}
 
     def make_bucket(self, name: str) -> None:
         key = "AWS4-HMAC-SHA256 Credential=first/20260101/us-east-1/s3/aws4_request, Signature=0"
-        request = urllib.request.Request(f"http://127.0.0.1:{self._port}/{name}", b"", {"Authorization": key}, method="PUT")
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self._port}/{name}", b"", {"Authorization": key}, method="PUT"
+        )
         with urllib.request.urlopen(request):
             pass

@@ -34,8 +34,12 @@ def serving(
     load: Callable[[], Loaded] | None = None,
     **limits: Any,
 ) -> Iterator[Client]:
-    """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The server drains at the end."""
-    settings = ServerSettings(model=name, port=0, index=None if index is None else str(index), **limits)
+    """Yield a client of a server for a model (a name, or a `Model`); `load` replaces loading. The
+    server drains at the end.
+    """
+    settings = ServerSettings(
+        model=name, port=0, index=None if index is None else str(index), **limits
+    )
     if loads_itself := load is None:
         held = load_model(model, arrays=True) if isinstance(model, str) else model
         load = partial(Loaded, name, held, settings.index)
@@ -47,7 +51,11 @@ def serving(
     try:
         if loads_itself:
             assert ready.wait(GIVE_UP_S)
-        with Client(base_url=f"http://127.0.0.1:{socket.getsockname()[1]}", timeout=GIVE_UP_S, trust_env=False) as client:
+        with Client(
+            base_url=f"http://127.0.0.1:{socket.getsockname()[1]}",
+            timeout=GIVE_UP_S,
+            trust_env=False,
+        ) as client:
             client.app, client.server = app, server
             yield client
     finally:

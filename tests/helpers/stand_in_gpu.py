@@ -1,6 +1,8 @@
-"""A GPU that is not there: its tensors are computed by the CPU, under a GPU's rule of one device per operation.
+"""A GPU that is not there: its tensors are computed by the CPU, under a GPU's rule of one device
+per operation.
 
-Its name is `GPU`. It works inside `stand_in_gpu()` only, and has no kernels, so operators run in plain torch.
+Its name is `GPU`. It works inside `stand_in_gpu()` only, and has no kernels, so operators run in
+plain torch.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 GPU = "stand_in"
 _aten = torch.ops.aten
 _BETWEEN_DEVICES = {_aten._to_copy.default, _aten.copy_.default}
-_INDEXED = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}  # by indices that may be on the CPU
+# by indices that may be on the CPU
+_INDEXED = {_aten.index.Tensor, _aten.index_put.default, _aten.index_put_.default}
 
 
 class OnGpu(Tensor):
@@ -31,8 +34,14 @@ class OnGpu(Tensor):
 
     @staticmethod
     def __new__(cls, numbers: Tensor) -> OnGpu:
-        shape: dict[str, Any] = {"strides": numbers.stride(), "storage_offset": numbers.storage_offset(), "dtype": numbers.dtype}
-        made = Tensor._make_wrapper_subclass(cls, numbers.shape, device=torch.device(GPU, 0), **shape)
+        shape: dict[str, Any] = {
+            "strides": numbers.stride(),
+            "storage_offset": numbers.storage_offset(),
+            "dtype": numbers.dtype,
+        }
+        made = Tensor._make_wrapper_subclass(
+            cls, numbers.shape, device=torch.device(GPU, 0), **shape
+        )
         made.numbers = numbers
         return made
 
@@ -84,7 +93,9 @@ class _Module(backend_registration._DummyBackendModule):
 
 @cache
 def register() -> None:
-    """Tell torch of the device: before the first backward pass of the process, if there is to be one on it."""
+    """Tell torch of the device: before the first backward pass of the process, if there is to be
+    one on it.
+    """
     backend_registration._setup_privateuseone_for_python_backend(GPU, _Module())
 
 

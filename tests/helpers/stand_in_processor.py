@@ -1,7 +1,9 @@
-"""Software in place of instructions that this processor may not have: VNNI's dot product, and the tiles of AMX.
+"""Software in place of instructions that this processor may not have: VNNI's dot product, and the
+tiles of AMX.
 
-Results are the same numbers (of bf16 tiles: up to the order of sums). Import this before any kernel is compiled, in a process
-whose NUMBA_CACHE_DIR is its own: numba's cache does not see what was replaced.
+Results are the same numbers (of bf16 tiles: up to the order of sums). Import this before any kernel
+is compiled, in a process whose NUMBA_CACHE_DIR is its own: numba's cache does not see what was
+replaced.
 """
 
 from __future__ import annotations
@@ -23,9 +25,13 @@ from runnel.ops.simd_tile import strided_product
 def build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
     """Return what `int8_matmul._build_dot` returns, without VNNI."""
     for byte in range(4):
-        unsigned = builder.and_(builder.lshr(inputs, build_constant(VI32, 8 * byte)), build_constant(VI32, 255))
+        unsigned = builder.and_(
+            builder.lshr(inputs, build_constant(VI32, 8 * byte)), build_constant(VI32, 255)
+        )
         left = builder.shl(weights, build_constant(VI32, 24 - 8 * byte))
-        sums = builder.add(sums, builder.mul(unsigned, builder.ashr(left, build_constant(VI32, 24))))
+        sums = builder.add(
+            sums, builder.mul(unsigned, builder.ashr(left, build_constant(VI32, 24)))
+        )
     return sums
 
 
@@ -41,32 +47,67 @@ def as_bits(typing_context: Any, pointer: Any) -> Any:
 
 @njit(**SERIAL)
 def multiply_rows(
-    rows: int, sums: Any, sums_row: int, left: Any, left_row: int, right: Any, right_row: int, depth: int, fresh: bool
+    rows: int,
+    sums: Any,
+    sums_row: int,
+    left: Any,
+    left_row: int,
+    right: Any,
+    right_row: int,
+    depth: int,
+    fresh: bool,
 ) -> None:
     bits = as_bits(left)
     for c in range(0, min(BLOCK, right_row), TILE_COLUMNS):
         for r in range(0, rows, TILE_ROWS):
-            own, row, factor = shift(sums, r * sums_row + c), shift(left, r * left_row), 0.0 if fresh else 1.0
-            strided_product(bits, own, sums_row, factor, row, left_row, 1, shift(right, c), right_row, depth)
+            own, row, factor = (
+                shift(sums, r * sums_row + c),
+                shift(left, r * left_row),
+                0.0 if fresh else 1.0,
+            )
+            strided_product(
+                bits, own, sums_row, factor, row, left_row, 1, shift(right, c), right_row, depth
+            )
 
 
 @njit(**SERIAL)
 def multiply_block(
-    sums: Any, sums_row: int, left: Any, left_row: int, right: Any, right_row: int, depth: int, fresh: bool
+    sums: Any,
+    sums_row: int,
+    left: Any,
+    left_row: int,
+    right: Any,
+    right_row: int,
+    depth: int,
+    fresh: bool,
 ) -> None:
     multiply_rows(BLOCK, sums, sums_row, left, left_row, right, right_row, depth, fresh)
 
 
 @njit(**SERIAL)
 def multiply_half_block(
-    sums: Any, sums_row: int, left: Any, left_row: int, right: Any, right_row: int, depth: int, fresh: bool
+    sums: Any,
+    sums_row: int,
+    left: Any,
+    left_row: int,
+    right: Any,
+    right_row: int,
+    depth: int,
+    fresh: bool,
 ) -> None:
     multiply_rows(LANES, sums, sums_row, left, left_row, right, right_row, depth, fresh)
 
 
 @njit(**SERIAL)
 def multiply_bytes(
-    sums: Any, sums_row: int, left: Any, left_row: int, right: Any, right_row: int, depth: int, fresh: bool
+    sums: Any,
+    sums_row: int,
+    left: Any,
+    left_row: int,
+    right: Any,
+    right_row: int,
+    depth: int,
+    fresh: bool,
 ) -> None:
     for r in range(BLOCK):
         for c in range(min(BLOCK, right_row)):
@@ -82,7 +123,8 @@ def multiply_bytes(
 def use(*, tiles: bool) -> None:
     """Put the stand-ins in their places.
 
-    Mamba-2 lays its chunks out for tiles whose columns are those of a block: on narrow processors its tiles stay off.
+    Mamba-2 lays its chunks out for tiles whose columns are those of a block: on narrow processors
+    its tiles stay off.
     """
     places: list[tuple[ModuleType, dict[str, Any]]]
     places = [(int8_matmul, {"_build_dot": build_dot, "vnni_problem": lambda: None})]
@@ -91,7 +133,10 @@ def use(*, tiles: bool) -> None:
         blocks = {"multiply_block": multiply_block, "multiply_half_block": multiply_half_block}
         places += [(matmul, blocks), (int8_matmul, {"multiply_bytes": multiply_bytes})]
         if TILE_COLUMNS == BLOCK:
-            places += [(chunk_tiles, {"multiply_block": multiply_block}), (mamba2, {"has_tiles": lambda: True})]
+            places += [
+                (chunk_tiles, {"multiply_block": multiply_block}),
+                (mamba2, {"has_tiles": lambda: True}),
+            ]
     for module, values in places:
         for name, value in values.items():
             setattr(module, name, value)

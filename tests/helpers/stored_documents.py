@@ -11,7 +11,9 @@ import numpy as np
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, Commit, DocumentRow, IndexSettings, PassageRow
 
-SETTINGS = IndexSettings("pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"})
+SETTINGS = IndexSettings(
+    "pocket", [[1.0, 0.0, 0.0, 0.0]], 4, fields={"year": "int", "language": "str", "draft": "bool"}
+)
 
 
 @dataclass(frozen=True)
@@ -40,16 +42,31 @@ def passages_of(store: Any) -> dict[tuple[str, int], PassageRow]:
     return {(row.document, row.number): row for rows in store.scan() for row in rows}
 
 
-def add(store: Any, *documents: tuple[DocumentRow, list[PassageRow]], delete: Sequence[str] = ()) -> Commit:
-    return store.commit([row for row, _ in documents], [one for _, some in documents for one in some], delete)
+def add(
+    store: Any, *documents: tuple[DocumentRow, list[PassageRow]], delete: Sequence[str] = ()
+) -> Commit:
+    return store.commit(
+        [row for row, _ in documents], [one for _, some in documents for one in some], delete
+    )
 
 
 def seen(store: Any, words: str) -> tuple[Any, ...]:
-    """Return what a reader gets: the documents, texts of the passages near a vector, what `words` find, and the last count."""
-    passages, near, lexical = passages_of(store), store.nearest(unit(1, 1, 1, 1), 9999, []), store.lexical(words, 9999, [])
+    """Return what a reader gets: the documents, texts of the passages near a vector, what `words`
+    find, and the last count.
+    """
+    passages, near, lexical = (
+        passages_of(store),
+        store.nearest(unit(1, 1, 1, 1), 9999, []),
+        store.lexical(words, 9999, []),
+    )
     texts = {(one.document, one.number): passages[one.document, one.number].text for one in near}
     found = {(one.document, one.number) for one in lexical}
-    return store.documents(list(store.content_hashes())), texts, found, store.last_commit().documents
+    return (
+        store.documents(list(store.content_hashes())),
+        texts,
+        found,
+        store.last_commit().documents,
+    )
 
 
 def unit(*values: float) -> np.ndarray:
@@ -58,10 +75,25 @@ def unit(*values: float) -> np.ndarray:
 
 
 def document(
-    name: str, texts: list[str], vectors: list[np.ndarray], saved: bytes | None = None, **metadata: Any
+    name: str,
+    texts: list[str],
+    vectors: list[np.ndarray],
+    saved: bytes | None = None,
+    **metadata: Any,
 ) -> tuple[DocumentRow, list[PassageRow]]:
     text = "".join(texts)
-    row = DocumentRow(name, text, f"Title of {name}", f"/{name}.txt", "s" + name, "t" + name, 10, metadata, "[]", saved)
+    row = DocumentRow(
+        name,
+        text,
+        f"Title of {name}",
+        f"/{name}.txt",
+        "s" + name,
+        "t" + name,
+        10,
+        metadata,
+        "[]",
+        saved,
+    )
     ends = np.cumsum([len(t) for t in texts]).tolist()
     rows = [
         PassageRow(name, i, end - len(t), end, t, vector, page=i + 1, heading="A > B")

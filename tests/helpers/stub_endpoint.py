@@ -13,15 +13,27 @@ from typing import Any
 JSON = "application/json"
 HEAD = {"id": "1", "created": 1, "model": "stub"}
 WORD = {"choices": [{"index": 0, "delta": {"content": "word "}, "finish_reason": None}]}
-ENDLESS = {"words": f"data: {json.dumps(HEAD | WORD)}\n\n".encode(), "line": b"data: " + b"x" * 9999, "comments": b": ping\n\n"}
+ENDLESS = {
+    "words": f"data: {json.dumps(HEAD | WORD)}\n\n".encode(),
+    "line": b"data: " + b"x" * 9999,
+    "comments": b": ping\n\n",
+}
 
 
 def usage_of(text: str) -> dict[str, int]:
-    return {"prompt_tokens": 7, "completion_tokens": len(text.split()), "total_tokens": 7 + len(text.split())}
+    return {
+        "prompt_tokens": 7,
+        "completion_tokens": len(text.split()),
+        "total_tokens": 7 + len(text.split()),
+    }
 
 
 def completion(text: str, finish: str) -> dict[str, Any]:
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish}
+    choice = {
+        "index": 0,
+        "message": {"role": "assistant", "content": text},
+        "finish_reason": finish,
+    }
     return HEAD | {"object": "chat.completion", "choices": [choice], "usage": usage_of(text)}
 
 
@@ -30,9 +42,10 @@ class Stub:
 
     Attributes:
         rule: returns the reply to a list of messages.
-        faults: what to do wrong with the next requests, one each: a status, "malformed", "no text", "truncated", "cut",
-            "slow", "not streamed", "moved" (to another host name), "repeats" (its error has the request's address and key),
-            "moved with it" (to an address with them) or a kind of `ENDLESS` answer.
+        faults: what to do wrong with the next requests, one each: a status, "malformed", "no text",
+            "truncated", "cut", "slow", "not streamed", "moved" (to another host name), "repeats"
+            (its error has the request's address and key), "moved with it" (to an address with them)
+            or a kind of `ENDLESS` answer.
         padding: characters before what it repeats.
         loading: how often it does not list its models yet.
         asked, headers: the bodies and the headers of all requests.
@@ -59,7 +72,12 @@ class Handler(BaseHTTPRequestHandler):
             self.stub.loading -= 1
             self._send({"error": {"message": "loading"}}, 503, {"retry-after-ms": "10"})
             return
-        self._send({"object": "list", "data": [{"id": name, "object": "model"} for name in self.stub.models]})
+        self._send(
+            {
+                "object": "list",
+                "data": [{"id": name, "object": "model"} for name in self.stub.models],
+            }
+        )
 
     def do_POST(self) -> None:
         sent = self.rfile.read(int(self.headers["Content-Length"]))
@@ -76,11 +94,30 @@ class Handler(BaseHTTPRequestHandler):
         elif fault == "malformed":
             self._raw(b'{"choices": [{"mess')
         elif fault == "moved":
-            self._raw(b"", 307, {"Location": self.stub.url.replace("127.0.0.1", "localhost") + "/chat/completions"})
+            self._raw(
+                b"",
+                307,
+                {"Location": self.stub.url.replace("127.0.0.1", "localhost") + "/chat/completions"},
+            )
         elif fault == "repeats":
-            self._send({"error": {"message": f"{'x' * self.stub.padding} {repeated}, and again {repeated}"}}, 401)
+            self._send(
+                {
+                    "error": {
+                        "message": f"{'x' * self.stub.padding} {repeated}, and again {repeated}"
+                    }
+                },
+                401,
+            )
         elif fault == "moved with it":
-            self._raw(b"", 307, {"Location": f"http://localhost/{'x' * self.stub.padding}/{repeated.replace(' ', '/')}"})
+            self._raw(
+                b"",
+                307,
+                {
+                    "Location": (
+                        f"http://localhost/{'x' * self.stub.padding}/{repeated.replace(' ', '/')}"
+                    )
+                },
+            )
         elif fault in ENDLESS:
             self._pour(ENDLESS[fault], pause_s=0.02 if fault == "comments" else 0.0)
         elif fault == "no text":
@@ -96,7 +133,10 @@ class Handler(BaseHTTPRequestHandler):
             whole = json.dumps(completion(text, finish)).encode()
             self._raw(whole, kept=len(whole) // 2 if fault == "truncated" else None)
             return
-        chunks = [{"delta": {"content": text[at : at + 3]}, "finish_reason": None} for at in range(0, len(text), 3)]
+        chunks = [
+            {"delta": {"content": text[at : at + 3]}, "finish_reason": None}
+            for at in range(0, len(text), 3)
+        ]
         events: list[dict[str, Any]] = [{"choices": [{"index": 0} | chunk]} for chunk in chunks]
         if fault == "truncated":
             events = events[: len(events) // 2]
@@ -107,13 +147,26 @@ class Handler(BaseHTTPRequestHandler):
         lines += [] if fault == "truncated" else ["[DONE]"]
         self._raw("".join(f"data: {line}\n\n" for line in lines).encode(), kind="text/event-stream")
 
-    def _send(self, value: object, status: int = 200, headers: dict[str, str] | None = None) -> None:
+    def _send(
+        self, value: object, status: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
         self._raw(json.dumps(value).encode(), status, headers)
 
-    def _raw(self, body: bytes, status: int = 200, headers: Any = None, kind: str = JSON, kept: int | None = None) -> None:
+    def _raw(
+        self,
+        body: bytes,
+        status: int = 200,
+        headers: Any = None,
+        kind: str = JSON,
+        kept: int | None = None,
+    ) -> None:
         """Send an answer; with `kept`, the connection ends after this number of bytes."""
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **(headers or {})}.items():
+        for name, value in {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            **(headers or {}),
+        }.items():
             self.send_header(name, value)
         self.end_headers()
         with suppress(BrokenPipeError):  # a client that waits no longer

@@ -1,4 +1,6 @@
-"""A model as small as can be with all three jobs, random weights: everything but quality is real."""
+"""A model as small as can be with all three jobs, random weights: everything
+but quality is real.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,15 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.config import EncoderConfig
 from runnel.models.base import Model
-from runnel.models.heads import EndVector, Judge, PairJudge, PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
+from runnel.models.heads import (
+    EndVector,
+    Judge,
+    PairJudge,
+    PlainMeanVector,
+    TokenFeatures,
+    VectorRelevance,
+    VectorScore,
+)
 from runnel.models.torch_heads import EndScore, MatchScore, MeanVector
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
@@ -28,12 +38,38 @@ TEMPLATES = {
     "rerank": "{begin}{document}{end}{query}{end}",
     "sentences": "{begin}{query}{end}{document}",
 }
-WORDS = ["the", "a", "of", "finally", "clause", "is", "executed", "cat", "dog", "sat", "on", "mat", "river", "runs", "to", "sea"]
+WORDS = [
+    "the",
+    "a",
+    "of",
+    "finally",
+    "clause",
+    "is",
+    "executed",
+    "cat",
+    "dog",
+    "sat",
+    "on",
+    "mat",
+    "river",
+    "runs",
+    "to",
+    "sea",
+]
 
 
 def write_tokenizer(folder: Path) -> None:
     """A WordPiece tokenizer that can spell any ASCII word."""
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS, *string.ascii_lowercase, *string.digits, *string.punctuation]
+    pieces = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        *WORDS,
+        *string.ascii_lowercase,
+        *string.digits,
+        *string.punctuation,
+    ]
     pieces += ["##" + c for c in string.ascii_lowercase + string.digits]
     vocabulary = {piece: i for i, piece in enumerate(dict.fromkeys(pieces))}
     tokenizer = HuggingFaceTokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
@@ -41,35 +77,52 @@ def write_tokenizer(folder: Path) -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({"cls_token": "[CLS]", "sep_token": "[SEP]"})
+    )
 
 
-def tiny_model(folder: Path, *, papers_heads: bool = False, seed: int = 0, backbone: Backbone | None = None) -> Model:
-    """Two Mamba-2 layers, or `backbone` (32 wide); `papers_heads`: the papers' heads, not the built-in model's."""
+def tiny_model(
+    folder: Path, *, papers_heads: bool = False, seed: int = 0, backbone: Backbone | None = None
+) -> Model:
+    """Two Mamba-2 layers, or `backbone` (32 wide); `papers_heads`: the papers' heads, not the
+    built-in model's.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
     tokenizer = Tokenizer.load(folder, begin=2, end=3)
     torch.manual_seed(seed)
     if backbone is None:
-        backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+        backbone = Mamba2(
+            Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16)
+        )
     backbone.requires_grad_(False)
     backbone.eval()
     if papers_heads:
-        heads = nn.ModuleDict({"embed": EndVector.module(), "sentences": EndScore(32), "rerank": EndScore(32)})
+        heads = nn.ModuleDict(
+            {"embed": EndVector.module(), "sentences": EndScore(32), "rerank": EndScore(32)}
+        )
     else:
         features = TokenFeatures.module(backbone.vocab_size, 32)
         nn.init.normal_(features.mark_vectors)
         nn.init.normal_(features.log_weight, std=0.3)
         features.idf.uniform_()
         heads = nn.ModuleDict(
-            {"features": features, "embed": MeanVector(32), "sentences": MatchScore(32, 2, 8), "rerank": MatchScore(32, 1, 8)}
+            {
+                "features": features,
+                "embed": MeanVector(32),
+                "sentences": MatchScore(32, 2, 8),
+                "rerank": MatchScore(32, 1, 8),
+            }
         )
     templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
     return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
 
 
 def write_embedding_rwkv(folder: Path) -> Path:
-    """The tiny EmbeddingRWKV of the golden outputs, its embedder and its reranker, with a vocabulary of bytes."""
+    """The tiny EmbeddingRWKV of the golden outputs, its embedder and its reranker, with a
+    vocabulary of bytes.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"):
         shutil.copy(Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny" / name, folder)
@@ -79,8 +132,15 @@ def write_embedding_rwkv(folder: Path) -> Path:
 
 
 def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: int) -> Model:
-    """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest` as one, with all its heads."""
-    sizes = {"num_heads": 2, "intermediate_size": 48, "max_positions": longest + 2, "passage_tokens": block}
+    """An encoder of two layers that reads passages of `block` tokens, and texts of up to `longest`
+    as one, with all its heads.
+    """
+    sizes = {
+        "num_heads": 2,
+        "intermediate_size": 48,
+        "max_positions": longest + 2,
+        "passage_tokens": block,
+    }
     config = EncoderConfig(128, 32, 2, **sizes, begin_id=2, **layers)
     torch.manual_seed(2)
     model = tiny_model(folder, backbone=Encoder(config))
@@ -88,7 +148,11 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: 
     assert isinstance(features, TokenFeatures)
     head = VectorScore.module(32, size=8)
     nn.init.normal_(head.out.weight)
-    own = {"embed": PlainMeanVector.module(), "sentences": head, "rerank": VectorRelevance.module(32)}
+    own = {
+        "embed": PlainMeanVector.module(),
+        "sentences": head,
+        "rerank": VectorRelevance.module(32),
+    }
     heads = nn.ModuleDict({"features": model.heads["features"], **own})
     nn.init.zeros_(features.log_weight)
     templates = {"document": Template.parse(TEMPLATES["document"])}
@@ -112,7 +176,11 @@ def byte_level_model(folder: Path, *, papers_heads: bool = False) -> Model:
     from helpers.tokenizers_for_tests import build
 
     tokenizer = build("neox_like")
-    config = Mamba2Config(vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=2, state_size=16, head_size=16)
+    config = Mamba2Config(
+        vocab_size=tokenizer.vocab_size, hidden_size=32, num_layers=2, state_size=16, head_size=16
+    )
     torch.manual_seed(1)
     model = tiny_model(folder, papers_heads=papers_heads, backbone=Mamba2(config))
-    return dataclasses.replace(model, tokenizer=tokenizer, templates={"sentences": QUERY_LINE_THEN_DOCUMENT})
+    return dataclasses.replace(
+        model, tokenizer=tokenizer, templates={"sentences": QUERY_LINE_THEN_DOCUMENT}
+    )

@@ -1,4 +1,6 @@
-"""What tests of backbones share: tiny ones off their start values, packed token ids for them, and how close is the same."""
+"""What tests of backbones share: tiny ones off their start values, packed token ids for them, and
+how close is the same.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,13 @@ from runnel.config import EncoderConfig
 AnyBackbone = TypeVar("AnyBackbone", bound=Backbone)
 
 VOCABULARY = 50  # of every tiny config
-CONFIGS: dict[str, dict[str, Any]] = {  # what does not depend on the shape is tested at the one named "tiny"
+# what does not depend on the shape is tested at the one named "tiny"
+CONFIGS: dict[str, dict[str, Any]] = {
     "mamba1": {
         "tiny": Mamba1Config(VOCABULARY, 24, 3, state_size=5),
-        "biases": Mamba1Config(VOCABULARY, 32, 2, state_size=16, dt_rank=3, proj_bias=True, conv_bias=False),
+        "biases": Mamba1Config(
+            VOCABULARY, 32, 2, state_size=16, dt_rank=3, proj_bias=True, conv_bias=False
+        ),
         "narrow": Mamba1Config(VOCABULARY, 32, 2, state_size=16, conv_width=2),
         "smallest": Mamba1Config(VOCABULARY, 16, 1, state_size=1, conv_width=1, expand=1),
         "many-states": Mamba1Config(VOCABULARY, 24, 1, state_size=35),
@@ -32,41 +37,98 @@ CONFIGS: dict[str, dict[str, Any]] = {  # what does not depend on the shape is t
     "mamba2": {
         "tiny": Mamba2Config(VOCABULARY, 24, 3, state_size=6, head_size=8, groups=3),
         "one-group": Mamba2Config(VOCABULARY, 32, 2, state_size=16, head_size=16),
-        "biases": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, proj_bias=True, conv_bias=False),
-        "narrow": Mamba2Config(VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, conv_bias=False),
-        "clamped": Mamba2Config(VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4),
+        "biases": Mamba2Config(
+            VOCABULARY, 24, 2, state_size=5, head_size=12, proj_bias=True, conv_bias=False
+        ),
+        "narrow": Mamba2Config(
+            VOCABULARY, 24, 2, state_size=5, head_size=12, conv_width=2, conv_bias=False
+        ),
+        "clamped": Mamba2Config(
+            VOCABULARY, 32, 1, state_size=16, head_size=16, dt_min=0.3, dt_max=0.4
+        ),
         "wide-heads": Mamba2Config(VOCABULARY, 60, 2, state_size=20, head_size=40, groups=3),
         "odd-heads": Mamba2Config(VOCABULARY, 15, 1, state_size=6, head_size=10),
         "published-heads": Mamba2Config(VOCABULARY, 64, 1, state_size=128),
     },
     "mamba3": {
         "tiny": Mamba3Config(VOCABULARY, 24, 3, state_size=8, head_size=8, groups=3),
-        "mimo": Mamba3Config(VOCABULARY, 32, 2, state_size=12, head_size=16, ranks=3, angles=6, ffn_size=40, out_norm=True),
-        "smallest": Mamba3Config(VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True),
+        "mimo": Mamba3Config(
+            VOCABULARY,
+            32,
+            2,
+            state_size=12,
+            head_size=16,
+            ranks=3,
+            angles=6,
+            ffn_size=40,
+            out_norm=True,
+        ),
+        "smallest": Mamba3Config(
+            VOCABULARY, 16, 1, state_size=2, head_size=1, expand=1, angles=1, out_norm=True
+        ),
     },
     "rwkv7": {
-        "tiny": Rwkv7Config(VOCABULARY, 24, 3, head_size=8, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
-        "uneven-ranks": Rwkv7Config(VOCABULARY, 48, 2, 16, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=17),
-        "smallest": Rwkv7Config(VOCABULARY, 16, 1, head_size=1, ffn_size=1, decay_rank=1, a_rank=1, gate_rank=1),
-        "odd-heads": Rwkv7Config(VOCABULARY, 74, 2, head_size=37, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=7),
-        "published-heads": Rwkv7Config(VOCABULARY, 64, 2, decay_rank=16, a_rank=33, v_rank=16, gate_rank=40),
+        "tiny": Rwkv7Config(
+            VOCABULARY, 24, 3, head_size=8, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4
+        ),
+        "uneven-ranks": Rwkv7Config(
+            VOCABULARY, 48, 2, 16, ffn_size=50, decay_rank=5, a_rank=3, v_rank=1, gate_rank=17
+        ),
+        "smallest": Rwkv7Config(
+            VOCABULARY, 16, 1, head_size=1, ffn_size=1, decay_rank=1, a_rank=1, gate_rank=1
+        ),
+        "odd-heads": Rwkv7Config(
+            VOCABULARY,
+            74,
+            2,
+            head_size=37,
+            ffn_size=50,
+            decay_rank=5,
+            a_rank=3,
+            v_rank=1,
+            gate_rank=7,
+        ),
+        "published-heads": Rwkv7Config(
+            VOCABULARY, 64, 2, decay_rank=16, a_rank=33, v_rank=16, gate_rank=40
+        ),
     },
     "xlstm": {
-        "tiny": XlstmConfig(VOCABULARY, 16, 3, num_heads=4, qk_size=32, v_size=64, ffn_size=32, norm_eps=0.01),
-        "wide-values": XlstmConfig(VOCABULARY, 32, 2, 2, qk_size=68, v_size=140, ffn_size=48, gate_cap=4.0, norm_eps=0.01),
-        "smallest": XlstmConfig(VOCABULARY, 16, 1, num_heads=1, qk_size=1, v_size=2, ffn_size=1, norm_eps=0.01),
+        "tiny": XlstmConfig(
+            VOCABULARY, 16, 3, num_heads=4, qk_size=32, v_size=64, ffn_size=32, norm_eps=0.01
+        ),
+        "wide-values": XlstmConfig(
+            VOCABULARY, 32, 2, 2, qk_size=68, v_size=140, ffn_size=48, gate_cap=4.0, norm_eps=0.01
+        ),
+        "smallest": XlstmConfig(
+            VOCABULARY, 16, 1, num_heads=1, qk_size=1, v_size=2, ffn_size=1, norm_eps=0.01
+        ),
     },
     "encoder": {
-        "tiny": EncoderConfig(VOCABULARY, 24, 3, num_heads=3, intermediate_size=40, max_positions=72, passage_tokens=16),
+        "tiny": EncoderConfig(
+            VOCABULARY,
+            24,
+            3,
+            num_heads=3,
+            intermediate_size=40,
+            max_positions=72,
+            passage_tokens=16,
+        ),
         "odd-heads": EncoderConfig(VOCABULARY, 72, 2, 2, 130, max_positions=70, passage_tokens=16),
-        "one-head": EncoderConfig(VOCABULARY, 32, 2, 1, 256, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
-        "smallest": EncoderConfig(VOCABULARY, 16, 1, 16, 1, max_positions=70, layer_norm_eps=0.01, passage_tokens=16),
+        "one-head": EncoderConfig(
+            VOCABULARY, 32, 2, 1, 256, max_positions=70, layer_norm_eps=0.01, passage_tokens=16
+        ),
+        "smallest": EncoderConfig(
+            VOCABULARY, 16, 1, 16, 1, max_positions=70, layer_norm_eps=0.01, passage_tokens=16
+        ),
     },
 }
 
 
-def tiny_backbone(architecture: Callable[[Any], AnyBackbone], config: Any, dtype: torch.dtype = torch.float32) -> AnyBackbone:
-    """Always the same weights, none at a start value that could hide a mistake (norms and D of 1, biases of 0).
+def tiny_backbone(
+    architecture: Callable[[Any], AnyBackbone], config: Any, dtype: torch.dtype = torch.float32
+) -> AnyBackbone:
+    """Always the same weights, none at a start value that could hide a mistake (norms and D of 1,
+    biases of 0).
 
     Linear layers are in `dtype`, all else in fp32; without kernels until `prepare`.
     """
@@ -86,7 +148,8 @@ class Architecture:
     """A backbone's class and the shapes it is tested at."""
 
     backbone: Callable[[Any], Backbone]
-    configs: dict[str, Any]  # with VOCABULARY rows of embeddings, and such that the fused kernels take them
+    # with VOCABULARY rows of embeddings, and such that the fused kernels take them
+    configs: dict[str, Any]
 
     def build(self, config: str = "tiny", dtype: torch.dtype = torch.float32) -> Backbone:
         """Without kernels until `prepare`; every call gives the same weights."""
@@ -94,9 +157,11 @@ class Architecture:
 
 
 def open_xlstm(config: XlstmConfig) -> Xlstm:
-    """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would hide mistakes.
+    """Input gates at exp(-5) to exp(-1): those of a fresh model are shut, and an empty memory would
+    hide mistakes.
 
-    A large norm_eps: a head norm magnifies rounding errors where a query is orthogonal to what it reads.
+    A large norm_eps: a head norm magnifies rounding errors where a query is orthogonal to what it
+    reads.
     """
     model = Xlstm(config)
     for layer in model.blocks:

@@ -34,7 +34,9 @@ _WIDTH, _LAYERS = 32, 2
 _NEGATIVES = 16  # of a triple
 _BACKBONES: dict[str, Callable[[int], Backbone]] = {
     "mamba1": lambda vocabulary: Mamba1(Mamba1Config(vocabulary, _WIDTH, _LAYERS, state_size=8)),
-    "mamba2": lambda vocabulary: Mamba2(Mamba2Config(vocabulary, _WIDTH, _LAYERS, state_size=16, head_size=16)),
+    "mamba2": lambda vocabulary: Mamba2(
+        Mamba2Config(vocabulary, _WIDTH, _LAYERS, state_size=16, head_size=16)
+    ),
 }
 _MADE = tempfile.TemporaryDirectory()
 _LONG = "train.min_learning_rate=1e-3 train.batch=4 train.max_steps=10 long.segment_tokens=128"
@@ -45,27 +47,42 @@ TINY = {  # recipe: the model, and the settings
     "generator": ("mamba2", f"train.learning_rate=5e-3 train.group=4 {_LONG}"),
     "sentence-baseline": (
         "bert",
-        "data.negatives=2 data.max_query_tokens=32 data.max_document_tokens=32 train.learning_rate=1e-3 "
-        "train.batch=4 train.max_steps=8",
+        (
+            "data.negatives=2 data.max_query_tokens=32 data.max_document_tokens=32"
+            " train.learning_rate=1e-3 train.batch=4 train.max_steps=8"
+        ),
     ),
     "rankmamba-documents": (
         "mamba1",
-        "data.max_tokens=48 data.negatives=3 train.learning_rate=5e-3 train.max_steps=20 train.batch=2 train.warmup=2",
+        (
+            "data.max_tokens=48 data.negatives=3 train.learning_rate=5e-3 train.max_steps=20"
+            " train.batch=2 train.warmup=2"
+        ),
     ),
     "linear-time-embeddings": (
         "mamba2",
-        "data.max_query_tokens=32 data.max_document_tokens=32 data.held_out=2 train.batch=4 train.group=2 train.max_steps=3 "
-        "train.warmup=1 train.learning_rate=5e-3 search.learning_rates=[1e-3,5e-3] search.share=2",
+        (
+            "data.max_query_tokens=32 data.max_document_tokens=32 data.held_out=2 train.batch=4"
+            " train.group=2 train.max_steps=3 train.warmup=1 train.learning_rate=5e-3"
+            " search.learning_rates=[1e-3,5e-3] search.share=2"
+        ),
     ),
 }
-JOBS = {"embed": "pairs", "rerank": "rankmamba-documents", "sentences": "evidence", "generate": "generator"}
+JOBS = {
+    "embed": "pairs",
+    "rerank": "rankmamba-documents",
+    "sentences": "evidence",
+    "generate": "generator",
+}
 
 
 def tiny_recipe(name: str, *changes: str) -> Recipe:
     """A recipe, or that of a job, for seconds on a tiny model and examples of its own."""
     name = JOBS.get(name, name)
     architecture, settings = TINY[name]
-    recipe = recipes.read(name, changes=(*settings.split(), f"model.name={tiny_checkpoint(architecture)}", *changes))
+    recipe = recipes.read(
+        name, changes=(*settings.split(), f"model.name={tiny_checkpoint(architecture)}", *changes)
+    )
     made = []
     for number, one in enumerate(recipe.data.sets):
         evidence = recipe.job in ("sentences", "generate") or one.format == "evidence"
@@ -82,42 +99,78 @@ def _examples(stem: str, evidence: bool, number: int) -> Path:
 
 @cache
 def tiny_checkpoint(architecture: str) -> Path:
-    """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder", or one of transformers."""
+    """Random weights and the built-in model's vocabulary: "mamba1", "mamba2", "encoder", or one of
+    transformers.
+    """
     folder = Path(_MADE.name, architecture)
     torch.manual_seed(0)
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
     if architecture == "encoder":
         _encoder(tokenizer).save(folder)
     elif architecture not in _BACKBONES:
-        write_transformer(folder, architecture, vocab_size=tokenizer.vocab_size, max_position_embeddings=256)
+        write_transformer(
+            folder, architecture, vocab_size=tokenizer.vocab_size, max_position_embeddings=256
+        )
         for name in ("tokenizer.json", "tokenizer_config.json"):
             shutil.copy(BUILT_IN["pocket"] / name, folder / name)
     else:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
-        heads = {"embed": EndVector.module(), "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True)}
+        heads = {
+            "embed": EndVector.module(),
+            "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True),
+        }
         Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
     return folder
 
 
 def _encoder(tokenizer: Tokenizer) -> Model:
     """A model as `pocket`, which scores stored vectors."""
-    sizes = {"num_heads": 2, "intermediate_size": 2 * _WIDTH, "max_positions": 64, "passage_tokens": 32}
-    backbone = Encoder(EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id))
+    sizes = {
+        "num_heads": 2,
+        "intermediate_size": 2 * _WIDTH,
+        "max_positions": 64,
+        "passage_tokens": 32,
+    }
+    backbone = Encoder(
+        EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id)
+    )
     features = TokenFeatures.module(tokenizer.vocab_size, _WIDTH)
-    heads = {"features": features, "embed": PlainMeanVector.module(), "sentences": VectorScore.module(_WIDTH, size=8)}
-    return Model(backbone, tokenizer, nn.ModuleDict(heads), {"document": Template.parse("{begin}{document}{end}")})
+    heads = {
+        "features": features,
+        "embed": PlainMeanVector.module(),
+        "sentences": VectorScore.module(_WIDTH, size=8),
+    }
+    return Model(
+        backbone,
+        tokenizer,
+        nn.ModuleDict(heads),
+        {"document": Template.parse("{begin}{document}{end}")},
+    )
 
 
 def write_examples(path: Path, *, evidence: bool, number: int = 0) -> None:
-    """Made-up examples, others for each set. A query of triples has two positives, a sentence and its document."""
+    """Made-up examples, others for each set. A query of triples has two positives, a sentence and
+    its document.
+    """
     made, rows = examples(100, seed=number, sentences=(3, 6)), list[dict[str, Any]]()
     for place, one in enumerate(made):
         [(start, end)] = one.spans
         sentence = one.document[start:end]
         if evidence:
-            row = {"id": one.id, "query": one.query, "document": one.document, "evidence": [[start, end]], "answer": sentence}
+            row = {
+                "id": one.id,
+                "query": one.query,
+                "document": one.document,
+                "evidence": [[start, end]],
+                "answer": sentence,
+            }
             rows.append(row)
         else:
-            others = [made[(place + step) % len(made)].document for step in range(1, _NEGATIVES + 1)]
-            rows += [{"query": one.query, "positive": text, "negative": others} for text in (sentence, one.document)]
+            others = [
+                made[(place + step) % len(made)].document for step in range(1, _NEGATIVES + 1)
+            ]
+            rows += [
+                {"query": one.query, "positive": text, "negative": others}
+                for text in (sentence, one.document)
+            ]
     write_rows(path, rows)

@@ -1,4 +1,6 @@
-"""What tests of training share: a tiny model on every recurrent backbone, texts, and the bytes of live tensors."""
+"""What tests of training share: a tiny model on every recurrent backbone, texts, and the bytes of
+live tensors.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,33 @@ from runnel.models.embedder import Embedder
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),
     "mamba2": (Mamba2, Mamba2Config(128, 32, 2, state_size=16, head_size=16)),
-    "rwkv7": (Rwkv7, Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8)),
-    "xlstm": (open_xlstm, XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64, norm_eps=0.01)),
+    "rwkv7": (
+        Rwkv7,
+        Rwkv7Config(128, 32, 2, head_size=16, decay_rank=8, a_rank=8, v_rank=8, gate_rank=8),
+    ),
+    "xlstm": (
+        open_xlstm,
+        XlstmConfig(128, 32, 2, num_heads=2, qk_size=32, v_size=64, ffn_size=64, norm_eps=0.01),
+    ),
 }
 QUERY = "does the river run to the sea"
 DOCUMENTS = [
-    "The cat sat on the mat. A dog ran. The clause is executed finally! Is it the end of the river?",
+    (
+        "The cat sat on the mat. A dog ran. The clause is executed finally! Is it the end of the"
+        " river?"
+    ),
     "A river runs to the sea.",
     "dog",
 ]
 
 
-def training_model(folder: Path, architecture: str, *, papers_heads: bool = False, dtype: torch.dtype = torch.float32) -> Model:
+def training_model(
+    folder: Path,
+    architecture: str,
+    *,
+    papers_heads: bool = False,
+    dtype: torch.dtype = torch.float32,
+) -> Model:
     """Prepared for inference, in fp32 or fp64; always the same weights."""
     built, config = BACKBONES[architecture]
     backbone = tiny_backbone(built, config)
@@ -60,10 +77,15 @@ class LiveBytes(TorchDispatchMode):
         self.peak = self._now = 0
         self._known = WeakIdKeyDictionary()
 
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         out = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(out):
-            if isinstance(tensor, torch.Tensor) and (storage := tensor.untyped_storage()) not in self._known:
+            if (
+                isinstance(tensor, torch.Tensor)
+                and (storage := tensor.untyped_storage()) not in self._known
+            ):
                 self._known[storage] = size = storage.nbytes()
                 self._add(size)
                 weakref.finalize(storage, self._add, -size)
@@ -80,7 +102,9 @@ class _Stopped(Exception):
 
 @contextmanager
 def stopped_after(step: int) -> Iterator[None]:
-    """Expect the run of a recipe inside to end in an error after a step, as if it had been interrupted there."""
+    """Expect the run of a recipe inside to end in an error after a step, as if it had been
+    interrupted there.
+    """
     on_step_end = Recorder.on_step_end
 
     def stop(self: Recorder, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -100,4 +124,8 @@ def render_document(model: Model, text: str, prompt: str = "") -> np.ndarray:
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
     """Read the logged steps of a run, up to its last complete checkpoint."""
     whole = find_whole_checkpoint(folder / "checkpoints")
-    return logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"]) if whole else []
+    return (
+        logged_steps(json.loads((whole / STATE).read_text(encoding="utf-8"))["log_history"])
+        if whole
+        else []
+    )

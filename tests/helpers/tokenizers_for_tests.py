@@ -1,6 +1,8 @@
-"""Small tokenizers of all the kinds that recurrent models come with, trained on a few lines, and the published ones.
+"""Small tokenizers of all the kinds that recurrent models come with, trained on a few lines, and
+the published ones.
 
-The published vocabularies are files inside development packages; nothing of those packages is imported to find them.
+The published vocabularies are files inside development packages; nothing of those packages is
+imported to find them.
 """
 
 import contextlib
@@ -39,7 +41,9 @@ def _trained(model: Any, trainer: Any, pre: Any, normalizer: Any = None) -> toke
 
 def _byte_level(pre: Any, normalizer: Any = None) -> tokenizers.Tokenizer:
     alphabet, special = pre_tokenizers.ByteLevel.alphabet(), ["<|endoftext|>"]
-    trainer = trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=500, initial_alphabet=alphabet, special_tokens=special, show_progress=False
+    )
     library = _trained(models.BPE(), trainer, pre, normalizer)
     library.post_processor = processors.ByteLevel(trim_offsets=True)
     library.decoder = decoders.ByteLevel()
@@ -60,25 +64,38 @@ def bert_like() -> tokenizers.Tokenizer:
 
 
 def metaspace(scheme: str) -> tokenizers.Tokenizer:
-    return _bpe(pre_tokenizers.Metaspace(prepend_scheme=scheme), special=("<unk>", "<s>", "</s>", "[INST]"), fuse_unk=True)
+    return _bpe(
+        pre_tokenizers.Metaspace(prepend_scheme=scheme),
+        special=("<unk>", "<s>", "</s>", "[INST]"),
+        fuse_unk=True,
+    )
 
 
 def sentencepiece_like() -> tokenizers.Tokenizer:
-    """Without a pre-tokenizer, as Llama's and Mistral's files: the whole text is one word. It is recognized as Mistral's."""
+    """Without a pre-tokenizer, as Llama's and Mistral's files: the whole text is one word. It is
+    recognized as Mistral's.
+    """
     spec = json.loads(metaspace("never").to_str())
     spec["pre_tokenizer"] = None
     replace = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
-    spec["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace]}
+    spec["normalizer"] = {
+        "type": "Sequence",
+        "normalizers": [{"type": "Prepend", "prepend": "\u2581"}, replace],
+    }
     return tokenizers.Tokenizer.from_str(json.dumps(spec))
 
 
 def unigram() -> tokenizers.Tokenizer:
-    trainer = trainers.UnigramTrainer(vocab_size=200, unk_token="<unk>", special_tokens=["<unk>", "</s>"], show_progress=False)
+    trainer = trainers.UnigramTrainer(
+        vocab_size=200, unk_token="<unk>", special_tokens=["<unk>", "</s>"], show_progress=False
+    )
     clean = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
     return _trained(models.Unigram(), trainer, pre_tokenizers.Metaspace(), clean)
 
 
-def _bpe(pre: Any, normalizer: Any = None, special: Sequence[str] = ("<unk>",), **options: Any) -> tokenizers.Tokenizer:
+def _bpe(
+    pre: Any, normalizer: Any = None, special: Sequence[str] = ("<unk>",), **options: Any
+) -> tokenizers.Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=list(special), show_progress=False)
     return _trained(models.BPE(unk_token="<unk>", **options), trainer, pre, normalizer)
 
@@ -95,7 +112,8 @@ BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     ),
     "prefix_space": lambda: _byte_level(pre_tokenizers.ByteLevel(add_prefix_space=True)),
     "digits_then_bytes": lambda: _byte_level(
-        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES]), normalizers.NFKD()
+        pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), BYTES]),
+        normalizers.NFKD(),
     ),
     "bert_like": bert_like,
     "metaspace_first": functools.partial(metaspace, "first"),
@@ -103,7 +121,8 @@ BUILDERS: dict[str, Callable[[], tokenizers.Tokenizer]] = {
     "sentencepiece_like": sentencepiece_like,
     "unigram": unigram,
     "words_and_marks": lambda: _bpe(pre_tokenizers.Whitespace(), normalizers.Lowercase()),
-    "scripts": lambda: _bpe(pre_tokenizers.UnicodeScripts()),  # a pipeline for which no cut is known to be safe
+    # a pipeline for which no cut is known to be safe
+    "scripts": lambda: _bpe(pre_tokenizers.UnicodeScripts()),
 }
 
 
@@ -120,7 +139,10 @@ def published_file(name: str) -> Path:
     found = importlib.util.find_spec(package)
     path = Path(found.origin).parent / file if found and found.origin else None
     if path is None or not path.is_file():
-        pytest.skip(f"{package} is not installed, which has {file}; install the development packages: pip install --group dev")
+        pytest.skip(
+            f"{package} is not installed, which has {file}; install the development packages: pip"
+            " install --group dev"
+        )
     return path
 
 

@@ -1,4 +1,5 @@
-"""A family of backbones small enough to check by hand: h_t = decay * h_{t-1} + gain * embedding_t, with gains of 1 at first.
+"""A family of backbones small enough to check by hand: h_t = decay * h_{t-1} + gain * embedding_t,
+with gains of 1 at first.
 
 It is what docs/contributing.md asks for of `model.py`, and no more.
 """
@@ -30,10 +31,14 @@ class ToyLayer(nn.Module):
         super().__init__()
         self.decay, self.gain = config.decay, nn.Parameter(torch.ones(config.hidden_size))
 
-    def forward(self, hidden: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, before: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         """hidden (T, D), before (S, D) -> the same, both new."""
         out, ends = torch.empty_like(hidden), []
-        for i, (a, b) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
+        for i, (a, b) in enumerate(
+            zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)
+        ):
             h = hidden.new_zeros(hidden.shape[-1]) if before is None else before[i]
             for t in range(a, b):
                 h = self.decay * h + self.gain.to(hidden.dtype) * hidden[t]
@@ -52,7 +57,11 @@ class Toy(Backbone):
     def __init__(self, config: ToyConfig = ToyConfig()) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.vocab_size, self.hidden_size, self.num_layers = (
+            config.vocab_size,
+            config.hidden_size,
+            config.num_layers,
+        )
         self.table = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
         nn.init.normal_(self.table, generator=torch.Generator().manual_seed(0))
         self.layers = nn.ModuleList([ToyLayer(config)])
@@ -72,7 +81,9 @@ class Toy(Backbone):
     def embed(self, ids: Tensor) -> Tensor:
         return self.table[ids].to(stream_dtype(self.table))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+    def _forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+    ) -> tuple[Tensor, State]:
         self.steps.append(len(hidden))
         before = None if state is None else state["h"][:, 0].to(hidden.dtype)
         out, ends = run_layer(self.layers[0], recompute, hidden, cu_seqlens, before)

@@ -1,4 +1,6 @@
-"""The blocks of docs/integrations.md and the examples of libraries run with the installed libraries and print what they say."""
+"""The blocks of docs/integrations.md and the examples of libraries run with the installed libraries
+and print what they say.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,16 @@ ANSWER = r'When "return" passes control out of a "try" statement with a "finally
     [
         ("langchain_sources.py", "langchain_core", [rf"^\[\d\] {ANSWER} .* \(return:\d+-\d+\)$"]),
         ("llama_index_query.py", "llama_index", [QUERY, rf"^chapter: return\n\n{ANSWER}$"]),
-        ("haystack_pipeline.py", "haystack", [r'^-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*$']),
-        ("mteb_own_task.py", "mteb", [r"\Avectors: nDCG@10 0\.[6-9]\d\d\nindex: nDCG@10 (0\.[6-9]\d\d|1\.000)\n\Z"]),
+        (
+            "haystack_pipeline.py",
+            "haystack",
+            [r'^-?\d\.\d\d  return:\d+-\d+  When "return" passes control out of a "try" .*$'],
+        ),
+        (
+            "mteb_own_task.py",
+            "mteb",
+            [r"\Avectors: nDCG@10 0\.[6-9]\d\d\nindex: nDCG@10 (0\.[6-9]\d\d|1\.000)\n\Z"],
+        ),
         ("integrations/chroma_collection.py", "chromadb", [r"\A[\['\s]*gc"]),
         ("integrations/lancedb_table.py", "lancedb", [r"\A[\['\s]*Objects"]),
         ("integrations/pyterrier_pipeline.py", "pyterrier", [r"\A[\['\s]*gc"]),

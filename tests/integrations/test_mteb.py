@@ -1,4 +1,6 @@
-"""Models in mteb: its own protocols, its small tasks with local data, and the instructions of paper D."""
+"""Models in mteb: its own protocols, its small tasks with local data, and the instructions of paper
+D.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +25,17 @@ TEMPLATE = "Instruction: {instruction}\nQuery: "
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    model = tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=True, backbone=Toy(ToyConfig(128, 32)))
+    model = tiny_model(
+        tmp_path_factory.mktemp("tiny"), papers_heads=True, backbone=Toy(ToyConfig(128, 32))
+    )
     model.prompts.clear()
     return model
 
 
 def score(model, task, **options):
-    (result,) = mteb.evaluate(model, task, cache=None, co2_tracker=False, show_progress_bar=False, **options).task_results
+    (result,) = mteb.evaluate(
+        model, task, cache=None, co2_tracker=False, show_progress_bar=False, **options
+    ).task_results
     return result
 
 
@@ -38,15 +44,30 @@ def described(name, kind, prompt=None):
 
 
 def test_each_is_what_mteb_calls_it(model, tmp_path):
-    encoder, reranker, index = MtebEncoder(Embedder(model)), MtebReranker(Reranker(model)), MtebIndex(Embedder(model), tmp_path)
+    encoder, reranker, index = (
+        MtebEncoder(Embedder(model)),
+        MtebReranker(Reranker(model)),
+        MtebIndex(Embedder(model), tmp_path),
+    )
     assert isinstance(encoder, EncoderProtocol) and not isinstance(encoder, SearchProtocol)
     assert isinstance(reranker, CrossEncoderProtocol) and not isinstance(reranker, EncoderProtocol)
     assert isinstance(index, SearchProtocol) and not isinstance(index, EncoderProtocol)
-    facts = MtebEncoder(Embedder(model), name="some/tiny", template=TEMPLATE, max_tokens=64).mteb_model_meta
-    assert facts.name == "runnel/tiny" and facts.embed_dim == Embedder(model).dimension and facts.max_tokens == 64
-    assert facts.n_parameters == sum(p.numel() for p in model.backbone.parameters()) and facts.use_instructions
+    facts = MtebEncoder(
+        Embedder(model), name="some/tiny", template=TEMPLATE, max_tokens=64
+    ).mteb_model_meta
+    assert (
+        facts.name == "runnel/tiny"
+        and facts.embed_dim == Embedder(model).dimension
+        and facts.max_tokens == 64
+    )
+    assert (
+        facts.n_parameters == sum(p.numel() for p in model.backbone.parameters())
+        and facts.use_instructions
+    )
     assert facts.memory_usage_mb == facts.n_parameters * 4 / 2**20, "the tiny model is in fp32"
-    revisions = {one.mteb_model_meta.revision for one in (encoder, reranker, index)} | {facts.revision}
+    revisions = {one.mteb_model_meta.revision for one in (encoder, reranker, index)} | {
+        facts.revision
+    }
     assert len(revisions) == 4, "mteb would take the results of one for those of another"
 
 
@@ -54,9 +75,13 @@ def test_vectors_are_those_of_the_embedder(model):
     embedder = Embedder(model)
     batches = [{"text": ["a red cat", " "]}, {"text": ["a blue dog"]}]
     vectors = MtebEncoder(embedder).encode(batches, task_metadata=described("X", "STS"))
-    np.testing.assert_allclose(vectors[[0, 2]], embedder.encode(["a red cat", "a blue dog"]), atol=1e-6)
+    np.testing.assert_allclose(
+        vectors[[0, 2]], embedder.encode(["a red cat", "a blue dog"]), atol=1e-6
+    )
     assert not vectors[1].any()
-    vectors = MtebEncoder(embedder, template=TEMPLATE).encode(batches[1:], task_metadata=described("X", "STS"))
+    vectors = MtebEncoder(embedder, template=TEMPLATE).encode(
+        batches[1:], task_metadata=described("X", "STS")
+    )
     prompt = "Instruction: Retrieve semantically similar text.\nQuery: "
     np.testing.assert_allclose(vectors, embedder.encode(["a blue dog"], prompt=prompt), atol=1e-6)
 
@@ -64,19 +89,33 @@ def test_vectors_are_those_of_the_embedder(model):
 @pytest.mark.parametrize(
     ("task", "kind", "before"),
     [
-        (described("SciFact", "Retrieval"), PromptType.query, "Given a scientific claim, retrieve documents that support"),
+        (
+            described("SciFact", "Retrieval"),
+            PromptType.query,
+            "Given a scientific claim, retrieve documents that support",
+        ),
         (described("SciFact", "Retrieval"), PromptType.document, None),
         (described("SciDocsRR", "Reranking"), PromptType.document, None),
         (described("STSBenchmark", "STS"), None, "Retrieve semantically similar text."),
         (described("SomeBitext", "BitextMining"), None, "Retrieve parallel sentences."),
         (described("New", "Classification", prompt="Sort these."), None, "Sort these."),
         (described("New", "Retrieval", prompt={"query": "Find it."}), PromptType.query, "Find it."),
-        (described("Asymmetric", "STS"), PromptType.document, "Retrieve semantically similar text."),
+        (
+            described("Asymmetric", "STS"),
+            PromptType.document,
+            "Retrieve semantically similar text.",
+        ),
     ],
 )
-def test_instructions_come_before_queries_of_retrieval_and_all_texts_of_other_tasks(model, task, kind, before):
+def test_instructions_come_before_queries_of_retrieval_and_all_texts_of_other_tasks(
+    model, task, kind, before
+):
     found = MtebEncoder(Embedder(model), template=TEMPLATE).prompt_of(task, kind)
-    assert (found is None) if before is None else found.startswith(f"Instruction: {before}") and found.endswith("\nQuery: ")
+    assert (
+        (found is None)
+        if before is None
+        else found.startswith(f"Instruction: {before}") and found.endswith("\nQuery: ")
+    )
     assert MtebEncoder(Embedder(model)).prompt_of(task, kind) is None  # a model without prompts
 
 
@@ -85,24 +124,39 @@ def test_paper_d_has_an_instruction_for_each_english_task(model):
     names = {task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)}
     assert set(instructions()) - names == {"STS", "Summarization", "BitextMining"}
     tasks = evaluate_mteb.find_tasks("eng-v2")
-    own = {task.metadata.name for task in tasks if task.metadata.type not in ("STS", "Summarization")}
+    own = {
+        task.metadata.name for task in tasks if task.metadata.type not in ("STS", "Summarization")
+    }
     assert len(tasks) == 41 and own <= set(instructions())
-    assert [len(evaluate_mteb.find_tasks(name)) for name in ("eng-v1", "multilingual-v2", "SciFact")] == [56, 131, 1]
+    assert [
+        len(evaluate_mteb.find_tasks(name)) for name in ("eng-v1", "multilingual-v2", "SciFact")
+    ] == [56, 131, 1]
     with pytest.raises(InputError, match=r"unknown task 'SciFcat'; did you mean SciFact"):
         evaluate_mteb.find_tasks("SciFcat")
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor:UserWarning")  # in mteb
 def test_an_embedder_does_tasks_of_all_types(model):
-    tasks = retrieval.MockRetrievalTask, reranking.MockRerankingTask, sts.MockSTSTask, bitext_mining.MockBitextMiningTask
-    assert all(np.isfinite(score(MtebEncoder(Embedder(model), template=TEMPLATE), task()).get_score()) for task in tasks)
+    tasks = (
+        retrieval.MockRetrievalTask,
+        reranking.MockRerankingTask,
+        sts.MockSTSTask,
+        bitext_mining.MockBitextMiningTask,
+    )
+    assert all(
+        np.isfinite(score(MtebEncoder(Embedder(model), template=TEMPLATE), task()).get_score())
+        for task in tasks
+    )
 
 
 def test_a_reranker_and_an_index_search(model, tmp_path):
     reranker = MtebReranker(Reranker(model))
     batches = [{"text": ["cat", "cat", "dog"]}], [{"text": ["a red cat", "a dog", "a red cat"]}]
     scores = reranker.predict(*batches)
-    expected = [Reranker(model).score(q, [d])[0] for q, d in (("cat", "a red cat"), ("cat", "a dog"), ("dog", "a red cat"))]
+    expected = [
+        Reranker(model).score(q, [d])[0]
+        for q, d in (("cat", "a red cat"), ("cat", "a dog"), ("dog", "a red cat"))
+    ]
     np.testing.assert_allclose(scores, expected, atol=1e-5)
     assert np.isfinite(score(reranker, reranking.MockRerankingTask()).get_score())
     index = MtebIndex(Embedder(model), tmp_path / "indexes", options={"rerank": 0})

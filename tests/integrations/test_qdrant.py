@@ -35,7 +35,10 @@ def collection(rng, count):
     for i in range(count):
         texts = [" ".join(rng.choice(WORDS, size=int(rng.integers(4, 9)))) + ". " for _ in range(3)]
         fields = {"year": int(rng.integers(0, 4)), "size": float(rng.integers(0, 3)) / 3}
-        fields |= {"language": str(rng.choice(["en", "de", "it's"])), "draft": bool(rng.integers(0, 2))}
+        fields |= {
+            "language": str(rng.choice(["en", "de", "it's"])),
+            "draft": bool(rng.integers(0, 2)),
+        }
         kept = {name: value for name, value in fields.items() if rng.random() < 0.8}
         made.append(document(f"d{i}", texts, [unit(*rng.normal(size=4)) for _ in texts], **kept))
     return made
@@ -45,7 +48,10 @@ def collection(rng, count):
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
     settings = IndexSettings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
-    stores = [LanceStore.create(str(folder / "lance"), settings), create_store(f"qdrant+file://{folder}/qdrant/index", settings)]
+    stores = [
+        LanceStore.create(str(folder / "lance"), settings),
+        create_store(f"qdrant+file://{folder}/qdrant/index", settings),
+    ]
     documents = collection(np.random.default_rng(0), 40)
     for store in stores:
         add(store, *documents)
@@ -72,23 +78,34 @@ def test_both_stores_find_the_same(both, where):
     wanted = conditions(where, FIELDS)
     for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
         ours, theirs = lance.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
-        assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
+        assert {(one.document, one.number) for one in theirs} == {
+            (one.document, one.number) for one in ours
+        }
         scores = {(one.document, one.number): one.score for one in ours}
-        assert all(one.score == pytest.approx(scores[one.document, one.number], abs=1e-5) for one in theirs)
+        assert all(
+            one.score == pytest.approx(scores[one.document, one.number], abs=1e-5) for one in theirs
+        )
         assert [one.score for one in theirs] == sorted((one.score for one in theirs), reverse=True)
     for query in ("zebra", "river tax novel", "the zebra and a VIOLIN"):
         ours, theirs = lance.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
-        assert {(one.document, one.number) for one in theirs} == {(one.document, one.number) for one in ours}
+        assert {(one.document, one.number) for one in theirs} == {
+            (one.document, one.number) for one in ours
+        }
 
 
 @pytest.mark.parametrize("where", [{"language": {"<": "en"}}, {"draft": {">=": True}}])
 def test_an_order_that_qdrant_has_not_is_refused(both, where):
-    with pytest.raises(InputError, match=r"Qdrant cannot compare '\w+' with .*; of texts and bools it knows =, != and lists"):
+    with pytest.raises(
+        InputError,
+        match=r"Qdrant cannot compare '\w+' with .*; of texts and bools it knows =, != and lists",
+    ):
         both[1].nearest(unit(1, 0, 0, 0), 5, conditions(where, FIELDS))
 
 
 def test_words_are_weighed_as_by_bm25(both):
-    """The mean length of a passage is taken from the settings and not from the texts; the rest of the formula is the same."""
+    """The mean length of a passage is taken from the settings and not from the texts; the rest of
+    the formula is the same.
+    """
     _, qdrant = both
     rows = [row for rows in qdrant.scan() for row in rows if row.number != WHOLE]
     library = bm25().BM25()
@@ -96,7 +113,9 @@ def test_words_are_weighed_as_by_bm25(both):
     for query in ("zebra", "river tax novel", "zebra violin"):
         theirs, found = qdrant.lexical(query, 500, []), library.get_scores(words_of([query])[0])
         scores = {(row.document, row.number): score for row, score in zip(rows, found, strict=True)}
-        assert theirs[0].score == pytest.approx(scores[theirs[0].document, theirs[0].number], rel=0.05)
+        assert theirs[0].score == pytest.approx(
+            scores[theirs[0].document, theirs[0].number], rel=0.05
+        )
         order = [scores[one.document, one.number] for one in theirs]
         assert all(a > b - 0.03 * order[0] for a, b in pairwise(order))
 
@@ -110,7 +129,11 @@ def test_memories_and_large_commits_come_back(place, monkeypatch):
     documents[3] = (replace(documents[3][0], memory=b"\0\xff" * 50), documents[3][1])
     assert (add(store, *documents).documents, store.last_commit().passages) == (20, 60)
     assert store.memories(["d3", "d4", "none"]) == {"d3": b"\0\xff" * 50}
-    assert set(store.content_hashes()) == set(store.documents([f"d{i}" for i in range(30)])) == {f"d{i}" for i in range(20)}
+    assert (
+        set(store.content_hashes())
+        == set(store.documents([f"d{i}" for i in range(30)]))
+        == {f"d{i}" for i in range(20)}
+    )
     assert len(passages_of(store)) == 80
 
 
@@ -127,7 +150,10 @@ OLD = [
     version("a", ["apples are red. ", "and green. ", "always."], unit(1, 0, 0, 0)),
     version("c", ["cherries."], unit(0, 0, 0, 1)),
 ]
-NEW = [version("a", ["pears are yellow."], unit(0, 1, 0, 0)), version("b", ["bees."], unit(0, 0, 1, 0))]
+NEW = [
+    version("a", ["pears are yellow."], unit(0, 1, 0, 0)),
+    version("b", ["bees."], unit(0, 0, 1, 0)),
+]
 
 
 @pytest.mark.parametrize("wanted", [OLD, NEW], ids=["back to the old", "the same again"])
@@ -156,10 +182,22 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
     assert {name for name, _ in texts} <= set(documents)  # no passage without its document
     for name, row in documents.items():
         if row.content_hash:
-            assert row.source_hash and "".join(texts[key] for key in sorted(texts) if key[0] == name and key[1] >= 0) == row.text
+            assert (
+                row.source_hash
+                and "".join(texts[key] for key in sorted(texts) if key[0] == name and key[1] >= 0)
+                == row.text
+            )
     known = reader.content_hashes()
-    changed = [one for one in wanted if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash]
-    add(reader, *changed, delete=[name for name in known if name not in {row.id for row, _ in wanted}])
+    changed = [
+        one
+        for one in wanted
+        if one[0].id not in known or known[one[0].id].content_hash != one[0].content_hash
+    ]
+    add(
+        reader,
+        *changed,
+        delete=[name for name in known if name not in {row.id for row, _ in wanted}],
+    )
     expected = LanceStore.create(str(tmp_path / "expected"), SETTINGS)
     add(expected, *wanted)
     expected.close()
@@ -168,19 +206,32 @@ def test_what_a_crash_leaves_is_mended_by_the_next_add(place, monkeypatch, tmp_p
 
 
 def test_places_are_checked():
-    for uri in ("qdrant+http://host", "qdrant+http://host/", "qdrant+ftp://host/a", "qdrant+file://folder/a", "qdrant+http:///a"):
+    for uri in (
+        "qdrant+http://host",
+        "qdrant+http://host/",
+        "qdrant+ftp://host/a",
+        "qdrant+file://folder/a",
+        "qdrant+http:///a",
+    ):
         with pytest.raises(InputError, match="is not a Qdrant collection"):
             open_store(uri)
-    with pytest.raises(StoreError, match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?"):
+    with pytest.raises(
+        StoreError,
+        match=r"qdrant\+http://127.0.0.1:9/index cannot be reached; is the server running\?",
+    ):
         open_store("qdrant+http://127.0.0.1:9/index")
 
 
 def test_a_collection_of_another_program_is_left_alone(place):
     store = place.create()
     other = place.uri.replace("/index", "/other")
-    store._client.create_collection("other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT))
+    store._client.create_collection(
+        "other", vectors_config=models.VectorParams(size=4, distance=models.Distance.DOT)
+    )
     store._client.upsert("other", [models.PointStruct(id=1, vector=[1, 0, 0, 0])])
-    with pytest.raises(StoreError, match="already holds an index, or a collection of another program"):
+    with pytest.raises(
+        StoreError, match="already holds an index, or a collection of another program"
+    ):
         create_store(other, SETTINGS)
     assert store._client.count("other").count == 1
 
@@ -201,7 +252,9 @@ def test_the_key_is_sent_and_a_wrong_one_is_told(monkeypatch):
     monkeypatch.setenv("QDRANT_API_KEY", "s3cr3t-of-a-user")
     with HTTPServer(("127.0.0.1", 0), Refusing) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        refused = pytest.raises(StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY")
+        refused = pytest.raises(
+            StoreError, match=r"no access to qdrant\+http://127.0.0.1:\d+/index; set QDRANT_API_KEY"
+        )
         with pytest.warns(UserWarning, match="insecure connection"), refused as caught:
             open_store(f"qdrant+http://127.0.0.1:{server.server_port}/index")
         server.shutdown()

@@ -1,4 +1,6 @@
-"""Files indexed on a Ray of two workers: the index is the one of a single process, whatever is killed on the way."""
+"""Files indexed on a Ray of two workers: the index is the one of a single process, whatever is
+killed on the way.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def cluster(work):
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("PYTHONPATH", PATHS["PYTHONPATH"])
         patch.setenv("RAY_WORKER_LOG", str(work))
-        ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+        ray.init(
+            "local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error"
+        )
         yield
         ray.shutdown()
 
@@ -53,8 +57,13 @@ def embedder(tmp_path_factory) -> Embedder:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    rows = [{"id": f"{n:03}", "text": f"the river runs to the sea. cat {n:03} sat on the mat."} for n in range(DOCUMENTS - 2)]
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    rows = [
+        {"id": f"{n:03}", "text": f"the river runs to the sea. cat {n:03} sat on the mat."}
+        for n in range(DOCUMENTS - 2)
+    ]
+    (folder / "rows.jsonl").write_text(
+        "".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8"
+    )
     for name in ("one", "two"):
         (folder / f"{name}.txt").write_text(f"the dog sat on {name}.")
     (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
@@ -72,9 +81,19 @@ def small(monkeypatch):
 def content(index: Index) -> tuple[list, list, np.ndarray]:
     """The documents, and the passages with their vectors, in one order."""
     documents = index.store.documents(list(index.store.content_hashes()), saved=True)
-    passages = sorted((row for rows in index.store.scan() for row in rows), key=lambda row: (row.document, row.number))
-    texts = [(row.document, row.number, row.start, row.end, row.text, row.page, row.heading) for row in passages]
-    return [documents[name] for name in sorted(documents)], texts, np.stack([row.vector for row in passages])
+    passages = sorted(
+        (row for rows in index.store.scan() for row in rows),
+        key=lambda row: (row.document, row.number),
+    )
+    texts = [
+        (row.document, row.number, row.start, row.end, row.text, row.page, row.heading)
+        for row in passages
+    ]
+    return (
+        [documents[name] for name in sorted(documents)],
+        texts,
+        np.stack([row.vector for row in passages]),
+    )
 
 
 def check_same(index: Index, alone: Index) -> None:
@@ -83,16 +102,24 @@ def check_same(index: Index, alone: Index) -> None:
     np.testing.assert_allclose(made[2], wanted[2], atol=1e-5)
 
 
-def test_an_index_is_whole_when_a_worker_is_killed(cluster, work, embedder, files, tmp_path, monkeypatch):
+def test_an_index_is_whole_when_a_worker_is_killed(
+    cluster, work, embedder, files, tmp_path, monkeypatch
+):
     monkeypatch.setattr(runnel_ray, "_Worker", LoggedWorker)
     hang, log = work / "hang", work / "log"
     hang.touch()
     victims: list[str] = []
 
     def kill() -> None:
-        """The first process to begin a third batch, when both have begun; Ray starts another one."""
+        """The first process to begin a third batch, when both have begun; Ray
+        starts another one.
+        """
         for _ in range(3000):
-            begun = Counter(line.split()[0] for line in log.read_text().splitlines()) if log.exists() else Counter()
+            begun = (
+                Counter(line.split()[0] for line in log.read_text().splitlines())
+                if log.exists()
+                else Counter()
+            )
             if len(begun) == 2 and 3 in begun.values():
                 victims.append(next(process for process, times in begun.items() if times == 3))
                 os.kill(int(victims[0]), signal.SIGKILL)
@@ -100,7 +127,10 @@ def test_an_index_is_whole_when_a_worker_is_killed(cluster, work, embedder, file
             time.sleep(0.1)
         hang.unlink()
 
-    with Index.create(tmp_path / "alone", embedder) as alone, Index.create(tmp_path / "index", embedder) as index:
+    with (
+        Index.create(tmp_path / "alone", embedder) as alone,
+        Index.create(tmp_path / "index", embedder) as index,
+    ):
         wanted = alone.add_files([files])
         killer = threading.Thread(target=kill)
         killer.start()
@@ -108,9 +138,15 @@ def test_an_index_is_whole_when_a_worker_is_killed(cluster, work, embedder, file
         killer.join()
         assert victims
         check_same(index, alone)
-        assert changes == wanted and len(changes.added) == DOCUMENTS and list(changes.failed) == [str(files / "bad.pdf")]
+        assert (
+            changes == wanted
+            and len(changes.added) == DOCUMENTS
+            and list(changes.failed) == [str(files / "bad.pdf")]
+        )
         begun = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
-        again = {first for first, times in Counter(first for _, first in begun).items() if times > 1}
+        again = {
+            first for first, times in Counter(first for _, first in begun).items() if times > 1
+        }
         assert again <= {first for process, first in begun if process == victims[0]}
 
 
@@ -121,20 +157,27 @@ def test_an_interrupted_call_goes_on_after_its_last_commit(cluster, embedder, fi
         if commit.documents >= 12:
             raise KeyboardInterrupt
 
-    with Index.create(tmp_path / "alone", embedder) as alone, Index.create(tmp_path / "index", embedder) as index:
+    with (
+        Index.create(tmp_path / "alone", embedder) as alone,
+        Index.create(tmp_path / "index", embedder) as index,
+    ):
         with pytest.raises(KeyboardInterrupt):
             index_files(index, [files], workers=2, on_commit=stop)
         first = len(index)
         assert first == 12
         read: list[int] = []
-        changes = index_files(index, [files], workers=2, progress=lambda done, total: read.append(done))
+        changes = index_files(
+            index, [files], workers=2, progress=lambda done, total: read.append(done)
+        )
         assert (len(changes.added), len(changes.unchanged)) == (DOCUMENTS - first, first)
         assert read[-1] == changes.tokens_read == changes.tokens > 0
         alone.add_files([files])
         check_same(index, alone)
         (files / "two.txt").rename(files / "three.txt")
         changes = index_files(index, [files], workers=2)
-        assert changes.added == [str(files / "three.txt")] and changes.deleted == [str(files / "two.txt")]
+        assert changes.added == [str(files / "three.txt")] and changes.deleted == [
+            str(files / "two.txt")
+        ]
         assert len(changes.unchanged) == DOCUMENTS - 1 and index.check() == []
 
 

@@ -1,4 +1,6 @@
-"""Models inside sentence-transformers: the same vectors and scores as outside it, before and after training, saved and loaded."""
+"""Models inside sentence-transformers: the same vectors and scores as outside it, before and after
+training, saved and loaded.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ from runnel import Embedder, Reranker
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError, InputError
-from runnel.integrations.sentence_transformers import RerankerModule, cross_encoder, sentence_transformer
+from runnel.integrations.sentence_transformers import (
+    RerankerModule,
+    cross_encoder,
+    sentence_transformer,
+)
 from runnel.models.base import BUILT_IN, Model, load_model
 from runnel.models.embedding_rwkv import StateScore
 from runnel.models.graph import Long
 from runnel.text.templates import Template
 
 NO_INT8 = int8_problem(torch.device("cpu"))
-TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. "
+TEXT = (
+    "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed"
+    " finally. "
+)
 TEXTS = ["cat", TEXT * 12, "the dog sat", TEXT, "sea"]
 PAIRS = [("cat", text) for text in TEXTS] + [("the river runs", text) for text in TEXTS[::-1]]
 
@@ -39,11 +48,15 @@ def model(request: pytest.FixtureRequest, tmp_path: Path) -> Model:
 
 
 def close(actual: Any, expected: Any, tolerance: float = 2e-6) -> None:
-    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), atol=tolerance, rtol=tolerance)
+    np.testing.assert_allclose(
+        np.asarray(actual), np.asarray(expected), atol=tolerance, rtol=tolerance
+    )
 
 
 def scores(model: Model | Path) -> np.ndarray:
-    reranker = Reranker(model) if isinstance(model, Model) else Reranker.load(model, dtype="float32")
+    reranker = (
+        Reranker(model) if isinstance(model, Model) else Reranker.load(model, dtype="float32")
+    )
     return np.array([reranker.score(query, [document])[0] for query, document in PAIRS])
 
 
@@ -54,21 +67,30 @@ def test_vectors_and_scores_are_those_of_runnel(model: Model, batch_size: int) -
     close(there.encode_query(TEXTS, batch_size=batch_size), here.encode_query(TEXTS))
     close(there.encode_document(TEXTS, batch_size=batch_size), here.encode_document(TEXTS))
     assert there.get_embedding_dimension() == here.dimension
-    assert np.abs(there.encode_query("cat") - there.encode("cat")).max() > 1e-3, "the prompt makes no difference"
+    assert np.abs(there.encode_query("cat") - there.encode("cat")).max() > 1e-3, (
+        "the prompt makes no difference"
+    )
     close(cross_encoder(model).predict(PAIRS, batch_size=batch_size), scores(model), 1e-5)
 
 
 def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
-    """States and kernels that were made inside the library's inference mode can be used outside it, and trained through."""
+    """States and kernels that were made inside the library's inference mode can be used outside it,
+    and trained through.
+    """
     there = sentence_transformer(model)
-    many = [f"{text} {i}" for i in range(20) for text in TEXTS]  # more than the engine's pool had rows for
+    # more than the engine's pool had rows for
+    many = [f"{text} {i}" for i in range(20) for text in TEXTS]
     close(there.encode(many), Embedder(model).encode(many))
     there.train()
     there(there.preprocess(TEXTS))["sentence_embedding"].sum().backward()
     there.encode(TEXTS)
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     features = there.preprocess(["cat", TEXT])  # the padding is cut off before reading
-    assert features["input_ids"].shape == features["attention_mask"].shape == (2, int(features["attention_mask"][1].sum()))
+    assert (
+        features["input_ids"].shape
+        == features["attention_mask"].shape
+        == (2, int(features["attention_mask"][1].sum()))
+    )
     features["input_ids"][features["attention_mask"] == 0] = 77
     with torch.no_grad():
         close(there.eval()(features)["sentence_embedding"], Embedder(model).encode(["cat", TEXT]))
@@ -77,7 +99,9 @@ def test_runnel_goes_on_after_the_library_has_been_at_it(model: Model) -> None:
 def test_inference_follows_the_weights_and_builds_kernels_only_for_new_ones(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the change came in training mode, or without any change of mode as `load_state_dict` makes it."""
+    """Whether the change came in training mode, or without any change of mode as `load_state_dict`
+    makes it.
+    """
     embedder, reranker = sentence_transformer(model), cross_encoder(model)
     built: list[bool] = []
     prepare = model.backbone.prepare
@@ -94,7 +118,9 @@ def test_inference_follows_the_weights_and_builds_kernels_only_for_new_ones(
         vectors = embedder.encode(TEXTS)
         assert len(built) == 1
         after = vectors, reranker.predict(PAIRS)
-        assert np.abs(after[0] - before[0]).max() > 1e-3 and np.abs(after[1] - before[1]).max() > 1e-3
+        assert (
+            np.abs(after[0] - before[0]).max() > 1e-3 and np.abs(after[1] - before[1]).max() > 1e-3
+        )
         model.write(tmp_path / "folder")
         fresh = load_model(tmp_path / "folder", dtype="float32")
         close(after[0], Embedder(fresh).encode(TEXTS), 1e-5)
@@ -105,19 +131,30 @@ def test_inference_follows_the_weights_and_builds_kernels_only_for_new_ones(
 def test_only_what_the_job_needs_is_trained(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     named = dict(sentence_transformer(model).named_parameters())
-    trained = {name.split(".", 1)[1] for name, parameter in named.items() if parameter.requires_grad}
+    trained = {
+        name.split(".", 1)[1] for name, parameter in named.items() if parameter.requires_grad
+    }
     heads = {name for name in trained if name.startswith("heads.")}
-    assert heads == {"heads.embed.project.weight", "heads.embed.project.bias", "heads.features.log_weight"}
+    assert heads == {
+        "heads.embed.project.weight",
+        "heads.embed.project.bias",
+        "heads.features.log_weight",
+    }
     assert {name for name in trained if name.startswith("backbone.")} == {
         f"backbone.{name}" for name, _ in model.backbone.named_parameters()
     }
     named = dict(cross_encoder(model).named_parameters())
     trained = {name for name, parameter in named.items() if parameter.requires_grad}
-    assert {name for name in trained if ".features." in name} == {"0.heads.features.log_weight", "0.heads.features.mark_vectors"}
+    assert {name for name in trained if ".features." in name} == {
+        "0.heads.features.log_weight",
+        "0.heads.features.mark_vectors",
+    }
     assert not any(".embed." in name or ".sentences." in name for name in trained)
 
 
-def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
     there = sentence_transformer(model)
     assert there.max_seq_length is None
     whole = there.preprocess(TEXTS)["attention_mask"].sum(1)
@@ -128,7 +165,10 @@ def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplo
         ids = there.preprocess(TEXTS)
         assert ids["attention_mask"].sum(1).tolist() == whole.clamp(max=20).tolist()
         assert ids["input_ids"][1, -1] == model.tokenizer.end_id, "the end marker was cut off"
-    assert there[0].truncated == 4 and caplog.text.count("2 of a batch were cut to max_seq_length=20") == 1
+    assert (
+        there[0].truncated == 4
+        and caplog.text.count("2 of a batch were cut to max_seq_length=20") == 1
+    )
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS, max_tokens=20))
     there.max_seq_length = None
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
@@ -137,13 +177,19 @@ def test_nothing_is_cut_unless_asked_and_what_is_cut_is_told(model: Model, caplo
             there.max_seq_length = value
 
 
-def test_a_prompt_stands_before_the_query_and_only_documents_are_cut(model: Model, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_prompt_stands_before_the_query_and_only_documents_are_cut(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
     there = cross_encoder(model)
     prompted = there.predict([("cat", TEXT)], prompt="the river ")
     close(prompted, there.predict([("the river cat", TEXT)]))
     assert abs(prompted - there.predict([("cat", TEXT)])) > 1e-5
     there.max_seq_length = 40
-    close(there.predict([("cat", TEXT * 3)]), Reranker(model).score("cat", [TEXT * 3], max_tokens=40), 1e-5)
+    close(
+        there.predict([("cat", TEXT * 3)]),
+        Reranker(model).score("cat", [TEXT * 3], max_tokens=40),
+        1e-5,
+    )
     assert there[0].truncated == 1 and "1 of a batch were cut to max_seq_length=40" in caplog.text
     there.max_seq_length = 4
     with pytest.raises(InputError, match="max_tokens is 4, but the parts that are never cut"):
@@ -151,7 +197,9 @@ def test_a_prompt_stands_before_the_query_and_only_documents_are_cut(model: Mode
 
 
 @pytest.mark.parametrize("make", [sentence_transformer, cross_encoder])
-def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(model: Model, make: Any) -> None:
+def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(
+    model: Model, make: Any
+) -> None:
     embeds = make is sentence_transformer
     there, key = make(model), "sentence_embedding" if embeds else "scores"
     wanted = Embedder(model).encode(TEXTS) if embeds else scores(model)[:, None]
@@ -161,16 +209,28 @@ def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(model:
     with torch.no_grad():
         first = there(features)[key]
     second = there(features)[key]
-    assert second.requires_grad and torch.equal(first, second.detach()), "not the same numbers twice"
+    assert second.requires_grad and torch.equal(first, second.detach()), (
+        "not the same numbers twice"
+    )
     close(second.detach(), wanted, 2e-5)
-    assert features.keys() == before.keys() and len(features.get("pairs", ())) == len(before.get("pairs", ()))
-    assert not embeds or all(torch.equal(value, features[name]) for name, value in before.items()), "its input has changed"
+    assert features.keys() == before.keys() and len(features.get("pairs", ())) == len(
+        before.get("pairs", ())
+    )
+    assert not embeds or all(
+        torch.equal(value, features[name]) for name, value in before.items()
+    ), "its input has changed"
     (second * torch.arange(1.0, len(second) + 1)[:, None]).sum().backward()
-    assert all((parameter.grad is not None) == parameter.requires_grad for parameter in there.parameters())
+    assert all(
+        (parameter.grad is not None) == parameter.requires_grad for parameter in there.parameters()
+    )
     there[0].long = Long(segment_tokens=50)
     there.gradient_checkpointing_enable({"use_reentrant": False}, every_n_layers=1, offload=False)
     assert there[0].long == Long(segment_tokens=50, recompute=True)
-    for options in ({"every_n_layers": 2}, {"offload": True}, {"gradient_checkpointing_kwargs": {"use_reentrant": True}}):
+    for options in (
+        {"every_n_layers": 2},
+        {"offload": True},
+        {"gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    ):
         with pytest.raises(InputError, match="every layer is recomputed, so the options"):
             there[0].gradient_checkpointing_enable(**options)
     close(there(features)[key].detach(), wanted, 2e-5)
@@ -178,7 +238,9 @@ def test_training_gives_the_same_numbers_and_gradients_of_what_is_trained(model:
 
 def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -> None:
     model.save(tmp_path / "folder")
-    there = SentenceTransformer(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    there = SentenceTransformer(
+        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True
+    )
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(there.encode_query(TEXTS), Embedder(model).encode_query(TEXTS))
     assert there.similarity_fn_name == "cosine"
@@ -186,18 +248,26 @@ def test_a_folder_of_runnel_loads_in_the_library(model: Model, tmp_path: Path) -
     again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
     close(again.predict(PAIRS), scores(model), 1e-5)
     assert not any((tmp_path / "folder").glob("*.partial"))
-    options = {"trust_remote_code": True, "local_files_only": True, "model_kwargs": {"dtype": torch.bfloat16}}
+    options = {
+        "trust_remote_code": True,
+        "local_files_only": True,
+        "model_kwargs": {"dtype": torch.bfloat16},
+    }
     there = SentenceTransformer(str(tmp_path / "folder"), **options)
     assert there[0].backbone.embeddings.weight.dtype == torch.bfloat16
     close(there.encode(TEXTS), Embedder.load(tmp_path / "folder", dtype="bfloat16").encode(TEXTS))
 
 
-def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model, tmp_path: Path) -> None:
+def test_what_the_library_saves_loads_in_runnel_and_in_the_library(
+    model: Model, tmp_path: Path
+) -> None:
     there = sentence_transformer(model)
     there.prompts = {"query": "the dog sat on: ", "document": "", "mats": "mat "}
     there.max_seq_length = 30
     there.save_pretrained(str(tmp_path / "folder"))
-    again = SentenceTransformer(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
+    again = SentenceTransformer(
+        str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True
+    )
     assert again.prompts == there.prompts and again.max_seq_length == 30
     close(again.encode_query(TEXTS), there.encode_query(TEXTS))
     here = Embedder.load(tmp_path / "folder", dtype="float32")
@@ -209,7 +279,9 @@ def test_what_the_library_saves_loads_in_runnel_and_in_the_library(model: Model,
     cross_encoder(model).save_pretrained(str(tmp_path / "reranker"))
     close(scores(tmp_path / "reranker"), scores(model), 1e-5)
     again = CrossEncoder(str(tmp_path / "reranker"), trust_remote_code=True, local_files_only=True)
-    assert isinstance(again.activation_fn, torch.nn.Identity), "there is a sigmoid behind the scores"
+    assert isinstance(again.activation_fn, torch.nn.Identity), (
+        "there is a sigmoid behind the scores"
+    )
     close(again.predict(PAIRS), scores(model), 1e-5)
 
 
@@ -218,18 +290,24 @@ def test_8_bit_weights_encode_but_do_not_train(tmp_path: Path) -> None:
     tiny_model(tmp_path / "tiny").save(tmp_path / "folder")
     there = sentence_transformer(load_model(tmp_path / "folder", dtype="int8", device="cpu"))
     close(there.encode(TEXTS), Embedder(there[0].model).encode(TEXTS))
-    with pytest.raises(InputError, match='has 8-bit weights, which cannot be trained; load it with dtype="float32"'):
+    with pytest.raises(
+        InputError, match='has 8-bit weights, which cannot be trained; load it with dtype="float32"'
+    ):
         there.train()
 
 
 def test_the_built_in_folder_is_up_to_date(tmp_path: Path) -> None:
     model = load_model("pocket-mamba2", dtype="float32")
-    there = SentenceTransformer(str(BUILT_IN["pocket-mamba2"]), trust_remote_code=True, local_files_only=True)
+    there = SentenceTransformer(
+        str(BUILT_IN["pocket-mamba2"]), trust_remote_code=True, local_files_only=True
+    )
     close(there.encode(TEXTS), Embedder(model).encode(TEXTS))
     close(cross_encoder(model).predict(PAIRS), scores(model), 1e-5)
     model.save(tmp_path / "pocket", weights="int8")
     for name in ("modules.json", "config_sentence_transformers.json"):
-        assert json.loads((BUILT_IN["pocket-mamba2"] / name).read_text()) == json.loads((tmp_path / "pocket" / name).read_text())
+        assert json.loads((BUILT_IN["pocket-mamba2"] / name).read_text()) == json.loads(
+            (tmp_path / "pocket" / name).read_text()
+        )
 
 
 def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:
@@ -243,26 +321,39 @@ def test_a_model_that_cannot_do_the_job(tmp_path: Path) -> None:
     assert not (tmp_path / "folder").exists()
     del model.heads["embed"]
     model.save(tmp_path / "folder")
-    assert not (tmp_path / "folder/modules.json").exists(), "the library has no model that finds sentences"
+    assert not (tmp_path / "folder/modules.json").exists(), (
+        "the library has no model that finds sentences"
+    )
 
 
 @pytest.mark.parametrize("last", ['{"prompts": {"query": "the dog: "}}', "{"])
-def test_settings_that_another_process_has_begun_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str) -> None:
-    """Processes that train together all save their model to the same folder; the library opens the file, which empties it."""
+def test_settings_that_another_process_has_begun_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    """Processes that train together all save their model to the same folder; the library opens the
+    file, which empties it.
+    """
     module = sentence_transformer(tiny_model(tmp_path / "tiny"))[0]
     settings = tmp_path / "config_sentence_transformers.json"
     settings.write_text("")
     contents = iter(['{"prom', *[last] * 2000])
     monkeypatch.setattr("time.sleep", lambda seconds: settings.write_text(next(contents)))
     if last == "{":
-        with pytest.raises(CheckpointError, match=r"config_sentence_transformers\.json cannot be read"):
+        with pytest.raises(
+            CheckpointError, match=r"config_sentence_transformers\.json cannot be read"
+        ):
             module.save(str(tmp_path))
         return
     module.save(str(tmp_path))
     assert Embedder.load(tmp_path).model.prompts == {"query": "the dog: "} == module.model.prompts
 
 
-REPEATED = ["The cat sat on the mat. " * 20, "A dog ran to the sea.", "The river runs.", "A dog ran to the sea."]
+REPEATED = [
+    "The cat sat on the mat. " * 20,
+    "A dog ran to the sea.",
+    "The river runs.",
+    "A dog ran to the sea.",
+]
 ASKED = [(query, text) for query in ("a dog", "the river") for text in REPEATED]
 
 
@@ -287,14 +378,20 @@ def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_librar
     for batch_size in (1, 3, 32):
         np.testing.assert_allclose(there.predict(ASKED, batch_size=batch_size), expected, atol=1e-5)
         ranked = there.rank("a dog", REPEATED, batch_size=batch_size)
-        assert [one["corpus_id"] for one in ranked] == [int(hit.id) for hit in here.rank("a dog", REPEATED)]
+        assert [one["corpus_id"] for one in ranked] == [
+            int(hit.id) for hit in here.rank("a dog", REPEATED)
+        ]
     prompted = there.predict([("dog", REPEATED[1])], prompt="a ")
     np.testing.assert_allclose(prompted, expected[1:2], atol=1e-5)
     Reranker(other).save(tmp_path / "folder")
     again = CrossEncoder(str(tmp_path / "folder"), trust_remote_code=True, local_files_only=True)
     np.testing.assert_allclose(again.predict(ASKED), there.predict(ASKED), atol=1e-5)
-    with pytest.raises(InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here"):
+    with pytest.raises(
+        InputError, match=r"scores (stored vectors|a state.*), which cannot be trained here"
+    ):
         there[0].train().preprocess(ASKED)
     if other.head("rerank").inputs == "vectors":
-        with pytest.raises(InputError, match="reads documents of any length, in passages; do not give max_tokens"):
+        with pytest.raises(
+            InputError, match="reads documents of any length, in passages; do not give max_tokens"
+        ):
             cross_encoder(other, max_seq_length=8).predict(ASKED)

@@ -34,7 +34,10 @@ def ask(replies, text, max_tokens=10, version="1"):
 
 def used(replies):
     """Return the requests of this run and their tokens, read and written, by version."""
-    return {version: (one["requests"], one["prompt_tokens"], one["completion_tokens"]) for version, one in replies.used.items()}
+    return {
+        version: (one["requests"], one["prompt_tokens"], one["completion_tokens"])
+        for version, one in replies.used.items()
+    }
 
 
 def test_a_reply_is_paid_for_once(stub, endpoint, tmp_path):
@@ -66,11 +69,17 @@ def test_threads_share_replies_and_ask_at_the_same_time(stub, endpoint, tmp_path
     stub.rule = lambda messages: f"{together.wait()}"
     with Replies(endpoint, tmp_path / "store") as replies, ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda n: ask(replies, f"{n % 4}").text, range(40)))
-        assert sorted(texts[:4]) == list("0123") and texts == texts[:4] * 10 and used(replies) == {"1": (4, 28, 4)}
+        assert (
+            sorted(texts[:4]) == list("0123")
+            and texts == texts[:4] * 10
+            and used(replies) == {"1": (4, 28, 4)}
+        )
     assert len(stub.asked) == 4
 
 
-def test_failed_requests_are_not_stored_and_an_endpoint_that_goes_on_failing_is_left_alone(stub, endpoint, tmp_path):
+def test_failed_requests_are_not_stored_and_an_endpoint_that_goes_on_failing_is_left_alone(
+    stub, endpoint, tmp_path
+):
     with Replies(endpoint, tmp_path / "store") as replies:
         for fault in (500, 429, "malformed", "no text"):
             stub.faults.append(fault)
@@ -84,13 +93,18 @@ def test_failed_requests_are_not_stored_and_an_endpoint_that_goes_on_failing_is_
         with pytest.raises(Stopped, match=stub.url):
             ask(replies, "5")
         inquiry = Inquiry(replies)
-        assert list(inquiry.run(lambda text, notes: ask(replies, text).text, "6a")) == [("6", None), ("a", "reply to a")]
+        assert list(inquiry.run(lambda text, notes: ask(replies, text).text, "6a")) == [
+            ("6", None),
+            ("a", "reply to a"),
+        ]
         assert "failed 5 requests in a row" in str(inquiry.stopped) and inquiry.failure is None
     assert len(stub.asked) == 10
 
 
 def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
-    endpoint = SimpleNamespace(model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop"))
+    endpoint = SimpleNamespace(
+        model="m", url="u", complete=lambda messages, **more: Reply("twelve chars", "stop")
+    )
     for _ in range(2):  # the second is read from the store
         with Replies(endpoint, tmp_path / "store") as replies:
             ask(replies, "seven..")
@@ -107,6 +121,16 @@ def test_no_password_in_notes_errors_and_stored_replies(stub, tmp_path, capsys):
         inquiry = Inquiry(replies, threads=1)
         list(inquiry.run(lambda text, notes: ask(replies, text).text, "bcdefg"))
         shown += [str(inquiry.failure), str(inquiry.stopped)]
-    shown += [*capsys.readouterr(), *(path.read_bytes().decode(errors="replace") for path in (tmp_path / "store").iterdir())]
+    shown += [
+        *capsys.readouterr(),
+        *(path.read_bytes().decode(errors="replace") for path in (tmp_path / "store").iterdir()),
+    ]
     assert stub.asked and not [one for one in shown if "s3cr3t" in one or "bWU6czNj" in one]
-    assert [bool("***" in one) for one in shown] == [1, 1, 1, 0, 1, 1] and "failed 5 requests" in shown[2]
+    assert [bool("***" in one) for one in shown] == [
+        1,
+        1,
+        1,
+        0,
+        1,
+        1,
+    ] and "failed 5 requests" in shown[2]

@@ -49,10 +49,14 @@ def adapted(folder: Path, architecture: str, *, four_bit: bool = False) -> Model
 
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
-    """Each one alone changes the outputs, and all get gradients; the weights they stand on get none. Kernels stay out."""
+    """Each one alone changes the outputs, and all get gradients; the weights they stand on get
+    none. Kernels stay out.
+    """
     model = training_model(tmp_path, architecture)
     before = outputs(model)
-    linear = [name for name, module in model.backbone.named_modules() if isinstance(module, nn.Linear)]
+    linear = [
+        name for name, module in model.backbone.named_modules() if isinstance(module, nn.Linear)
+    ]
     add_lora(model, r=4, alpha=8)
     assert model.backbone.fast is None
     model.backbone.eval()
@@ -68,7 +72,10 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
         if parameter.requires_grad:
             assert parameter.grad is not None and bool(parameter.grad.any()), name
     assert all(parameter.requires_grad for parameter in model.heads.parameters())
-    layers, ids = [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")], [np.arange(5, 14)]
+    layers, ids = (
+        [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")],
+        [np.arange(5, 14)],
+    )
     assert layers == linear and len(lora(model.backbone)) == 2 * len(layers)
     with torch.no_grad():
         vector = vectors(model, ids, Long())
@@ -76,7 +83,9 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
             up = model.backbone.get_submodule(name).lora_B["default"].weight
             kept = up.clone()
             up.zero_()
-            assert not torch.allclose(vectors(model, ids, Long()), vector, atol=1e-6), f"{name}: its adapter is bypassed"
+            assert not torch.allclose(vectors(model, ids, Long()), vector, atol=1e-6), (
+                f"{name}: its adapter is bypassed"
+            )
             up.copy_(kept)
 
 
@@ -114,11 +123,15 @@ def test_saving_and_merging(tmp_path: Path, architecture: str, four_bit: bool) -
     np.testing.assert_allclose(again, Embedder(model).encode(DOCUMENTS), atol=1e-6)
 
 
-@pytest.mark.parametrize("architecture", ["mamba1", "mamba2", "rwkv7", pytest.param("xlstm", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "architecture", ["mamba1", "mamba2", "rwkv7", pytest.param("xlstm", marks=pytest.mark.slow)]
+)
 def test_four_bits(tmp_path: Path, architecture: str) -> None:
     plain = outputs(training_model(tmp_path, architecture))
     model = adapted(tmp_path, architecture, four_bit=True)
-    layers = {name: m.base_layer for name, m in model.backbone.named_modules() if hasattr(m, "base_layer")}
+    layers = {
+        name: m.base_layer for name, m in model.backbone.named_modules() if hasattr(m, "base_layer")
+    }
     small = {name for name, layer in layers.items() if layer.weight.dtype == torch.uint8}
     wide = {"mamba1": ("x_proj", "dt_proj"), "rwkv7": ("_down", "_up")}.get(architecture, ())
     assert small == {n for n in layers if not n.endswith(wide)}

@@ -1,4 +1,6 @@
-"""What is known of a checkpoint or a model without reading its weights: published sizes, and what loading then really gives."""
+"""What is known of a checkpoint or a model without reading its weights: published sizes, and what
+loading then really gives.
+"""
 
 from pathlib import Path
 
@@ -27,8 +29,9 @@ def rwkv7(hidden: int, layers: int, *ranks: int) -> Rwkv7Config:
     return Rwkv7Config(65536, hidden, layers, ffn_size=4 * hidden, **named)
 
 
-# As published: config; parameters, with the LM head where it is a matrix of its own; and for one token in one layer millions of
-# operations in linear layers, in the convolution and in the recurrence.
+# As published: config; parameters, with the LM head where it is a matrix of its own; and for one
+# token in one layer millions of operations in linear layers, in the convolution and in the
+# recurrence.
 PUBLISHED = {
     "mamba-130m": (Mamba1Config(50280, 768, 24), 129_135_360, 7.47, 0.012, 0.221),
     "mamba-1.4b": (Mamba1Config(50280, 2048, 48), 1_372_178_432, 52.69, 0.033, 0.590),
@@ -38,16 +41,34 @@ PUBLISHED = {
     "rwkv7-0.1b": (rwkv7(768, 12, 64, 64, 32, 128), 191_034_624, 15.04, 0, 0.44),
     "rwkv7-1.5b": (rwkv7(2048, 24, 96, 96, 64, 256), 1_527_404_544, 104.9, 0, 1.18),
     "rwkv7-7.2b": (rwkv7(4096, 32, 128, 128, 96, 480), 7_199_141_888, 416.3, 0, 2.36),
-    "xlstm-7b": (XlstmConfig(50304, 4096, 32, 8, qk_size=2048, v_size=4096, ffn_size=10944), 6_865_424_896, 403.3, 0, 5.24),
+    "xlstm-7b": (
+        XlstmConfig(50304, 4096, 32, 8, qk_size=2048, v_size=4096, ffn_size=10944),
+        6_865_424_896,
+        403.3,
+        0,
+        5.24,
+    ),
 }
 UNTIED = ("codestral", "rwkv7", "xlstm")
-STATE_MIB = {"mamba-130m": 2.67, "mamba2-130m": 18.5, "codestral-7b": 263.5, "rwkv7-7.2b": 33.0, "xlstm-7b": 128.25}  # all fp32
+# all fp32
+STATE_MIB = {
+    "mamba-130m": 2.67,
+    "mamba2-130m": 18.5,
+    "codestral-7b": 263.5,
+    "rwkv7-7.2b": 33.0,
+    "xlstm-7b": 128.25,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sizes(name: str) -> None:
     config, parameters, linear, conv, recurrence = PUBLISHED[name]
-    kinds = {Mamba1Config: "mamba1", Mamba2Config: "mamba2", Rwkv7Config: "rwkv7", XlstmConfig: "xlstm"}
+    kinds = {
+        Mamba1Config: "mamba1",
+        Mamba2Config: "mamba2",
+        Rwkv7Config: "rwkv7",
+        XlstmConfig: "xlstm",
+    }
     backbone = meta_backbone(kinds[type(config)], config)
     head = config.vocab_size * config.hidden_size if name.startswith(UNTIED) else 0
     assert sum(p.numel() for p in backbone.parameters()) + head == parameters
@@ -55,7 +76,9 @@ def test_published_sizes(name: str) -> None:
     if isinstance(config, Rwkv7Config):  # the first layer lacks what mixes its values
         per_token -= 4 * config.hidden_size * config.v_rank
     assert backbone.flops_per_token == pytest.approx(per_token, rel=1e-3)
-    assert name not in STATE_MIB or backbone.state_bytes == pytest.approx(STATE_MIB[name] * 2**20, rel=0.002)
+    assert name not in STATE_MIB or backbone.state_bytes == pytest.approx(
+        STATE_MIB[name] * 2**20, rel=0.002
+    )
 
 
 @pytest.fixture
@@ -67,7 +90,9 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_what_is_told_without_reading_is_what_loads(folder: str, unread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_told_without_reading_is_what_loads(
+    folder: str, unread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     facts = describe_checkpoint(GOLDEN / folder)
     assert facts.backbone.embeddings.weight.is_meta
     with pytest.raises(AssertionError, match="a tensor was read"):
@@ -83,9 +108,17 @@ def test_what_is_told_without_reading_is_what_loads(folder: str, unread: None, m
         parameters = dict(found.backbone.named_parameters())
         assert facts.parameters == sum(p.numel() for p in parameters.values())
         assert facts.embedding_parameters == parameters["embeddings.weight"].numel()
-        assert facts.weight_bytes(dtype) == sum(p.numel() * p.element_size() for p in parameters.values())
-    assert facts.files == {path.name: path.stat().st_size for path in (GOLDEN / folder).iterdir() if path.name in facts.files}
-    stored = {torch.bfloat16, torch.int64} if folder.startswith("embedding-rwkv") else {torch.float32}
+        assert facts.weight_bytes(dtype) == sum(
+            p.numel() * p.element_size() for p in parameters.values()
+        )
+    assert facts.files == {
+        path.name: path.stat().st_size
+        for path in (GOLDEN / folder).iterdir()
+        if path.name in facts.files
+    }
+    stored = (
+        {torch.bfloat16, torch.int64} if folder.startswith("embedding-rwkv") else {torch.float32}
+    )
     assert facts.stored.keys() == stored and facts.folder == GOLDEN / folder
 
 
@@ -134,20 +167,37 @@ def test_the_same_as_loading(folder: Path, unread: None, monkeypatch: pytest.Mon
     assert facts["gpu"] is None or facts["gpu"]["memory_bytes"] > 1e9
 
 
-def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(tmp_path: Path, folder: Path, unread: None) -> None:
-    backbone = Mamba2(Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16))
+def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(
+    tmp_path: Path, folder: Path, unread: None
+) -> None:
+    backbone = Mamba2(
+        Mamba2Config(vocab_size=128, hidden_size=32, num_layers=2, state_size=16, head_size=16)
+    )
     parts = [tmp_path / f"model-0000{number}-of-00002.safetensors" for number in (1, 2)]
-    save_file({f"backbone.{name}": tensor.bfloat16() for name, tensor in backbone.state_dict().items()}, parts[0])
-    save_file({"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.zeros(1)}, parts[1])
+    save_file(
+        {f"backbone.{name}": tensor.bfloat16() for name, tensor in backbone.state_dict().items()},
+        parts[0],
+    )
+    save_file(
+        {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.zeros(1)}, parts[1]
+    )
     known, facts = describe_checkpoint(tmp_path), describe_model(str(tmp_path))
-    assert known.layout == "Mamba-2, single-pass scanner layout" and known.heads == {"weight": (1, 32), "bias": (1,)}
-    assert list(known.files) == [path.name for path in parts] and known.checkpoint == known.folder == tmp_path
+    assert known.layout == "Mamba-2, single-pass scanner layout" and known.heads == {
+        "weight": (1, 32),
+        "bias": (1,),
+    }
+    assert (
+        list(known.files) == [path.name for path in parts]
+        and known.checkpoint == known.folder == tmp_path
+    )
     assert known.stored == {torch.bfloat16: 2 * known.parameters, torch.float32: 4 * 33}
     assert "tokenizer" in facts["problem"] and str(tmp_path) in facts["problem"]
     assert facts["tokenizer"] is None and facts["markers"] is None and facts["heads"] == {}
     write_tokenizer(tmp_path)
     again = describe_model(str(tmp_path))
-    assert list(facts) == list(again) == list(describe_model(str(folder))) and again["problem"] is None
+    assert (
+        list(facts) == list(again) == list(describe_model(str(folder))) and again["problem"] is None
+    )
     assert again["heads"]["sentences"] == {"kind": "EndScore", "parameters": 33, "unit": "clauses"}
     assert again["heads"]["embed"] == {"kind": "EndVector", "parameters": 0}
     assert set(again["templates"]) == {"document", "rerank", "sentences"}
@@ -177,9 +227,23 @@ def test_encoders(tmp_path: Path, unread: None, kind: str) -> None:
     write_tokenizer(tmp_path)
     facts = describe_model(str(tmp_path))
     assert facts["problem"] is None
-    assert (facts["architecture"], facts["layout"], facts["recurrent"]) == ("encoder", "Encoder, transformers layout", False)
-    assert (facts["max_tokens"], facts["passage_tokens"], facts["states_that_fit"]) == (LONGEST, None, None)
+    assert (facts["architecture"], facts["layout"], facts["recurrent"]) == (
+        "encoder",
+        "Encoder, transformers layout",
+        False,
+    )
+    assert (facts["max_tokens"], facts["passage_tokens"], facts["states_that_fit"]) == (
+        LONGEST,
+        None,
+        None,
+    )
     assert (facts["state"], facts["state_bytes_per_sequence"]) == ({}, 0)
-    types = model.embeddings.token_type_embeddings.weight.numel() + 64 * (kind != "bert")  # and two positions
-    assert facts["parameters"] == sum(p.numel() for name, p in model.named_parameters() if "pooler" not in name) - types
-    assert facts["heads"] == {"embed": {"kind": "FirstVector", "parameters": 0}} and set(facts["templates"]) == {"document"}
+    # and two positions
+    types = model.embeddings.token_type_embeddings.weight.numel() + 64 * (kind != "bert")
+    assert (
+        facts["parameters"]
+        == sum(p.numel() for name, p in model.named_parameters() if "pooler" not in name) - types
+    )
+    assert facts["heads"] == {"embed": {"kind": "FirstVector", "parameters": 0}} and set(
+        facts["templates"]
+    ) == {"document"}

@@ -1,4 +1,6 @@
-"""Embedder: batches, streams and spans agree with one text read alone, and so does one pass over documents and their passages."""
+"""Embedder: batches, streams and spans agree with one text read alone, and so does one pass over
+documents and their passages.
+"""
 
 import itertools
 from pathlib import Path
@@ -18,9 +20,17 @@ from runnel.models.torch_readers import DocumentState
 from runnel.text.templates import Template
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
-SENTENCES = ["The cat sat on the mat. ", "A river runs to the sea; the dog sat. ", "The clause is executed finally!\n\n", "Dog. "]
+SENTENCES = [
+    "The cat sat on the mat. ",
+    "A river runs to the sea; the dog sat. ",
+    "The clause is executed finally!\n\n",
+    "Dog. ",
+]
 TEXT = "".join(SENTENCES * 6)
-CLAUSES = "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed finally. " * 4
+CLAUSES = (
+    "The cat sat on the mat. A river runs to the sea; the dog sat, and the clause is executed"
+    " finally. " * 4
+)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["mean", "end"])
@@ -32,7 +42,9 @@ def close(a: np.ndarray, b: np.ndarray) -> None:
     np.testing.assert_allclose(a, b, atol=2e-5)
 
 
-def test_a_text_alone_in_a_batch_and_of_an_iterator_that_is_read_as_results_are_taken(embedder: Embedder) -> None:
+def test_a_text_alone_in_a_batch_and_of_an_iterator_that_is_read_as_results_are_taken(
+    embedder: Embedder,
+) -> None:
     texts = [CLAUSES, "cat", "the dog sat on the mat", CLAUSES * 3, "sea"]
     batch = embedder.encode(text for text in texts)
     assert batch.shape == (5, embedder.dimension) and batch.dtype == np.float32
@@ -55,7 +67,9 @@ def test_spans_see_all_before_them_and_nothing_after(embedder: Embedder) -> None
     assert np.abs(vectors - moved).max() > 2e-4
 
 
-def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder, caplog: pytest.LogCaptureFixture) -> None:
+def test_max_tokens_counts_special_tokens_and_prompt(
+    embedder: Embedder, caplog: pytest.LogCaptureFixture
+) -> None:
     vectors = embedder.encode([CLAUSES, "cat"], max_tokens=7)
     assert embedder.truncated == 1 and "1 texts were cut to 7 tokens" in caplog.text
     close(vectors[0], embedder.encode("The cat sat on the"))
@@ -68,7 +82,9 @@ def test_max_tokens_counts_special_tokens_and_prompt(embedder: Embedder, caplog:
         assert exact.tolist() == whole.tolist() and embedder.truncated == 0
     assert len(next(embedder.render([CLAUSES], max_tokens=3))) == 3
     for prompt, most in (("", 2), ("a river runs:", 6)):
-        with pytest.raises(InputError, match=f"max_tokens is {most}, but {most} .* tokens surround every text"):
+        with pytest.raises(
+            InputError, match=f"max_tokens is {most}, but {most} .* tokens surround every text"
+        ):
             embedder.encode([CLAUSES], prompt=prompt, max_tokens=most)
 
 
@@ -81,18 +97,24 @@ def test_bad_texts(embedder: Embedder) -> None:
             read_documents(embedder, ["cat", empty])
 
 
-# ---- one pass over documents -------------------------------------------------------------------------------------------
+# ---- one pass over documents ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("prompt", [None, "the river: "])
-def test_one_pass_gives_the_vectors_of_separate_calls(embedder: Embedder, prompt: str | None) -> None:
+def test_one_pass_gives_the_vectors_of_separate_calls(
+    embedder: Embedder, prompt: str | None
+) -> None:
     long = "cat dog " * 20  # a passage of its own: what has no token around it gets none
     texts = ["the dog", TEXT, "cat. " * 50, "\x00 a cat \x00. The dog.", f"\x00\n\n{long}.\n\n\x00"]
     if prompt:
         embedder.model.prompts["document"] = prompt
     try:
         for save_from in (10**9, 20):
-            for text, read in zip(texts, read_documents(embedder, texts, passage_tokens=30, save_from=save_from), strict=True):
+            for text, read in zip(
+                texts,
+                read_documents(embedder, texts, passage_tokens=30, save_from=save_from),
+                strict=True,
+            ):
                 close(read.vector, embedder.encode_document(text))
                 close(read.passages, embedder.encode_spans(text, read.spans, prompt=prompt))
                 assert "".join(text[a:b] for a, b in read.spans) == text
@@ -103,7 +125,11 @@ def test_one_pass_gives_the_vectors_of_separate_calls(embedder: Embedder, prompt
 
 
 @settings(max_examples=10, deadline=None)
-@given(st.lists(st.sampled_from(SENTENCES), min_size=9, max_size=20), st.integers(6, 9), st.integers(0, 12))
+@given(
+    st.lists(st.sampled_from(SENTENCES), min_size=9, max_size=20),
+    st.integers(6, 9),
+    st.integers(0, 12),
+)
 def test_appended_text_gives_the_vectors_of_reading_the_whole(
     embedder: Embedder, parts: list[str], kept: int, letters: int
 ) -> None:
@@ -119,7 +145,9 @@ def test_appended_text_gives_the_vectors_of_reading_the_whole(
     assert again.tokens_read < fresh.tokens_read
 
 
-@pytest.mark.parametrize("change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]])
+@pytest.mark.parametrize(
+    "change", [lambda t: "A" + t, lambda t: t.replace("river", "cat", 1), lambda t: t[:40]]
+)
 def test_a_text_that_has_changed_before_its_end_is_read_anew(embedder: Embedder, change) -> None:
     (first,) = read_documents(embedder, [TEXT], passage_tokens=12, save_from=20)
     changed = change(TEXT)
@@ -136,18 +164,33 @@ def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None
     texts = ["the dog", TEXT, "cat. " * 50, TEXT * 3]
     read = read_documents(embedder, texts, passage_tokens=30, save_from=150, remember=True)
     assert [one.saved is None for one in read] == [True, False, True, False]
-    again = read_documents(embedder, [TEXT * 3], [read[1].saved], passage_tokens=30, save_from=150, remember=True)
+    again = read_documents(
+        embedder, [TEXT * 3], [read[1].saved], passage_tokens=30, save_from=150, remember=True
+    )
     assert again[0].tokens_read < again[0].tokens
     expected = reranker.remember([*texts, TEXT * 3], dtype="fp32")
     for (name, _), one in zip(expected.entries(), [*read, *again], strict=True):
-        right, found, states = expected[name], one.memory, [embedder.model.backbone.new_state(1) for _ in range(2)]
-        assert isinstance(right, DocumentState) and isinstance(found, DocumentState) and found.text == right.text
+        right, found, states = (
+            expected[name],
+            one.memory,
+            [embedder.model.backbone.new_state(1) for _ in range(2)],
+        )
+        assert (
+            isinstance(right, DocumentState)
+            and isinstance(found, DocumentState)
+            and found.text == right.text
+        )
         for document, state in zip((right, found), states, strict=True):
             document.fill(state, 0)
-        assert torch.equal(states[0].tokens, states[1].tokens) and np.array_equal(found.ids, right.ids)
+        assert torch.equal(states[0].tokens, states[1].tokens) and np.array_equal(
+            found.ids, right.ids
+        )
         for key, tensor in states[0].tensors.items():
-            step = tensor.abs().amax(-1, keepdim=True) / 127  # by which rounding to 8 bits may differ
-            assert ((states[1][key] - tensor).abs() <= 1.01 * step + 0.01 * tensor.abs() + 1e-5).all(), key
+            # by which rounding to 8 bits may differ
+            step = tensor.abs().amax(-1, keepdim=True) / 127
+            assert (
+                (states[1][key] - tensor).abs() <= 1.01 * step + 0.01 * tensor.abs() + 1e-5
+            ).all(), key
         torch.testing.assert_close(found.mean, right.mean, atol=2e-5, rtol=1e-4)
     assert read_documents(embedder, ["cat"])[0].memory is None
 
@@ -157,7 +200,8 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     reranker, embedder = Reranker(model), Embedder(model)
     assert not reranker.shares(Embedder(tiny_model(tmp_path / "b")))  # another model
     ends = tiny_model(tmp_path / "c", papers_heads=True)
-    assert not Reranker(ends).shares(Embedder(ends))  # it pools the end, and the mean would be missing
+    # it pools the end, and the mean would be missing
+    assert not Reranker(ends).shares(Embedder(ends))
     model.prompts["document"] = "the river: "
     assert not reranker.shares(embedder)
     del model.prompts["document"]
@@ -165,10 +209,12 @@ def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path
     assert not reranker.shares(embedder)
 
 
-# ---- transformers read each passage apart ------------------------------------------------------------------------------
+# ---- transformers read each passage apart --------------------------------------------------------
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "transformers"
-APART = "The cat sat on the mat. A river runs to the sea, the dog too. Dog! The mat is executed." * 5
+APART = (
+    "The cat sat on the mat. A river runs to the sea, the dog too. Dog! The mat is executed." * 5
+)
 
 
 @pytest.fixture(scope="module", params=["bert-mean", "bert-cls", "opt"])
@@ -180,14 +226,23 @@ def transformer(request: pytest.FixtureRequest) -> Embedder:
 
 
 @pytest.mark.parametrize("passage_tokens", [1, 12, 256])
-def test_passages_have_the_vectors_of_their_texts(transformer: Embedder, passage_tokens: int) -> None:
+def test_passages_have_the_vectors_of_their_texts(
+    transformer: Embedder, passage_tokens: int
+) -> None:
     texts = [APART, "Dog!", "The cat sat. The dog sat."]
-    for text, read in zip(texts, read_documents(transformer, texts, passage_tokens=passage_tokens), strict=True):
+    for text, read in zip(
+        texts, read_documents(transformer, texts, passage_tokens=passage_tokens), strict=True
+    ):
         edges = read.spans.flatten().tolist()
-        assert edges[0] == 0 and edges[-1] == len(text) and edges[1:-1:2] == edges[2::2]  # they tile the text
+        # they tile the text
+        assert edges[0] == 0 and edges[-1] == len(text) and edges[1:-1:2] == edges[2::2]
         pieces = [text[start:end] for start, end in read.spans]
         np.testing.assert_allclose(read.passages, transformer.encode_document(pieces), atol=1e-6)
-        rows = list(transformer.render(pieces, prompt="document" if "document" in transformer.model.prompts else None))
+        rows = list(
+            transformer.render(
+                pieces, prompt="document" if "document" in transformer.model.prompts else None
+            )
+        )
         assert max(map(len, rows)) <= transformer.model.backbone.max_tokens
         assert read.tokens == read.tokens_read == sum(map(len, rows))
         mean = sum(len(row) * vector for row, vector in zip(rows, read.passages, strict=True))
@@ -198,14 +253,28 @@ def test_passages_have_the_vectors_of_their_texts(transformer: Embedder, passage
 
 
 def test_a_sentence_longer_than_a_transformer_reads_is_an_error(transformer: Embedder) -> None:
-    with pytest.raises(InputError, match=r"has \d+ tokens with its special ones, and this .* reads at most (30|38|40)"):
+    with pytest.raises(
+        InputError,
+        match=r"has \d+ tokens with its special ones, and this .* reads at most (30|38|40)",
+    ):
         read_documents(transformer, ["A river. " + "dog " * 50])
 
 
 def test_an_index_of_a_transformer(transformer: Embedder, tmp_path: Path) -> None:
     with Index.create(tmp_path / "index", transformer) as index:
-        index.add([Document("long", APART), Document("river", "A river runs to the sea."), Document("no", "dog " * 50)])
+        index.add(
+            [
+                Document("long", APART),
+                Document("river", "A river runs to the sea."),
+                Document("no", "dog " * 50),
+            ]
+        )
         found = index.search("A river runs to the sea.", dense_weight=1.0)
-    # runnel's encoder reads a long sentence in parts, a library's model does not: it is left out, with a warning
-    read = {"river", "long", "no"} if isinstance(transformer.model.backbone, Encoder) else {"river", "long"}
+    # runnel's encoder reads a long sentence in parts, a library's model does not: it is left out,
+    # with a warning
+    read = (
+        {"river", "long", "no"}
+        if isinstance(transformer.model.backbone, Encoder)
+        else {"river", "long"}
+    )
     assert found[0].id == "river" and {hit.id for hit in found} == read

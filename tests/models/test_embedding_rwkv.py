@@ -1,4 +1,6 @@
-"""EmbeddingRWKV: vectors and scores of its authors' code, remembered documents, saving, and what is refused."""
+"""EmbeddingRWKV: vectors and scores of its authors' code, remembered documents, saving, and what is
+refused.
+"""
 
 import shutil
 from pathlib import Path
@@ -20,7 +22,11 @@ from runnel.models.items import Item
 GOLDEN = Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny"
 EMBEDDER, RERANKER = "rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"
 END = 319
-DOCUMENTS = ["The cat sat on the mat.", "A river runs to the sea", "Dogs bark. Cats do not, as a rule; some do."]
+DOCUMENTS = [
+    "The cat sat on the mat.",
+    "A river runs to the sea",
+    "Dogs bark. Cats do not, as a rule; some do.",
+]
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +63,8 @@ def test_remembered_documents_have_the_scores_of_whole_pairs(folder, tmp_path, c
     for path in (None, tmp_path / "memory"):
         memory = reranker.remember(DOCUMENTS[:count], path, "fp32")
         np.testing.assert_allclose(reranker.score("who barks?", memory), whole, atol=2e-5)
-        np.testing.assert_allclose(reranker.score("who barks?", memory), whole, atol=2e-5)  # states in it are not changed
+        # states in it are not changed
+        np.testing.assert_allclose(reranker.score("who barks?", memory), whole, atol=2e-5)
     assert count < 2 or whole.std() > 0.01
 
 
@@ -65,7 +72,10 @@ def test_texts_are_written_as_in_the_authors_readme(folder):
     """With the published vocabulary the ids are those of the whole string."""
     embedder, world = load(Embedder, folder), build("rwkv_world")
     query, document = "What ends a line: \\n?", "The end of a line. It says: no more"
-    pair = f"Instruct: Given a query, retrieve documents that answer the query\nDocument: {document}\nQuery: {query}"
+    pair = (
+        "Instruct: Given a query, retrieve documents that answer the query\nDocument:"
+        f" {document}\nQuery: {query}"
+    )
     template, parts = TEMPLATES["rerank"], {}
     for name, text in (("query", query), ("document", document)):
         parts[name] = template.encode(world, name, text).ids
@@ -80,9 +90,13 @@ def test_texts_are_written_as_in_the_authors_readme(folder):
 def test_a_saved_folder_gives_the_same(folder, tmp_path):
     embedder, reranker = load(Embedder, folder), load(Reranker, folder)
     reranker.save(tmp_path)
-    np.testing.assert_array_equal(load(Embedder, tmp_path).encode(DOCUMENTS), embedder.encode(DOCUMENTS))
+    np.testing.assert_array_equal(
+        load(Embedder, tmp_path).encode(DOCUMENTS), embedder.encode(DOCUMENTS)
+    )
     again = load(Reranker, tmp_path)
-    np.testing.assert_array_equal(again.score("a cat", DOCUMENTS), reranker.score("a cat", DOCUMENTS))
+    np.testing.assert_array_equal(
+        again.score("a cat", DOCUMENTS), reranker.score("a cat", DOCUMENTS)
+    )
     assert again.model.fingerprint() == reranker.model.fingerprint()
 
 
@@ -98,8 +112,16 @@ def test_one_half_does_not_do_the_other_s_job(folder):
 @pytest.mark.parametrize(
     ("file", "changes", "message"),
     [
-        (EMBEDDER, {"vit.embeddings.weight": torch.zeros(1)}, "unexpected tensor 'vit.embeddings.weight'"),
-        (EMBEDDER, {"head.new_head.fc1.weight": torch.zeros(1)}, "unexpected tensor 'new_head.fc1.weight'"),
+        (
+            EMBEDDER,
+            {"vit.embeddings.weight": torch.zeros(1)},
+            "unexpected tensor 'vit.embeddings.weight'",
+        ),
+        (
+            EMBEDDER,
+            {"head.new_head.fc1.weight": torch.zeros(1)},
+            "unexpected tensor 'new_head.fc1.weight'",
+        ),
         (EMBEDDER, {"head.retr_head.fc2.weight": None}, "missing tensor 'fc2.weight'"),
         (RERANKER, {"reranker.head.2.weight": None}, "missing tensor 'linear.weight'"),
         (RERANKER, {"reranker_layer_idx": [0, 3]}, r"reads the layers \[0, 3\] of 3"),
@@ -109,6 +131,8 @@ def test_one_half_does_not_do_the_other_s_job(folder):
 def test_other_checkpoints_are_refused(folder, tmp_path, file, changes, message):
     shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     tensors = torch.load(tmp_path / file, weights_only=True) | changes
-    torch.save({name: tensor for name, tensor in tensors.items() if tensor is not None}, tmp_path / file)
+    torch.save(
+        {name: tensor for name, tensor in tensors.items() if tensor is not None}, tmp_path / file
+    )
     with pytest.raises(CheckpointError, match=message):
         load(Reranker, tmp_path)

@@ -14,11 +14,17 @@ from runnel.models.lexical import FEATURES
 D = 16
 
 
-def drawn(sentences: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def drawn(
+    sentences: int, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     make = torch.Generator().manual_seed(seed)
     query, vectors = torch.randn(D, generator=make), torch.randn(sentences, D, generator=make)
     features = torch.rand(sentences, FEATURES, generator=make)
-    return F.normalize(query, dim=0).to(dtype), F.normalize(vectors, dim=-1).to(dtype), features.to(dtype)
+    return (
+        F.normalize(query, dim=0).to(dtype),
+        F.normalize(vectors, dim=-1).to(dtype),
+        features.to(dtype),
+    )
 
 
 def stirred() -> VectorScore:
@@ -40,8 +46,12 @@ def as_arrays(head: Any) -> VectorScore:
 def test_starts_as_the_sum_of_the_z_scores_of_cosine_and_bm25():
     query, vectors, features = drawn(9)
     columns = torch.stack([vectors @ query, features[:, 0]])
-    wanted = ((columns - columns.mean(1, keepdim=True)) / columns.std(1, correction=0, keepdim=True)).sum(0)
-    torch.testing.assert_close(VectorScore.module(D).eval()(query, vectors, features), wanted, atol=1e-4, rtol=1e-4)
+    wanted = (
+        (columns - columns.mean(1, keepdim=True)) / columns.std(1, correction=0, keepdim=True)
+    ).sum(0)
+    torch.testing.assert_close(
+        VectorScore.module(D).eval()(query, vectors, features), wanted, atol=1e-4, rtol=1e-4
+    )
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 2, 7, 30])
@@ -59,14 +69,21 @@ def test_scores_of_documents_of_any_size_agree_with_fp64(sentences: int):
 @pytest.mark.parametrize("sentences", [1, 2, 3, 4])
 def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: int):
     """Rounding would otherwise be all that its z-score shows."""
-    vectors, query = F.normalize(torch.randn(sentences, 384), dim=-1), F.normalize(torch.randn(384), dim=0)
+    vectors, query = (
+        F.normalize(torch.randn(sentences, 384), dim=-1),
+        F.normalize(torch.randn(384), dim=0),
+    )
     drawn = query, vectors, torch.zeros(sentences, FEATURES)
     for inputs in (drawn, [tensor.numpy() for tensor in drawn]):
         assert known(*inputs)[:, 6].tolist() == [0] * sentences
 
 
-def by_all_orders(head: VectorScore, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], row: int) -> dict[str, float]:
-    """The mean change of the score when a part becomes the sentence's, one order of the parts after another."""
+def by_all_orders(
+    head: VectorScore, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], row: int
+) -> dict[str, float]:
+    """The mean change of the score when a part becomes the sentence's, one order of the parts after
+    another.
+    """
     query, vectors, _ = inputs
     columns, asked = known(*inputs), apply(head.query, query)
     sums = dict.fromkeys(PARTS, 0.0)
@@ -93,4 +110,5 @@ def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sen
         assert sum(parts.values()) == pytest.approx(score, abs=1e-5)
         expected = by_all_orders(head, (query, vectors, features), row)
         assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
-        assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)  # one is the average sentence
+        # one is the average sentence
+        assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)

@@ -1,4 +1,6 @@
-"""What is stored of a model's work: any damage is an error with one remedy before a kernel, which checks no bounds, sees it."""
+"""What is stored of a model's work: any damage is an error with one remedy before a kernel, which
+checks no bounds, sees it.
+"""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -43,11 +45,17 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("tiny")
     if request.param == "passages":
         return tiny_encoder(folder, sentence_layers=1)
-    return tiny_model(folder) if request.param == "match" else training_model(folder, request.param, papers_heads=True)
+    return (
+        tiny_model(folder)
+        if request.param == "match"
+        else training_model(folder, request.param, papers_heads=True)
+    )
 
 
 def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
-    """Yield the bytes of each thing that is stored, what it belongs to, and what reads and uses the bytes."""
+    """Yield the bytes of each thing that is stored, what it belongs to, and what reads and uses the
+    bytes.
+    """
     embedder, reranker, path = Embedder(model), Reranker(model), folder / "stream"
     embedder.stream().feed(TEXT + "unfin").save(path)
 
@@ -61,12 +69,18 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
         document = reranker.remember([TEXT], dtype=precision)["0"]
 
         def rank(data: bytes) -> object:
-            return reranker.score("river", Memory(model.backbone, {"a": kind.from_bytes(data, TEXT)}))
+            return reranker.score(
+                "river", Memory(model.backbone, {"a": kind.from_bytes(data, TEXT)})
+            )
 
         yield document.to_bytes(), TEXT, rank
     if not model.backbone.recurrent:
         (sentences,) = SentenceRetriever(model).remember([TEXT])
-        yield sentences.to_bytes(), TEXT, lambda data: SentenceRetriever(model).score("river", kind.from_bytes(data, TEXT))
+        yield (
+            sentences.to_bytes(),
+            TEXT,
+            lambda data: SentenceRetriever(model).score("river", kind.from_bytes(data, TEXT)),
+        )
         return
     (first,) = read_documents(embedder, [TEXT * 6], passage_tokens=30, save_from=20)
     assert first.saved is not None
@@ -81,15 +95,24 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
 
 
 @pytest.fixture(scope="module")
-def everything(model: Any, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[bytes, str, Read]]:
+def everything(
+    model: Any, tmp_path_factory: pytest.TempPathFactory
+) -> list[tuple[bytes, str, Read]]:
     return list(stored(model, tmp_path_factory.mktemp("stored")))
 
 
-def test_one_changed_bit_or_a_missing_end_is_an_error(everything: list[tuple[bytes, str, Read]]) -> None:
+def test_one_changed_bit_or_a_missing_end_is_an_error(
+    everything: list[tuple[bytes, str, Read]],
+) -> None:
     for data, _, read in everything:
         assert len(read(data))  # type: ignore[arg-type]
         check_damage(data, read)
-        for other in (b"", b"\0" * 100, save({"x": torch.zeros(1)}), pack({"x": torch.zeros(1)}, "")):
+        for other in (
+            b"",
+            b"\0" * 100,
+            save({"x": torch.zeros(1)}),
+            pack({"x": torch.zeros(1)}, ""),
+        ):
             with pytest.raises(StateError):
                 read(other)
 
@@ -109,27 +132,50 @@ def check_damage(data: bytes, read: Read) -> None:
 
 
 @pytest.mark.parametrize("change", [*CHANGES, "absent"])
-def test_forged_shapes_give_numbers_or_an_error(model: Any, everything: list[tuple[bytes, str, Read]], change: str) -> None:
-    """The digest fits, so the numbers are whatever the forger wrote; the shapes of a state must not reach a kernel."""
+def test_forged_shapes_give_numbers_or_an_error(
+    model: Any, everything: list[tuple[bytes, str, Read]], change: str
+) -> None:
+    """The digest fits, so the numbers are whatever the forger wrote; the shapes of a state must not
+    reach a kernel.
+    """
     for data, about, read in everything:
         arrays = unpack(data, "it", None, about)
-        for name in [name for name in arrays if name.startswith(("state.", "scale.", "sum", "tokens", "mean", "pending"))]:
+        for name in [
+            name
+            for name in arrays
+            if name.startswith(("state.", "scale.", "sum", "tokens", "mean", "pending"))
+        ]:
             new = None if change == "absent" else CHANGES[change](arrays[name])
             if new is None and change != "absent":
                 continue
-            forged = {key: tensor for key, tensor in arrays.items() if key != name} | ({} if new is None else {name: new})
-            with suppress(StateError, NumericalError, RuntimeError, ValueError):  # torch checks shapes too
+            forged = {key: tensor for key, tensor in arrays.items() if key != name} | (
+                {} if new is None else {name: new}
+            )
+            # torch checks shapes too
+            with suppress(StateError, NumericalError, RuntimeError, ValueError):
                 read(pack(forged, model.backbone.fingerprint(), about))
 
 
 def test_the_digest_covers_the_model_and_what_the_arrays_belong_to() -> None:
-    arrays = {"a": np.arange(6)[::-2], "b": np.ones((2, 2), np.uint16), "c": b"text", "d": np.zeros((0, 4)), "e": np.array(1.5)}
+    arrays = {
+        "a": np.arange(6)[::-2],
+        "b": np.ones((2, 2), np.uint16),
+        "c": b"text",
+        "d": np.zeros((0, 4)),
+        "e": np.array(1.5),
+    }
     data = pack(arrays, "f" * 20, "text")
     for fingerprint in (None, "f" * 20):
         found = unpack(data, "it", fingerprint, "text")
         assert found.keys() == arrays.keys() and found["c"].tobytes() == b"text"
-        assert all(np.array_equal(found[name], arrays[name]) and found[name].dtype == arrays[name].dtype for name in "abde")
-    with pytest.raises(StateError, match=r"the file was made by another model \(fingerprint f{12}, this model has g{12}\)"):
+        assert all(
+            np.array_equal(found[name], arrays[name]) and found[name].dtype == arrays[name].dtype
+            for name in "abde"
+        )
+    with pytest.raises(
+        StateError,
+        match=r"the file was made by another model \(fingerprint f{12}, this model has g{12}\)",
+    ):
         unpack(data, "the file", "g" * 20, "text")
     with pytest.raises(StateError, match="the file is damaged, or belongs to another text"):
         unpack(data, "the file", "f" * 20, "other text")
@@ -140,14 +186,21 @@ def test_the_digest_covers_the_model_and_what_the_arrays_belong_to() -> None:
 def test_the_engine_refuses_states_of_other_shapes(model: Any) -> None:
     state = model.backbone.new_state(1)
     for name, tensor in state.tensors.items():
-        changed = [CHANGES[change](tensor.numpy()) for change in ("ones", "flat", "shorter", "longer", "turned")]
+        changed = [
+            CHANGES[change](tensor.numpy())
+            for change in ("ones", "flat", "shorter", "longer", "turned")
+        ]
         for array in (array for array in changed if array is not None):
-            other = State(state.tensors | {name: torch.from_numpy(np.ascontiguousarray(array))}, state.tokens)
+            other = State(
+                state.tensors | {name: torch.from_numpy(np.ascontiguousarray(array))}, state.tokens
+            )
             with pytest.raises(StateError):
                 model.engine.run([Request(np.array([5, 6, 7]), state=other)])
 
 
-@pytest.mark.parametrize("damage", ["a bit flipped", "cut", "of another document", "of another model"])
+@pytest.mark.parametrize(
+    "damage", ["a bit flipped", "cut", "of another document", "of another model"]
+)
 def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     model: Any, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -165,10 +218,13 @@ def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     }
     path.write_bytes(changed[damage])
     with caplog.at_level(logging.WARNING, "runnel"):
-        again = reranker.remember(documents, tmp_path / "memory", progress=lambda done, total: read.append(done))
+        again = reranker.remember(
+            documents, tmp_path / "memory", progress=lambda done, total: read.append(done)
+        )
     assert str(path) in caplog.text and 0 < read[-1] < 20, "only that one is read"
     found = [(hit.id, hit.score) for hit in reranker.rank("river", again)]
-    assert found == [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in expected]  # read alone, not beside the others
+    # read alone, not beside the others
+    assert found == [(hit.id, pytest.approx(hit.score, abs=1e-5)) for hit in expected]
     assert path.read_bytes() != changed[damage]
     path.unlink()
     with pytest.raises(StateError, match=str(path)):

@@ -1,4 +1,6 @@
-"""Model folders: saved and loaded without loss, in 8 bits with little, and refused when damaged or hostile."""
+"""Model folders: saved and loaded without loss, in 8 bits with little, and refused when damaged or
+hostile.
+"""
 
 import copy
 import dataclasses
@@ -38,17 +40,28 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
     model.save(tmp_path / "model")
     again = load_model(tmp_path / "model", dtype="float32")
     assert np.array_equal(Embedder(model).encode("cat sat"), Embedder(again).encode("cat sat"))
-    assert np.array_equal(Reranker(model).score("cat", ["a cat", "dog"]), Reranker(again).score("cat", ["a cat", "dog"]))
-    sentences = [SentenceRetriever(loaded).score("cat", "A cat sat. A dog.") for loaded in (model, again)]
+    assert np.array_equal(
+        Reranker(model).score("cat", ["a cat", "dog"]),
+        Reranker(again).score("cat", ["a cat", "dog"]),
+    )
+    sentences = [
+        SentenceRetriever(loaded).score("cat", "A cat sat. A dog.") for loaded in (model, again)
+    ]
     assert sentences[0] == sentences[1] and again.prompts == model.prompts
     for unit in UNITS:
         model.unit = unit
         model.save(tmp_path / "other")
         assert load_model(tmp_path / "other").unit == unit
-    assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() == model.fingerprint()
+    assert (
+        again.backbone.fingerprint() == model.backbone.fingerprint()
+        and again.fingerprint() == model.fingerprint()
+    )
     with torch.no_grad():
         again.heads["sentences"].cosine_weight += 1
-    assert again.backbone.fingerprint() == model.backbone.fingerprint() and again.fingerprint() != model.fingerprint()
+    assert (
+        again.backbone.fingerprint() == model.backbone.fingerprint()
+        and again.fingerprint() != model.fingerprint()
+    )
     model.save(tmp_path / "small", weights="int8")
     small = Embedder.load(tmp_path / "small", dtype="float32").encode("the cat sat")
     assert float(small @ Embedder(model).encode("the cat sat")) > 0.999
@@ -56,15 +69,21 @@ def test_one_folder_does_three_jobs_bit_exactly(tmp_path: Path) -> None:
         model.save(tmp_path / "x", weights="int4")
     del model.heads["features"]
     model.features = None
-    with pytest.raises(CheckpointError, match="tiny has no token features, which its 'sentences' head needs"):
+    with pytest.raises(
+        CheckpointError, match="tiny has no token features, which its 'sentences' head needs"
+    ):
         model.head("sentences")
 
 
-def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_of_a_folder_is_ever_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, written = tiny_model(tmp_path / "tokenizer"), []
 
     def noting(write: Callable[..., int]) -> Callable[..., int]:
-        return lambda path, *data, **options: written.append(path.suffix) or write(path, *data, **options)
+        return lambda path, *data, **options: (
+            written.append(path.suffix) or write(path, *data, **options)
+        )
 
     for name in ("write_text", "write_bytes"):
         monkeypatch.setattr(Path, name, noting(getattr(Path, name)))
@@ -74,7 +93,9 @@ def test_no_file_of_a_folder_is_ever_half_written(tmp_path: Path, monkeypatch: p
 
 def judging_model(folder: Path) -> Model:
     own = {"sentence_layers": 1, "judge_layers": 2, "pair_layers": 1}
-    config = EncoderConfig(128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own)
+    config = EncoderConfig(
+        128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own
+    )
     torch.manual_seed(3)
     plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector.module()})
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
@@ -88,42 +109,70 @@ def hidden(engine: Engine) -> Tensor:
 
 
 def engines(model: Model) -> list[Engine]:
-    read_together: list[tuple[Form, ...]] = [("sentences",), ("texts", "sentences"), ("judge",), ("pair",)]
+    read_together: list[tuple[Form, ...]] = [
+        ("sentences",),
+        ("texts", "sentences"),
+        ("judge",),
+        ("pair",),
+    ]
     return [model.engine, *(model.engine_for(*forms) for forms in read_together)]
 
 
 @pytest.mark.parametrize(
     "dtype",
-    ["float32", "bfloat16", pytest.param("int8", marks=pytest.mark.skipif(NO_INT8 is not None, reason="no 8-bit products"))],
+    [
+        "float32",
+        "bfloat16",
+        pytest.param(
+            "int8", marks=pytest.mark.skipif(NO_INT8 is not None, reason="no 8-bit products")
+        ),
+    ],
 )
 @pytest.mark.parametrize("weights", ["as_is", "int8"])
 def test_layers_of_every_form_are_kept(tmp_path: Path, weights: str, dtype: str) -> None:
     model = judging_model(tmp_path / "tokenizer")
     model.save(tmp_path / "first", weights=weights)
     tensors = load_file(tmp_path / "first/model.safetensors")
-    stored = {name.split(".")[1]: tensor.dtype for name, tensor in tensors.items() if name.endswith("0.qkv.weight")}
+    stored = {
+        name.split(".")[1]: tensor.dtype
+        for name, tensor in tensors.items()
+        if name.endswith("0.qkv.weight")
+    }
     assert set(stored) == {"layers", "sentence_layers", "judge_layers", "pair_layers"}
     assert set(stored.values()) == {torch.int8 if weights == "int8" else torch.float32}
     first = load_model(tmp_path / "first", dtype, "cpu")
     first.save(tmp_path / "second")
     second = load_model(tmp_path / "second", dtype, "cpu")
     assert first.fingerprint() == second.fingerprint()
-    before, kept, same = ([hidden(engine) for engine in engines(one)] for one in (model, first, second))
+    before, kept, same = (
+        [hidden(engine) for engine in engines(one)] for one in (model, first, second)
+    )
     assert all(map(torch.equal, kept, same))
     texts, sentences, _, *again = kept
     assert all(one.shape == texts.shape for one in again)
-    assert not any(torch.allclose(one, other) for one, other in itertools.combinations([texts, sentences, *again], 2))
+    assert not any(
+        torch.allclose(one, other)
+        for one, other in itertools.combinations([texts, sentences, *again], 2)
+    )
     for one, other in zip(before, kept, strict=True):
         assert torch.nn.functional.cosine_similarity(one, other).min() > 0.999
         assert not (weights == "as_is" and dtype == "float32") or torch.equal(one, other)
 
 
-def test_changed_judge_layers_are_another_model_and_a_description_counts_them(tmp_path: Path) -> None:
+def test_changed_judge_layers_are_another_model_and_a_description_counts_them(
+    tmp_path: Path,
+) -> None:
     model = judging_model(tmp_path / "tokenizer")
     model.save(tmp_path / "model", weights="int8")
-    facts, again = describe_model(str(tmp_path / "model")), load_model(tmp_path / "model", "float32", "cpu")
+    facts, again = (
+        describe_model(str(tmp_path / "model")),
+        load_model(tmp_path / "model", "float32", "cpu"),
+    )
     assert facts["parameters"] == sum(p.numel() for p in again.backbone.parameters())
-    assert facts["config"]["judge_layers"] == 2 and facts["flops_per_token"] == model.backbone.flops_per_token
+    assert (
+        facts["config"]["judge_layers"] == 2
+        and facts["flops_per_token"] == model.backbone.flops_per_token
+    )
     before, texts = again.fingerprint(), hidden(again.engine)
     with torch.no_grad():
         again.backbone.judge_layers[1].down.weight += 1
@@ -140,7 +189,12 @@ def test_copies_have_engines_of_their_own(tmp_path: Path) -> None:
 
 def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> None:
     model = tiny_encoder(tmp_path / "tokenizer", sentence_layers=1)
-    assert model.engine_for("judge") is model.engine_for("pair") is model.engine is not model.engine_for("sentences")
+    assert (
+        model.engine_for("judge")
+        is model.engine_for("pair")
+        is model.engine
+        is not model.engine_for("sentences")
+    )
     assert tiny_model(tmp_path / "other").engine_for("judge")
     model.save(tmp_path / "model")
     config = json.loads((tmp_path / "model/config.json").read_text())
@@ -150,10 +204,20 @@ def test_without_judge_layers_the_engine_for_texts_judges(tmp_path: Path) -> Non
         load_model(tmp_path / "model", "float32", "cpu")
 
 
-# ---- a damaged or hostile config.json: one CheckpointError each, at once, and without memory for its numbers ------------
+# ---- a damaged or hostile config.json: one CheckpointError each, at once, and without memory for
+# its numbers
 
 Keys = tuple[str, ...]
-SIZES = ("vocab_size", "hidden_size", "num_layers", "state_size", "head_size", "groups", "conv_width", "expand")
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_layers",
+    "state_size",
+    "head_size",
+    "groups",
+    "conv_width",
+    "expand",
+)
 BACKBONE = ("backbone", "config")
 NO_OBJECTS = (None, [], 1, "x", {})
 ABSENT = object()
@@ -161,21 +225,39 @@ ABSENT = object()
 # Where in the object "runnel", and what is put there.
 CHANGES: list[tuple[Keys, Any]] = [
     *(((), value) for value in NO_OBJECTS),
-    *((( *BACKBONE, name), value) for name in SIZES for value in (10**9, 2**63, 2.5)),
-    *((( *BACKBONE, name), value) for name in ("num_layers", "expand") for value in (10**6, -1, 0, True, "2", None, [2], {})),
-    *((( *BACKBONE, name), value) for name in ("norm_eps", "dt_min", "dt_max") for value in ("x", [], -1, float("nan"), 2**63)),
+    *(((*BACKBONE, name), value) for name in SIZES for value in (10**9, 2**63, 2.5)),
+    *(
+        ((*BACKBONE, name), value)
+        for name in ("num_layers", "expand")
+        for value in (10**6, -1, 0, True, "2", None, [2], {})
+    ),
+    *(
+        ((*BACKBONE, name), value)
+        for name in ("norm_eps", "dt_min", "dt_max")
+        for value in ("x", [], -1, float("nan"), 2**63)
+    ),
     ((*BACKBONE, "norm_eps"), float("inf")),
     ((*BACKBONE, "conv_bias"), 1),
     ((*BACKBONE, "extra"), 1),
     ((*BACKBONE, "expand"), ABSENT),
-    *(((name,), value) for name in ("backbone", "heads", "templates", "markers") for value in (ABSENT, *NO_OBJECTS)),
-    *((("prompts",), value) for value in (ABSENT, None, ["query: "], {"query": 1}, {"query": None})),
+    *(
+        ((name,), value)
+        for name in ("backbone", "heads", "templates", "markers")
+        for value in (ABSENT, *NO_OBJECTS)
+    ),
+    *(
+        (("prompts",), value)
+        for value in (ABSENT, None, ["query: "], {"query": 1}, {"query": None})
+    ),
     *((("version",), value) for value in (ABSENT, None, "1", 99, [1])),
     (("extra",), 1),
     *((("unit",), value) for value in ("page", ["sentence"])),
     *((("backbone", "architecture"), value) for value in (ABSENT, None, "mamba9", [], {})),
     *((("heads", "rerank"), value) for value in (ABSENT, None, {}, ["match_score"])),
-    *((("heads", "rerank", "kind"), value) for value in ("mystery", ["match_score"], "token_features")),
+    *(
+        (("heads", "rerank", "kind"), value)
+        for value in ("mystery", ["match_score"], "token_features")
+    ),
     *((("heads", "rerank", "match_size"), value) for value in (10**12, 2 * 10**9, 9, 8.0)),
     (("heads", "rerank", "lexical"), ABSENT),
     (("heads", "rerank", "hidden_size"), 32),
@@ -186,8 +268,12 @@ CHANGES: list[tuple[Keys, Any]] = [
     *((("templates", "rerank"), value) for value in (ABSENT, None)),
     *((("templates", "rerank", "template"), value) for value in (1, "{nothing}", "{")),
     (("templates", "document", "extra"), 1),
-    *((("markers", name), value) for name in ("begin", "end") for value in (ABSENT, 10**9, -1, "[CLS]", 2.0, [])),
-]  # fmt: skip
+    *(
+        (("markers", name), value)
+        for name in ("begin", "end")
+        for value in (ABSENT, 10**9, -1, "[CLS]", 2.0, [])
+    ),
+]
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +300,9 @@ def refused(read: Callable[[str], object], folder: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("path", "value"), CHANGES, ids=lambda part: ".".join(part) if isinstance(part, tuple) else repr(part)[:20]
+    ("path", "value"),
+    CHANGES,
+    ids=lambda part: ".".join(part) if isinstance(part, tuple) else repr(part)[:20],
 )
 def test_a_hostile_config_is_refused(folder: Path, path: Keys, value: Any) -> None:
     config = json.loads((folder / "config.json").read_text())
@@ -227,11 +315,22 @@ def test_a_hostile_config_is_refused(folder: Path, path: Keys, value: Any) -> No
         assert str(folder) in refused(read, folder)
 
 
-@pytest.mark.parametrize("key", ["expand", "conv_kernel", "num_hidden_layers", "hidden_size", "state_size"])
+@pytest.mark.parametrize(
+    "key", ["expand", "conv_kernel", "num_hidden_layers", "hidden_size", "state_size"]
+)
 def test_a_published_format_with_hostile_sizes_is_refused(tmp_path: Path, key: str) -> None:
     backbone = tiny_model(tmp_path / "tokenizer").backbone
-    save_file({f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()}, tmp_path / "model.safetensors")
-    config = {"model_type": "mamba2", "vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "state_size": 16}
+    save_file(
+        {f"backbone.{name}": tensor for name, tensor in backbone.state_dict().items()},
+        tmp_path / "model.safetensors",
+    )
+    config = {
+        "model_type": "mamba2",
+        "vocab_size": 128,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "state_size": 16,
+    }
     config |= {"head_dim": 16, "n_groups": 1}
     for value in (10**9, 10**15):
         heads = value * 4 if key in ("expand", "hidden_size") else 4
@@ -246,7 +345,9 @@ def test_one_layer_with_a_high_number_is_one_layer(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     config["runnel"]["backbone"]["config"]["num_layers"] = 999_999
     (folder / "config.json").write_text(json.dumps(config))
-    assert "num_layers is 999999 in its config, in the weights it is 3" in refused(load_model, folder)
+    assert "num_layers is 999999 in its config, in the weights it is 3" in refused(
+        load_model, folder
+    )
 
 
 @pytest.mark.parametrize("number", [2**24, 2**31, 2**32 - 1, 2**32, -1, 1.5, None, "5"])

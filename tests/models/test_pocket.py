@@ -16,7 +16,9 @@ Repairs began after the storm of 1903. The council paid for them with a tax on f
 Today the old customs house is a museum. It is open from April to October. Admission is free for children under twelve."""
 QUESTIONS = {
     "When did the harbor get built?": "The harbor was built in 1821.",
-    "How was the money for mending the damage raised?": "The council paid for them with a tax on fish.",
+    "How was the money for mending the damage raised?": (
+        "The council paid for them with a tax on fish."
+    ),
     "Do kids have to buy a ticket?": "Admission is free for children under twelve.",
 }
 
@@ -39,21 +41,34 @@ def test_short_texts_have_the_vectors_of_the_encoder_it_is_made_of(model: Model)
 @pytest.mark.parametrize(("question", "answer"), QUESTIONS.items())
 def test_one_of_the_two_best_sentences_answers(model: Model, question: str, answer: str) -> None:
     (document,) = SentenceRetriever(model).remember([TEXT])
-    assert answer in [sentence.text.strip() for sentence in SentenceRetriever(model).retrieve(question, document, 2)]
+    assert answer in [
+        sentence.text.strip()
+        for sentence in SentenceRetriever(model).retrieve(question, document, 2)
+    ]
 
 
 def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model) -> None:
-    other = "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead it well."
+    other = (
+        "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead"
+        " it well."
+    )
     retriever, reranker = SentenceRetriever(model), Reranker(model)
     assert retriever.calibrated
     for question in QUESTIONS:
-        right, wrong = (float(scored.scores.max()) for scored in retriever.scan(question, [TEXT, other]))
+        right, wrong = (
+            float(scored.scores.max()) for scored in retriever.scan(question, [TEXT, other])
+        )
         assert right > wrong
         assert np.diff(reranker.score(question, [other, TEXT]))[0] > 0
 
 
 @pytest.mark.parametrize(
-    "question", ["Πότε χτίστηκε το λιμάνι;", "\u0e17\u0e48\u0e32\u0e40\u0e23\u0e37\u0e2d", "When was it built?"]
+    "question",
+    [
+        "Πότε χτίστηκε το λιμάνι;",
+        "\u0e17\u0e48\u0e32\u0e40\u0e23\u0e37\u0e2d",
+        "When was it built?",
+    ],
 )
 def test_the_judge_keeps_out_of_scripts_that_it_does_not_know(model: Model, question: str) -> None:
     (scored,) = SentenceRetriever(model).scan(question, [TEXT])

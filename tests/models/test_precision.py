@@ -33,7 +33,11 @@ def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
         ranges[:, 0] = 0.1  # a number that never varies
     ours = quantize(given, precision, ranges)
     expected = theirs(given, precision, ranges=ranges)
-    assert ours.dtype == expected.dtype and ours.shape == expected.shape and np.array_equal(ours, expected)
+    assert (
+        ours.dtype == expected.dtype
+        and ours.shape == expected.shape
+        and np.array_equal(ours, expected)
+    )
 
 
 @pytest.mark.parametrize(
@@ -41,8 +45,16 @@ def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
     [
         ("int4", None, "precision is 'int4'"),
         ("int8", None, r"int8 vectors with ranges of shape None; expected shape \(2, 8\)"),
-        ("binary", np.zeros((2, 8), np.float32), r"binary vectors with ranges of shape \(2, 8\); expected shape None"),
-        ("uint8", np.zeros((2, 7), np.float32), r"ranges of shape \(2, 7\); expected shape \(2, 8\)"),
+        (
+            "binary",
+            np.zeros((2, 8), np.float32),
+            r"binary vectors with ranges of shape \(2, 8\); expected shape None",
+        ),
+        (
+            "uint8",
+            np.zeros((2, 7), np.float32),
+            r"ranges of shape \(2, 7\); expected shape \(2, 8\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(precision, ranges, message):
@@ -92,5 +104,8 @@ def test_all_vectors_of_an_embedder_and_its_index_are_cut_alike(embedder, tmp_pa
     with Index.create(tmp_path / "index", short) as index:
         index.add(Document(str(i), text) for i, text in enumerate(TEXTS))
     with Index.open(tmp_path / "index", embedder) as again:  # the index has the width
-        assert again.embedder.dimension == 5 == again.store.settings.dimension and again.search(TEXTS[1])[0].id == "1"
+        assert (
+            again.embedder.dimension == 5 == again.store.settings.dimension
+            and again.search(TEXTS[1])[0].id == "1"
+        )
         assert again.add([Document("new", "the cat ran")]).failed == {}

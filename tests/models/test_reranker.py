@@ -17,7 +17,12 @@ from runnel.errors import InputError, NumericalError
 from runnel.models.graph import make_pair
 from runnel.text.templates import Template
 
-DOCUMENTS = ["The cat sat on the mat. " * 30, "A river runs to the sea.", "dog", "the clause is executed finally " * 5]
+DOCUMENTS = [
+    "The cat sat on the mat. " * 30,
+    "A river runs to the sea.",
+    "dog",
+    "the clause is executed finally " * 5,
+]
 QUERY = "does the river run to the sea"
 
 
@@ -27,30 +32,45 @@ def reranker(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 2e-4), ("bf16", 0.1), ("int8", 0.1)])
-def test_remembered_documents_score_as_whole_pairs(reranker: Reranker, dtype: str, tolerance: float) -> None:
+def test_remembered_documents_score_as_whole_pairs(
+    reranker: Reranker, dtype: str, tolerance: float
+) -> None:
     memory = reranker.remember(DOCUMENTS, dtype=dtype)
     assert len(memory) == 4
     for query in (QUERY, "cat"):
-        np.testing.assert_allclose(reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance)
+        np.testing.assert_allclose(
+            reranker.score(query, memory), reranker.score(query, DOCUMENTS), atol=tolerance
+        )
 
 
 @pytest.mark.parametrize("step_tokens", [1, 3, 20, 30])
-def test_remembered_documents_in_small_steps(reranker: Reranker, monkeypatch: pytest.MonkeyPatch, step_tokens: int) -> None:
+def test_remembered_documents_in_small_steps(
+    reranker: Reranker, monkeypatch: pytest.MonkeyPatch, step_tokens: int
+) -> None:
     memory = reranker.remember(DOCUMENTS, dtype="fp32")
     expected = reranker.score(QUERY, memory)
     monkeypatch.setattr(reranker.model, "engine", reranker.model.new_engine(step_tokens))
     seen: list[tuple[int, int | None]] = []
     np.testing.assert_allclose(
-        reranker.score(QUERY, memory, progress=lambda done, total: seen.append((done, total))), expected, atol=2e-4
+        reranker.score(QUERY, memory, progress=lambda done, total: seen.append((done, total))),
+        expected,
+        atol=2e-4,
     )
     first, total = seen[0]
-    assert seen == [(first * (step + 1), total) for step in range(len(seen))] and seen[-1] == (total, total)
-    assert len(seen) == (2 if step_tokens == 30 else 4), "two documents in a step of 30, else one at a time"
+    assert seen == [(first * (step + 1), total) for step in range(len(seen))] and seen[-1] == (
+        total,
+        total,
+    )
+    assert len(seen) == (2 if step_tokens == 30 else 4), (
+        "two documents in a step of 30, else one at a time"
+    )
     np.testing.assert_array_equal(reranker.score(QUERY, reranker.remember([])), [])
 
 
 def test_rankings_one_after_another_share_memory_and_nothing_else(reranker: Reranker) -> None:
-    """The states of a ranking are overwritten by the next one, whether that has more documents or fewer."""
+    """The states of a ranking are overwritten by the next one, whether that has more documents or
+    fewer.
+    """
     memory = reranker.remember(DOCUMENTS)
     for chosen in ("01", "0123", "1", "3210"):
         fresh = Reranker(reranker.model).score(QUERY, memory.select(chosen))
@@ -64,10 +84,15 @@ def test_what_is_remembered_must_be_numbers(reranker: Reranker) -> None:
         reranker.score(QUERY, memory)
 
 
-@pytest.mark.parametrize("architecture", sorted(BACKBONES.keys() - {"mamba2"}))  # the tiny model is a Mamba-2
+# the tiny model is a Mamba-2
+@pytest.mark.parametrize("architecture", sorted(BACKBONES.keys() - {"mamba2"}))
 @pytest.mark.parametrize(("dtype", "tolerance"), [("fp32", 1e-2), ("bf16", 0.1), ("int8", 0.1)])
-def test_other_backbones_remember_too(tmp_path: Path, architecture: str, dtype: str, tolerance: float) -> None:
-    """Their states have other parts, and rounding does other things to them: an xLSTM's m is the exponent of all the rest."""
+def test_other_backbones_remember_too(
+    tmp_path: Path, architecture: str, dtype: str, tolerance: float
+) -> None:
+    """Their states have other parts, and rounding does other things to them: an xLSTM's m is the
+    exponent of all the rest.
+    """
     reranker = Reranker(training_model(tmp_path, architecture, papers_heads=True))
     memory = reranker.remember(DOCUMENTS, dtype=dtype)
     expected = reranker.score(QUERY, DOCUMENTS)
@@ -82,24 +107,44 @@ def test_models_and_precisions_share_a_folder(reranker: Reranker, tmp_path: Path
         for dtype in ("fp32", "int8"):
             for _ in range(2):
                 memory = one.remember(DOCUMENTS, tmp_path / "memory", dtype)
-                assert np.array_equal(one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype)))
+                assert np.array_equal(
+                    one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype))
+                )
     assert len([*(tmp_path / "memory").iterdir()]) == 4 * len(DOCUMENTS)
-    sizes = {dtype: reranker.remember(DOCUMENTS * 4, dtype=dtype)["0"].size for dtype in ("fp32", "bf16", "int8")}
-    assert sizes["int8"] < 0.75 * sizes["bf16"]  # this tiny model has mostly short rows, which stay bf16
+    sizes = {
+        dtype: reranker.remember(DOCUMENTS * 4, dtype=dtype)["0"].size
+        for dtype in ("fp32", "bf16", "int8")
+    }
+    # this tiny model has mostly short rows, which stay bf16
+    assert sizes["int8"] < 0.75 * sizes["bf16"]
     assert sizes["bf16"] < 0.6 * sizes["fp32"]
 
 
-def test_a_memory_on_disk_is_reopened_and_not_read_again(reranker: Reranker, tmp_path: Path) -> None:
+def test_a_memory_on_disk_is_reopened_and_not_read_again(
+    reranker: Reranker, tmp_path: Path
+) -> None:
     expected = reranker.rank(QUERY, reranker.remember(DOCUMENTS, tmp_path / "memory"))
     steps: list[int] = []
-    again = reranker.remember(DOCUMENTS, tmp_path / "memory", progress=lambda done, total: steps.append(done))
+    again = reranker.remember(
+        DOCUMENTS, tmp_path / "memory", progress=lambda done, total: steps.append(done)
+    )
     assert steps == [] and reranker.rank(QUERY, again) == expected
-    longer = reranker.remember(["sea", *DOCUMENTS[::-1]], tmp_path / "memory", progress=lambda done, total: steps.append(done))
-    assert len(longer) == 5 and 0 < steps[-1] < 5 and reranker.rank(QUERY, longer.select("4321"))[0].score == expected[0].score
+    longer = reranker.remember(
+        ["sea", *DOCUMENTS[::-1]],
+        tmp_path / "memory",
+        progress=lambda done, total: steps.append(done),
+    )
+    assert (
+        len(longer) == 5
+        and 0 < steps[-1] < 5
+        and reranker.rank(QUERY, longer.select("4321"))[0].score == expected[0].score
+    )
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_a_new_folder_of_a_memory_is_private_and_an_existing_one_keeps_its_mode(reranker: Reranker, tmp_path: Path) -> None:
+def test_a_new_folder_of_a_memory_is_private_and_an_existing_one_keeps_its_mode(
+    reranker: Reranker, tmp_path: Path
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there").chmod(0o750)
     for name, mode in (("new", 0o700), ("there", 0o750)):
@@ -116,27 +161,41 @@ def test_rank(reranker: Reranker) -> None:
     assert hits[0].text == DOCUMENTS[int(hits[0].id)]
     named = {f"d{i}": text for i, text in enumerate(DOCUMENTS)}
     documents = [Document(name, text) for name, text in named.items()]
-    assert [h.id for h in reranker.rank(QUERY, named)] == [h.id for h in reranker.rank(QUERY, documents)]
+    assert [h.id for h in reranker.rank(QUERY, named)] == [
+        h.id for h in reranker.rank(QUERY, documents)
+    ]
     assert reranker.rank(QUERY, []) == []
-    assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], "ties keep their order"
+    assert [h.id for h in reranker.rank(QUERY, ["cat", "cat"])] == ["0", "1"], (
+        "ties keep their order"
+    )
 
 
-def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(reranker: Reranker, tmp_path: Path) -> None:
+def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(
+    reranker: Reranker, tmp_path: Path
+) -> None:
     empty, read = ["", "\u200b", "\0\u0301"], list[int]()
     documents = [empty[0], *DOCUMENTS, *empty[1:]]
     expected = [hit.text for hit in reranker.rank(QUERY, DOCUMENTS)]
-    for given in (documents, reranker.remember(documents, dtype="fp32"), reranker.remember(documents, tmp_path)):
+    for given in (
+        documents,
+        reranker.remember(documents, dtype="fp32"),
+        reranker.remember(documents, tmp_path),
+    ):
         hits = reranker.rank(QUERY, given)
         assert [hit.text for hit in hits] == expected + empty
         assert hits[-3].score < min(hit.score for hit in hits[:-3]) - 100
         json.dumps([hit.score for hit in hits], allow_nan=False)
     pairs = [make_pair(reranker.model, QUERY, text) for text in documents]
-    np.testing.assert_allclose(reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4)
+    np.testing.assert_allclose(
+        reranker.score_pairs(pairs), reranker.score(QUERY, documents), atol=2e-4
+    )
     reranker.score(QUERY, empty, progress=lambda done, total: read.append(done))
     assert not read
 
 
-def test_only_documents_are_cut_and_counted_one_by_one(reranker: Reranker, caplog: pytest.LogCaptureFixture) -> None:
+def test_only_documents_are_cut_and_counted_one_by_one(
+    reranker: Reranker, caplog: pytest.LogCaptureFixture
+) -> None:
     full = reranker.score(QUERY, DOCUMENTS[:1])
     assert reranker.truncated == 0 and not caplog.records
     cut = reranker.score(QUERY, [*DOCUMENTS[:3], DOCUMENTS[0]], max_tokens=40)
@@ -161,7 +220,10 @@ def test_a_template_may_have_the_query_first(tmp_path: Path) -> None:
     reranker = Reranker(model)
     together = reranker.score(QUERY, DOCUMENTS)
     for document, score in zip(DOCUMENTS, together, strict=True):
-        ids = {"query": model.tokenizer.encode(QUERY).ids, "document": model.tokenizer.encode(document).ids}
+        ids = {
+            "query": model.tokenizer.encode(QUERY).ids,
+            "document": model.tokenizer.encode(document).ids,
+        }
         rendered = model.templates["rerank"].render(model.tokenizer, **ids)
         hidden = model.backbone(torch.from_numpy(rendered.ids).long())[0][-1:]
         np.testing.assert_allclose(float(model.heads["rerank"](hidden)[0]), score, atol=2e-4)
@@ -170,10 +232,17 @@ def test_a_template_may_have_the_query_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["texts", "fp32", "bf16", "int8"])
-def test_equal_documents_have_equal_scores_and_keep_their_order(reranker: Reranker, dtype: str) -> None:
+def test_equal_documents_have_equal_scores_and_keep_their_order(
+    reranker: Reranker, dtype: str
+) -> None:
     """However they are packed: rounding depends on what is read together."""
     words = random.Random(0)
-    once = [" ".join(words.choices(["the", "cat", "river", "runs", "to", "sea"], k=words.randint(1, 60))) for _ in range(60)]
+    once = [
+        " ".join(
+            words.choices(["the", "cat", "river", "runs", "to", "sea"], k=words.randint(1, 60))
+        )
+        for _ in range(60)
+    ]
     documents = {str(place): text for place, text in enumerate(once + once[::-1] + once)}
     known = documents if dtype == "texts" else reranker.remember(documents, dtype=dtype)
     hits = reranker.rank(QUERY, known)

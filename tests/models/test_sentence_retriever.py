@@ -1,4 +1,6 @@
-"""Sentence retriever: sentences tile the document, and scores do not depend on how the pass is cut."""
+"""Sentence retriever: sentences tile the document, and scores do not depend on
+how the pass is cut.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +18,19 @@ from runnel.lab.training.forward import make_item, sentence_scores
 from runnel.text.sentences import UNITS
 
 QUERY = "does the river run to the sea"
-DOCUMENT = "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the cat.\n\n" * 6
+DOCUMENT = (
+    "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the"
+    " cat.\n\n" * 6
+)
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])
-def retriever(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SentenceRetriever:
-    return SentenceRetriever(tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param))
+def retriever(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> SentenceRetriever:
+    return SentenceRetriever(
+        tiny_model(tmp_path_factory.mktemp("tiny"), papers_heads=request.param)
+    )
 
 
 def scores(sentences: list) -> np.ndarray:
@@ -33,9 +42,13 @@ def scores(sentences: list) -> np.ndarray:
 def test_any_text_is_tiled(retriever: SentenceRetriever, text: str) -> None:
     sentences = retriever.score("cat", text)
     assert "".join(s.text for s in sentences) == text
-    starts = retriever.model.tokenizer.encode(text).starts  # of the whole text: an unknown word may reach into the next sentence
+    # of the whole text: an unknown word may reach into the next sentence
+    starts = retriever.model.tokenizer.encode(text).starts
     has_token = [bool(((s.start <= starts) & (starts < s.end)).any()) for s in sentences]
-    assert np.isfinite(scores(sentences)).tolist() == has_token and not (scores(sentences) == np.inf).any()
+    assert (
+        np.isfinite(scores(sentences)).tolist() == has_token
+        and not (scores(sentences) == np.inf).any()
+    )
 
 
 REAL = ["The train leaves at noon. Cats sleep.", "The budget was approved.", "Anna keeps the key."]
@@ -43,9 +56,16 @@ EMPTY = ["\u200b", "\ufeff", "\0", "\u0301", "\u202e\u200b"]
 
 
 @pytest.mark.parametrize("name", ["pocket", "pocket-mamba2", "papers"])
-def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str, tmp_path: Path) -> None:
-    retriever = SentenceRetriever(tiny_model(tmp_path, papers_heads=True)) if name == "papers" else SentenceRetriever.load(name)
-    if "judge" in retriever.model.heads:  # lines between change what is a title, which its second look reads
+def test_sentences_without_a_token_are_no_answers_and_change_no_others(
+    name: str, tmp_path: Path
+) -> None:
+    retriever = (
+        SentenceRetriever(tiny_model(tmp_path, papers_heads=True))
+        if name == "papers"
+        else SentenceRetriever.load(name)
+    )
+    # lines between change what is a title, which its second look reads
+    if "judge" in retriever.model.heads:
         del retriever.model.heads["judge"]
         retriever = SentenceRetriever(retriever.model)
     query = "when does the train leave"
@@ -71,19 +91,25 @@ def test_sentences_without_a_token_are_no_answers_and_change_no_others(name: str
     check()
 
 
-def test_many_documents_at_once_and_tokenized_in_pieces(retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_documents_at_once_and_tokenized_in_pieces(
+    retriever: SentenceRetriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
     documents = [DOCUMENT, "", "A river runs.", " \n ", DOCUMENT * 3, ""]
     together = list(retriever.score_many(QUERY, documents))
     assert [len(s) for s in together] == [24, 0, 1, 1, 72, 0]
     for document, sentences in zip(documents, together, strict=True):
-        np.testing.assert_allclose(scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4)
+        np.testing.assert_allclose(
+            scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4
+        )
     monkeypatch.setattr("runnel.models.sentence_retriever._PIECES_CHARS", 20)
     monkeypatch.setattr("runnel.models.sentence_retriever._TOGETHER_CHARS", 40)
     assert list(retriever.score_many(QUERY, documents)) == together
 
 
 @pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
-def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Path, papers_heads: bool) -> None:
+def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(
+    tmp_path: Path, papers_heads: bool
+) -> None:
     model = byte_level_model(tmp_path, papers_heads=papers_heads)
     retriever = SentenceRetriever(model)
     text = "the dog jumps.\n\n\nThe fox runs.\nThe sea."
@@ -91,31 +117,51 @@ def test_a_sentence_is_scored_at_its_full_stop_not_at_the_line_end(tmp_path: Pat
     dots = [t for t in range(len(document)) if text[document.starts[t]] == "."]
     before = model.tokenizer.encode("dog").ids.tolist() + model.tokenizer.encode("\n").ids.tolist()
     hidden = model.backbone(torch.tensor([*before, *document.ids.tolist()]))[0]
-    assert retriever.score(" dog \n", text) == retriever.score("dog", text), "whitespace around a query is left out"
+    assert retriever.score(" dog \n", text) == retriever.score("dog", text), (
+        "whitespace around a query is left out"
+    )
     for size in (1, 2, 5, 1024):
         model.engine = model.new_engine(step_tokens=size)
         if papers_heads:
             expected = model.heads["sentences"](hidden[[len(before) + t for t in dots]])
-            np.testing.assert_allclose(scores(retriever.score("dog", text)), expected.numpy(), atol=2e-4)
+            np.testing.assert_allclose(
+                scores(retriever.score("dog", text)), expected.numpy(), atol=2e-4
+            )
         else:
             whole = make_item(model, "dog", text)
             assert whole.request.positions.tolist() == [len(before) + t for t in dots]
-            np.testing.assert_allclose(scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4)
+            np.testing.assert_allclose(
+                scores(retriever.score("dog", text)), sentence_scores(model, [whole])[0], atol=2e-4
+            )
 
 
 def test_units(retriever: SentenceRetriever) -> None:
     seen: list[tuple[int, int]] = []
-    paragraphs = retriever.score(QUERY, DOCUMENT, unit="paragraph", progress=lambda done, total: seen.append((done, total)))
+    paragraphs = retriever.score(
+        QUERY, DOCUMENT, unit="paragraph", progress=lambda done, total: seen.append((done, total))
+    )
     assert seen[-1] == (len(retriever.model.tokenizer.encode(DOCUMENT).ids),) * 2
     assert [s.text for s in paragraphs[:2]] == [DOCUMENT[:74], "The dog sat on the cat.\n\n"]
-    assert len(retriever.score(QUERY, DOCUMENT, unit="clauses")) < len(retriever.score(QUERY, DOCUMENT, unit="sentence")) == 24
+    assert (
+        len(retriever.score(QUERY, DOCUMENT, unit="clauses"))
+        < len(retriever.score(QUERY, DOCUMENT, unit="sentence"))
+        == 24
+    )
     for unit in UNITS:
-        found, best = retriever.score(QUERY, DOCUMENT, unit=unit), next(retriever.scan(QUERY, [DOCUMENT], unit=unit))
-        assert "".join(s.text for s in found) == DOCUMENT and all(DOCUMENT[s.start : s.end] == s.text for s in found)
+        found, best = (
+            retriever.score(QUERY, DOCUMENT, unit=unit),
+            next(retriever.scan(QUERY, [DOCUMENT], unit=unit)),
+        )
+        assert "".join(s.text for s in found) == DOCUMENT and all(
+            DOCUMENT[s.start : s.end] == s.text for s in found
+        )
         assert [s.index for s in found] == list(range(len(found)))
         assert next(retriever.score_many(QUERY, [DOCUMENT], unit=unit)) == best.sentences() == found
         expected = sorted(found, key=lambda s: (-s.score, s.index))
-        assert retriever.retrieve(QUERY, DOCUMENT, 3, unit=unit) == expected[:3] and list(best.ranked()) == expected
+        assert (
+            retriever.retrieve(QUERY, DOCUMENT, 3, unit=unit) == expected[:3]
+            and list(best.ranked()) == expected
+        )
     usual = retriever.model.unit
     retriever.model.unit = "paragraph"
     assert retriever.score(QUERY, DOCUMENT) == paragraphs
@@ -133,9 +179,17 @@ def test_given_spans_are_scored_and_returned_as_they_are(retriever: SentenceRetr
     assert [(s.start, s.end) for s in found] == words
     assert [s.text for s in found] == ["cat", "sat", "river runs to "]
     assert [s.index for s in found] == [0, 1, 2]
-    assert retriever.retrieve(QUERY, DOCUMENT, 1, spans=words)[0] == max(found, key=lambda s: s.score)
+    assert retriever.retrieve(QUERY, DOCUMENT, 1, spans=words)[0] == max(
+        found, key=lambda s: s.score
+    )
     assert retriever.score(QUERY, DOCUMENT, spans=[]) == []
-    for bad, number in (([(3, 3)], 0), ([(5, 9), (0, 5)], 1), ([(0, 6), (5, 9)], 1), ([(-1, 2)], 0), ([(0, 10**6)], 0)):
+    for bad, number in (
+        ([(3, 3)], 0),
+        ([(5, 9), (0, 5)], 1),
+        ([(0, 6), (5, 9)], 1),
+        ([(-1, 2)], 0),
+        ([(0, 10**6)], 0),
+    ):
         with pytest.raises(InputError, match=rf"span {number} is \["):
             retriever.score(QUERY, DOCUMENT, spans=bad)
     with pytest.raises(InputError, match="unit and spans"):
@@ -148,7 +202,9 @@ def test_windows_of_the_paper(retriever: SentenceRetriever) -> None:
     np.testing.assert_allclose(scores(one), scores(whole), atol=2e-4)
     several = retriever.score(QUERY, DOCUMENT, window=60, stride=30)
     assert "".join(s.text for s in several) == DOCUMENT
-    assert np.abs(scores(several) - scores(whole)).max() > 1e-3, "restarting the state is not the same"
+    assert np.abs(scores(several) - scores(whole)).max() > 1e-3, (
+        "restarting the state is not the same"
+    )
     with pytest.raises(InputError, match="stride"):
         retriever.score(QUERY, DOCUMENT, window=60)
 

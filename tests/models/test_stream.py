@@ -1,4 +1,6 @@
-"""Streams: the embedding of the text so far, wherever it was cut, of models with a state and of models that read passages."""
+"""Streams: the embedding of the text so far, wherever it was cut, of models with a state and of
+models that read passages.
+"""
 
 from pathlib import Path
 
@@ -43,7 +45,9 @@ def settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), st.lists(st.sampled_from([*SENTENCES, LONG]), min_size=1, max_size=14).map("".join))
+@given(
+    st.data(), st.lists(st.sampled_from([*SENTENCES, LONG]), min_size=1, max_size=14).map("".join)
+)
 def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
     embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, text: str
 ) -> None:
@@ -72,7 +76,9 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
         (5, "The cat sat on. " * 3 + "The finall", "y"),  # all are one again
     ],
 )
-def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(tmp_path: Path, block: int, begun: str, rest: str) -> None:
+def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(
+    tmp_path: Path, block: int, begun: str, rest: str
+) -> None:
     embedder = Embedder(tiny_encoder(tmp_path, block=block))
     vector = embedder.stream().feed(begun).feed(rest).embedding()
     np.testing.assert_allclose(vector, embedder.encode(begun + rest), atol=2e-5)
@@ -98,5 +104,7 @@ def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) ->
 @pytest.mark.parametrize("kind", ["end", "passages"])
 def test_a_stream_of_another_model_is_refused(kind: str, tmp_path: Path) -> None:
     Embedder(tiny(kind, tmp_path)).stream().feed("The cat sat.").save(tmp_path / "stream")
-    with pytest.raises(StateError, match=f"the saved stream {tmp_path / 'stream'} was made by another model"):
+    with pytest.raises(
+        StateError, match=f"the saved stream {tmp_path / 'stream'} was made by another model"
+    ):
         Embedder(tiny(kind, tmp_path, seed=9)).load_stream(tmp_path / "stream")

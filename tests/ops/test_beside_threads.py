@@ -1,7 +1,9 @@
-"""Every product, dtype and family gives the same bits alone and beside other threads, whatever the allocator does.
+"""Every product, dtype and family gives the same bits alone and beside other threads, whatever the
+allocator does.
 
-With one arena, all threads take memory that another has just freed; MALLOC_PERTURB_ fills what is freed. Each case is
-a process of its own. Instructions that this processor does not have are replaced by software (`helpers/stand_in_processor.py`).
+With one arena, all threads take memory that another has just freed; MALLOC_PERTURB_ fills what is
+freed. Each case is a process of its own. Instructions that this processor does not have are
+replaced by software (`helpers/stand_in_processor.py`).
 """
 
 import json
@@ -26,13 +28,21 @@ CASES += [(name, "int8") for name in ("mamba1", "mamba2", "rwkv7", "pocket")]
 REUSED = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
 
 
-def read(folder: Path, name: str, dtype: str, stand_in: str, environment: dict[str, str]) -> dict[str, Any]:
+def read(
+    folder: Path, name: str, dtype: str, stand_in: str, environment: dict[str, str]
+) -> dict[str, Any]:
     """Return what `programs/beside_threads.py` prints."""
     variables = os.environ | PATHS | environment
     variables.pop("OMP_NUM_THREADS", None)  # a step on all cores
     if stand_in:
         variables["NUMBA_CACHE_DIR"] = str(folder)
-    command = [sys.executable, str(PROGRAMS / "beside_threads.py"), name, dtype, *filter(None, [stand_in])]
+    command = [
+        sys.executable,
+        str(PROGRAMS / "beside_threads.py"),
+        name,
+        dtype,
+        *filter(None, [stand_in]),
+    ]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
@@ -73,6 +83,8 @@ def test_products_are_right_with_stand_ins(folder: Path) -> None:
     """Where this processor has neither VNNI nor tiles, the tests of products would be skipped."""
     variables = os.environ | PATHS | REUSED | {"NUMBA_CACHE_DIR": str(folder / "tiles")}
     command = [sys.executable, "-c", PRODUCTS]
-    done = subprocess.run(command, cwd=TESTS.parent, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S)
+    done = subprocess.run(
+        command, cwd=TESTS.parent, env=variables, capture_output=True, text=True, timeout=GIVE_UP_S
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "skipped" not in done.stdout

@@ -1,7 +1,9 @@
-"""The GPU backend where there is no GPU: what is chosen and said, how flash-linear-attention is called, and, if Triton can be
-imported (it is no development dependency), the kernels in Triton's interpreter and through its compiler.
+"""The GPU backend where there is no GPU: what is chosen and said, how flash-linear-attention is
+called, and, if Triton can be imported (it is no development dependency), the kernels in Triton's
+interpreter and through its compiler.
 
-On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the commands.
+On a GPU the contract is tests/contracts/test_ops.py with `-m gpu`; docs/contributing.md has the
+commands.
 """
 
 import importlib.util
@@ -38,14 +40,20 @@ HERE = Path(__file__).parent
 
 def needs(*modules: str) -> pytest.MarkDecorator:
     missing = [m for m in modules if not importlib.util.find_spec(m)]
-    return pytest.mark.skipif(bool(missing), reason=f"{' and '.join(missing)} cannot be imported ({install_command('gpu')})")
+    return pytest.mark.skipif(
+        bool(missing),
+        reason=f"{' and '.join(missing)} cannot be imported ({install_command('gpu')})",
+    )
 
 
 def run_apart(*command: str, **environment: str) -> str:
     """Triton reads its settings when it is imported, so each of these is a process of its own."""
     paths = os.pathsep.join([str(HERE.parents[1] / "src"), *sys.path])
     done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": paths} | environment
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": paths} | environment,
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
@@ -53,12 +61,16 @@ def run_apart(*command: str, **environment: str) -> str:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """An input that says it is on a GPU, and packages that can be imported unless a test says otherwise."""
+    """An input that says it is on a GPU, and packages that can be imported unless a test says
+    otherwise.
+    """
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     monkeypatch.setattr(torch.version, "hip", None)
     monkeypatch.setattr(backend, "_import_problem", lambda module: None)
     backend.say_once.cache_clear()
-    yield lambda dtype=torch.bfloat16: SimpleNamespace(device=SimpleNamespace(type="cuda"), dtype=dtype)
+    yield lambda dtype=torch.bfloat16: SimpleNamespace(
+        device=SimpleNamespace(type="cuda"), dtype=dtype
+    )
     backend.say_once.cache_clear()
 
 
@@ -68,11 +80,19 @@ def test_kernels_run_where_they_can(cuda, monkeypatch):
     assert backend.choose("mlstm", "auto", cuda(torch.float64)) == "torch"
     for capability, hip in (((7, 5), None), ((9, 4), "6.4")):
         with monkeypatch.context() as patch:
-            patch.setattr(torch.cuda, "get_device_capability", lambda device, found=capability: found)
+            patch.setattr(
+                torch.cuda, "get_device_capability", lambda device, found=capability: found
+            )
             patch.setattr(torch.version, "hip", hip)
             assert backend.choose("mlstm", "auto", cuda()) == "torch"
-    monkeypatch.setattr(backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None)
-    chosen = [name for name in sorted(backend.KERNELS["gpu"]) if backend.choose(name, "auto", cuda()) == "gpu"]
+    monkeypatch.setattr(
+        backend, "_import_problem", lambda module: "no fla" if module.startswith("fla") else None
+    )
+    chosen = [
+        name
+        for name in sorted(backend.KERNELS["gpu"])
+        if backend.choose(name, "auto", cuda()) == "gpu"
+    ]
     assert chosen == ["mlstm", "selective_scan"]
 
 
@@ -80,30 +100,49 @@ def test_auto_on_a_gpu_without_triton_says_so_once(cuda, monkeypatch, caplog):
     monkeypatch.setattr(backend, "_import_problem", lambda module: f"{module} cannot be imported")
     with caplog.at_level(logging.WARNING, logger="runnel"):
         assert [backend.choose("mlstm", "auto", cuda()) for _ in range(3)] == ["torch"] * 3
-    assert [r.message for r in caplog.records] == ["mlstm: plain torch, because triton cannot be imported"]
-    with pytest.raises(BackendUnavailable, match="GPU kernels cannot run because triton cannot be imported; use backend='auto'"):
+    assert [r.message for r in caplog.records] == [
+        "mlstm: plain torch, because triton cannot be imported"
+    ]
+    with pytest.raises(
+        BackendUnavailable,
+        match="GPU kernels cannot run because triton cannot be imported; use backend='auto'",
+    ):
         backend.choose("mlstm", "gpu", cuda())
 
 
-@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on the CPU")
+@pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") == "1", reason="the interpreter takes tensors on the CPU"
+)
 def test_gpu_kernels_asked_for_without_a_gpu():
-    with pytest.raises(BackendUnavailable, match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu"):
+    with pytest.raises(
+        BackendUnavailable,
+        match="gated_rms_norm: the GPU kernels cannot run because the input is on cpu",
+    ):
         gated_rms_norm(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 1e-5, backend="gpu")
 
 
 def test_a_missing_package_is_named():
     problem = backend._import_problem("no_such_package")
-    assert problem is not None and "no_such_package cannot be imported" in problem and install_command("gpu") in problem
+    assert (
+        problem is not None
+        and "no_such_package cannot be imported" in problem
+        and install_command("gpu") in problem
+    )
 
 
 def test_chunks_and_rows_for_kernels():
     chunks = GpuChunks.of(torch.tensor([0, 5, 5, 6, 14]), 4, torch.device("cpu"))
     assert chunks.table.T.tolist() == [[0, 0, 4], [0, 4, 5], [2, 5, 6], [3, 6, 10], [3, 10, 14]]
     assert (chunks.first.tolist(), chunks.count, chunks.most) == ([0, 2, 2, 3, 5], 5, 2)
-    assert [GpuChunks.of(torch.zeros(n, dtype=torch.int64), 4, torch.device("cpu")).count for n in (1, 2)] == [0, 0]
+    assert [
+        GpuChunks.of(torch.zeros(n, dtype=torch.int64), 4, torch.device("cpu")).count
+        for n in (1, 2)
+    ] == [0, 0]
     wide = torch.arange(24.0).view(4, 6)
     same, distance = rows(wide[:, 1:4])
-    assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6), "columns of a wider matrix are not copied"
+    assert (same.data_ptr(), distance) == (wide[:, 1:].data_ptr(), 6), (
+        "columns of a wider matrix are not copied"
+    )
     copied, distance = rows(wide[:, ::2])
     assert (copied.is_contiguous(), distance) == (True, 3)
 
@@ -129,17 +168,23 @@ def test_backward_of_the_torch_path():
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """Loops over time with flash-linear-attention's conventions in place of its kernels; the names called are noted."""
+    """Loops over time with flash-linear-attention's conventions in place of its kernels; the names
+    called are noted.
+    """
     called: list[str] = []
 
     def recurrence(name, step):
         def run(*inputs, scale, initial_state, output_final_state, cu_seqlens, **options):
             assert scale == 1.0 and output_final_state and initial_state.is_contiguous()
-            assert cu_seqlens.dtype == torch.int64 and bool((cu_seqlens.diff() > 0).all()), "an empty sequence"
+            assert cu_seqlens.dtype == torch.int64 and bool((cu_seqlens.diff() > 0).all()), (
+                "an empty sequence"
+            )
             assert options.keys() <= ({"cu_seqlens_cpu"} if name.startswith("chunk") else set())
             called.append(name)
             out, ends = [], []
-            for s, (start, stop) in enumerate(zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)):
+            for s, (start, stop) in enumerate(
+                zip(cu_seqlens[:-1].tolist(), cu_seqlens[1:].tolist(), strict=True)
+            ):
                 h = initial_state[s]  # (H, K, V)
                 for t in range(start, stop):
                     h, o = step(h, *(x[0, t].float() for x in inputs))
@@ -154,10 +199,24 @@ def stand_in(monkeypatch):
         return h, (q[:, :, None] * h).sum(1)
 
     def delta(h, r, w, k, v, a, b):
-        h = w.exp()[:, :, None] * h + b[:, :, None] * (a[:, :, None] * h).sum(1)[:, None] + k[:, :, None] * v[:, None]
+        h = (
+            w.exp()[:, :, None] * h
+            + b[:, :, None] * (a[:, :, None] * h).sum(1)[:, None]
+            + k[:, :, None] * v[:, None]
+        )
         return h, (r[:, :, None] * h).sum(1)
 
-    def convolve(x, weight, bias, *, initial_state, output_final_state, activation, cu_seqlens, cu_seqlens_cpu):
+    def convolve(
+        x,
+        weight,
+        bias,
+        *,
+        initial_state,
+        output_final_state,
+        activation,
+        cu_seqlens,
+        cu_seqlens_cpu,
+    ):
         assert (
             activation == "silu"
             and output_final_state
@@ -165,7 +224,9 @@ def stand_in(monkeypatch):
             and torch.equal(cu_seqlens, cu_seqlens_cpu)
         )
         called.append("causal_conv1d")
-        y, end = causal_conv1d(x[0], weight, bias, cu_seqlens, initial_state[..., 1:], backend="torch")
+        y, end = causal_conv1d(
+            x[0], weight, bias, cu_seqlens, initial_state[..., 1:], backend="torch"
+        )
         return y[None], F.pad(end, (1, 0), value=float("nan"))
 
     def rmsnorm_fn(x, weight, bias, z, eps, group_size, norm_before_gate):
@@ -174,7 +235,10 @@ def stand_in(monkeypatch):
         return gated_rms_norm(x, z, weight, eps, x.shape[1] // group_size, backend="torch")
 
     modules = {
-        f"fla.ops.{module}": {name: recurrence(name, step) for name in (f"chunk_{module}", f"fused_recurrent_{module}")}
+        f"fla.ops.{module}": {
+            name: recurrence(name, step)
+            for name in (f"chunk_{module}", f"fused_recurrent_{module}")
+        }
         for module, step in (("simple_gla", gated), ("rwkv7", delta))
     }
     modules |= {"fla.modules.causal_conv1d": {"causal_conv1d": convolve}}
@@ -186,11 +250,15 @@ def stand_in(monkeypatch):
     return called
 
 
-def drawn(name: str, lengths: tuple[int, ...], dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], Tensor, Tensor]:
+def drawn(
+    name: str, lengths: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> tuple[list[Tensor], Tensor, Tensor]:
     """Inputs of an operator, cumulative lengths and a start state."""
     operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
     made = operator.make(sum(lengths), g)
-    inputs = [x.to(torch.float32 if key in operator.fp32_inputs else dtype) for key, x in made.items()]
+    inputs = [
+        x.to(torch.float32 if key in operator.fp32_inputs else dtype) for key, x in made.items()
+    ]
     state = torch.randn(len(lengths), *operator.state_shape, generator=g)
     return inputs, torch.tensor([0, *lengths]).cumsum(0), state
 
@@ -200,9 +268,16 @@ ssd_inputs, wkv7_inputs = partial(drawn, "ssd-groups"), partial(drawn, "wkv7-odd
 
 @pytest.mark.parametrize("lengths", [(0, 5, 0, 0, 1, 0), (0, 0), ()])
 @pytest.mark.parametrize("with_state", [True, False])
-@pytest.mark.parametrize("name", ["causal_conv1d", "causal_conv1d-pointwise", "gated_rms_norm-groups", "ssd-groups", "wkv7-odd"])
+@pytest.mark.parametrize(
+    "name",
+    ["causal_conv1d", "causal_conv1d-pointwise", "gated_rms_norm-groups", "ssd-groups", "wkv7-odd"],
+)
 def test_layouts_empty_sequences_and_gradients(stand_in, monkeypatch, name, with_state, lengths):
-    monkeypatch.setattr(backend, "choose", lambda operator, requested, x: "gpu" if requested == "auto" else requested)
+    monkeypatch.setattr(
+        backend,
+        "choose",
+        lambda operator, requested, x: "gpu" if requested == "auto" else requested,
+    )
     operator, g = OPERATORS[name], torch.Generator().manual_seed(0)
     leaves = {key: x.float().requires_grad_() for key, x in operator.make(sum(lengths), g).items()}
     cu, state = torch.tensor([0, *lengths]).cumsum(0), None
@@ -212,11 +287,15 @@ def test_layouts_empty_sequences_and_gradients(stand_in, monkeypatch, name, with
     results = []
     for form in ("auto", "reference"):
         y, end = operator.run(leaves, cu, state, form)
-        loss, wanted = y.sin().sum() + end.cos().sum(), list(leaves.values()) if sum(lengths) else []
+        loss, wanted = (
+            y.sin().sum() + end.cos().sum(),
+            list(leaves.values()) if sum(lengths) else [],
+        )
         results.append([y, end, *(torch.autograd.grad(loss, wanted) if wanted else ())])
     for actual, truth in zip(*results, strict=True):
         torch.testing.assert_close(actual, truth, rtol=1e-4, atol=1e-5)
-    assert len(stand_in) == (sum(lengths) > 0 and operator.function is not wkv7)  # whose fp32 gradients run in plain torch
+    # whose fp32 gradients run in plain torch
+    assert len(stand_in) == (sum(lengths) > 0 and operator.function is not wkv7)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
@@ -225,26 +304,40 @@ def test_layouts_empty_sequences_and_gradients(stand_in, monkeypatch, name, with
     ("kind", "config", "kernel"),
     [
         (Mamba2, Mamba2Config(50, 32, 2, state_size=16, head_size=16), "chunk_simple_gla"),
-        (Rwkv7, Rwkv7Config(50, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4), "chunk_rwkv7"),
+        (
+            Rwkv7,
+            Rwkv7Config(50, 32, 2, head_size=16, decay_rank=4, a_rank=4, v_rank=4, gate_rank=4),
+            "chunk_rwkv7",
+        ),
     ],
 )
-def test_models_in_bf16_reach_the_chunked_kernels(stand_in, monkeypatch, kind, config, kernel, autocast, dtype):
-    """Long texts, with weights in bf16 or under autocast; fp32 runs in plain torch. The state stays fp32."""
+def test_models_in_bf16_reach_the_chunked_kernels(
+    stand_in, monkeypatch, kind, config, kernel, autocast, dtype
+):
+    """Long texts, with weights in bf16 or under autocast; fp32 runs in plain torch. The state stays
+    fp32.
+    """
     model, ids = tiny_backbone(kind, config, dtype), token_ids(70)
     expected, _ = tiny_backbone(kind, config)(ids)
     monkeypatch.setattr(layers, "on_gpu", lambda x: True)
     for operator, run in (("ssd", ssd_gpu), ("wkv7", wkv7_gpu)):
-        monkeypatch.setattr(sys.modules[f"runnel.ops.{operator}"], "implementation", lambda *chosen, run=run: run)
+        monkeypatch.setattr(
+            sys.modules[f"runnel.ops.{operator}"], "implementation", lambda *chosen, run=run: run
+        )
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         hidden, after = model(ids)
     low = autocast or dtype == torch.bfloat16
     assert stand_in == [kernel] * (2 if low else 0)
-    assert hidden.dtype == torch.float32 and {t.dtype for t in after.tensors.values()} == {torch.float32}
+    assert hidden.dtype == torch.float32 and {t.dtype for t in after.tensors.values()} == {
+        torch.float32
+    }
     assert F.cosine_similarity(hidden, expected).min() > (0.98 if low else 0.99999)
 
 
 def test_forms(stand_in, caplog, monkeypatch):
-    """bf16: recurrent while short, then chunks; fp32: plain torch when long. wkv7's recurrent kernel has no backward pass."""
+    """bf16: recurrent while short, then chunks; fp32: plain torch when long. wkv7's recurrent
+    kernel has no backward pass.
+    """
     with caplog.at_level(logging.INFO, logger="runnel"), torch.no_grad():
         for dtype in (torch.bfloat16, torch.float32):
             for lengths in ((3, 64), (65, 2)):
@@ -252,12 +345,16 @@ def test_forms(stand_in, caplog, monkeypatch):
                     inputs, cu, state = make(lengths, dtype)
                     y, end = run(*inputs, cu, state)
                     assert (y.dtype, end.dtype) == (dtype, torch.float32)
-    recurrent, chunks = ["fused_recurrent_simple_gla", "fused_recurrent_rwkv7"], ["chunk_simple_gla", "chunk_rwkv7"]
+    recurrent, chunks = (
+        ["fused_recurrent_simple_gla", "fused_recurrent_rwkv7"],
+        ["chunk_simple_gla", "chunk_rwkv7"],
+    )
     assert stand_in == [*recurrent, *chunks, *recurrent]
     assert [r.message.partition(" ")[0] for r in caplog.records] == ["ssd:", "wkv7:"]
     assert all("round to tf32" in r.message for r in caplog.records)
     stand_in.clear()
-    for make, expected in ((wkv7_inputs, []), (partial(drawn, "wkv7-forgets"), ["chunk_rwkv7"])):  # values of 7 and of 16
+    # values of 7 and of 16
+    for make, expected in ((wkv7_inputs, []), (partial(drawn, "wkv7-forgets"), ["chunk_rwkv7"])):
         inputs, cu, state = make((3,), torch.bfloat16)
         wkv7_gpu(*inputs, cu, state.requires_grad_())
         assert stand_in == expected
@@ -272,14 +369,25 @@ def test_forms(stand_in, caplog, monkeypatch):
 
 @needs("triton")
 def test_own_kernels_in_the_interpreter():
-    """A part of the contract, in fp32. All of it, in minutes: `TRITON_INTERPRET=1 pytest tests/contracts/test_ops.py -m gpu`."""
+    """A part of the contract, in fp32. All of it, in minutes: `TRITON_INTERPRET=1 pytest
+    tests/contracts/test_ops.py -m gpu`.
+    """
     cases = "selective_scan-narrow or mlstm-odd"
     tests = "values_and_state or gradients_equal or nothing_to_do or strided"
     contract = str(HERE.parent / "contracts" / "test_ops.py")
     out = run_apart(
-        "-m", "pytest", contract, "-q", "-p", "no:cacheprovider", "-m", "gpu", "-k", f"({cases}) and ({tests}) and float32",
+        "-m",
+        "pytest",
+        contract,
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "gpu",
+        "-k",
+        f"({cases}) and ({tests}) and float32",
         TRITON_INTERPRET="1",
-    )  # fmt: skip
+    )
     assert "8 passed" in out
 
 
@@ -290,7 +398,13 @@ def test_flash_linear_attention_in_the_interpreter():
 
 @needs("triton")
 def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
-    out = run_apart("-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    out = run_apart(
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
+    )
     found = dict(line.split() for line in out.splitlines())
     assert {name.partition(".")[0] for name in found} == {"mlstm", "selective_scan"}
     assert len(found) == 6 and set(found.values()) == {"0"}
@@ -299,7 +413,12 @@ def test_own_kernels_compile_for_hopper_and_spill_no_registers(tmp_path):
 @needs("triton", "fla")
 def test_flash_linear_attention_compiles_for_our_dtypes(tmp_path):
     out = run_apart(
-        "-W", "ignore", str(PROGRAMS / "compiled_kernels.py"), "fla", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path)
+        "-W",
+        "ignore",
+        str(PROGRAMS / "compiled_kernels.py"),
+        "fla",
+        TRITON_INTERPRET="0",
+        TRITON_CACHE_DIR=str(tmp_path),
     )
     assert "dplr.chunk_dplr_bwd_dgk_kernel" in out
 

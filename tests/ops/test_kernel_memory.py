@@ -1,7 +1,8 @@
 """No kernel uses an address whose array may have been freed.
 
-numba frees an array after the last use of its name; an address of it does not count. So kernels take addresses only of what their
-callers own: parameters, parts of parameters, and constants of the module.
+numba frees an array after the last use of its name; an address of it does not count. So kernels
+take addresses only of what their callers own: parameters, parts of parameters, and constants of the
+module.
 """
 
 import ast
@@ -26,7 +27,13 @@ def kernels(tree: ast.AST) -> Iterator[tuple[ast.FunctionDef, bool]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
             for decorator in node.decorator_list:
-                if called(decorator) in ("njit", "jit", "register_jitable", "guvectorize", "vectorize"):
+                if called(decorator) in (
+                    "njit",
+                    "jit",
+                    "register_jitable",
+                    "guvectorize",
+                    "vectorize",
+                ):
                     options = decorator.keywords if isinstance(decorator, ast.Call) else []
                     yield node, any(option.arg == "inline" for option in options)
 
@@ -48,7 +55,9 @@ def names(target: ast.expr) -> list[str]:
 
 
 def assigned(kernel: ast.FunctionDef) -> Iterator[tuple[str, str]]:
-    """Yield each name that is assigned, and the name whose part its value is; "" for any other value."""
+    """Yield each name that is assigned, and the name whose part its value is; "" for any other
+    value.
+    """
     for node in ast.walk(kernel):
         if isinstance(node, ast.Assign):
             for target in node.targets:
@@ -68,7 +77,9 @@ def of_the_caller(kernel: ast.FunctionDef, inlined: bool) -> set[str]:
 
     A parameter of an inlined kernel may be a local name of its caller, which dies there.
     """
-    arguments = [] if inlined else [*kernel.args.posonlyargs, *kernel.args.args, *kernel.args.kwonlyargs]
+    arguments = (
+        [] if inlined else [*kernel.args.posonlyargs, *kernel.args.args, *kernel.args.kwonlyargs]
+    )
     values: dict[str, list[str]] = {}
     for name, value in assigned(kernel):
         values.setdefault(name, []).append(value)
@@ -91,18 +102,24 @@ def unsafe(source: str) -> list[str]:
     }
     found = []
     for kernel, inlined in kernels(tree):
-        known = of_the_caller(kernel, inlined) | (constants - {name for name, _ in assigned(kernel)})
+        known = of_the_caller(kernel, inlined) | (
+            constants - {name for name, _ in assigned(kernel)}
+        )
         for node in ast.walk(kernel):
             taken: list[ast.expr] = []
             if isinstance(node, ast.Call) and called(node) in ("address", "carray", "farray"):
                 taken = node.args[:1]
             elif isinstance(node, ast.Attribute) and node.attr == "ctypes":
                 taken = [node.value]
-            found += [f"{kernel.name}: {ast.unparse(node)}" for one in taken if root(one) not in known]
+            found += [
+                f"{kernel.name}: {ast.unparse(node)}" for one in taken if root(one) not in known
+            ]
     return found
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT))
+)
 def test_addresses_are_of_what_the_caller_owns(path: Path) -> None:
     assert unsafe(path.read_text(encoding="utf-8")) == []
 
@@ -133,7 +150,8 @@ def test_the_pattern_is_seen(body: str) -> None:
 
 def test_what_the_caller_owns_is_allowed() -> None:
     lines = (
-        "y, z = w\n    first = z[3]\n    last = first.part\n    use(address(x), address(last), address(TABLE), x.ctypes.data)\n"
+        "y, z = w\n    first = z[3]\n    last = first.part\n    use(address(x), address(last),"
+        " address(TABLE), x.ctypes.data)\n"
     )
     assert unsafe(f"TABLE = np.zeros(8)\n@njit(**SERIAL)\ndef kernel(x, w):\n    {lines}") == []
     assert len(unsafe(f"@njit(inline='always')\ndef kernel(x, w):\n    {lines}")) == 4

@@ -18,7 +18,17 @@ from runnel.backbones.mamba1.kernels import softplus
 from runnel.backbones.rwkv7.kernels import decay, tanh
 from runnel.ops import numba_math as math
 from runnel.ops.numba_math import SERIAL, parallel
-from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, exp2, load, sigmoid, silu, store
+from runnel.ops.simd import (
+    LANES,
+    TILE_COLUMNS,
+    TILE_ROWS,
+    address,
+    exp2,
+    load,
+    sigmoid,
+    silu,
+    store,
+)
 from runnel.ops.simd_tile import FULL, LOWER, UPPER, multiply
 
 
@@ -73,13 +83,33 @@ def _silu_grad(x: Tensor) -> Tensor:
         pytest.param(applied, math.silu_grad, _silu_grad, -80, 80, 4e-7, 0, id="silu_grad"),
         pytest.param(applied_to_vectors, exp2, torch.exp2, -126, 0, 0, 2e-7, id="exp2"),
         # x log2(e) is rounded: at -80 that is half a step of 2^-17
-        pytest.param(applied_to_vectors, softplus, F.softplus, -80, 60, 0, 4e-6, id="softplus of vectors"),
-        pytest.param(applied_to_vectors, softplus, F.softplus, -12, 60, 0, 1e-6, id="softplus of vectors near 0"),
+        pytest.param(
+            applied_to_vectors, softplus, F.softplus, -80, 60, 0, 4e-6, id="softplus of vectors"
+        ),
+        pytest.param(
+            applied_to_vectors,
+            softplus,
+            F.softplus,
+            -12,
+            60,
+            0,
+            1e-6,
+            id="softplus of vectors near 0",
+        ),
         pytest.param(applied_to_vectors, silu, F.silu, -60, 60, 4e-6, 0, id="silu of vectors"),
         pytest.param(applied_to_vectors, silu, F.silu, -4, 4, 5e-7, 0, id="silu of vectors near 0"),
         pytest.param(applied_to_vectors, tanh, torch.tanh, -100, 100, 3e-7, 0, id="tanh"),
         pytest.param(applied_to_vectors, sigmoid, torch.sigmoid, -100, 100, 3e-7, 0, id="sigmoid"),
-        pytest.param(applied_to_vectors, _decay, lambda x: torch.exp(-np.exp(-0.5) * x.sigmoid()), -50, 50, 3e-7, 0, id="decay"),
+        pytest.param(
+            applied_to_vectors,
+            _decay,
+            lambda x: torch.exp(-np.exp(-0.5) * x.sigmoid()),
+            -50,
+            50,
+            3e-7,
+            0,
+            id="decay",
+        ),
     ],
 )
 def test_functions_are_accurate(
@@ -93,7 +123,10 @@ def test_functions_are_accurate(
 
 @pytest.mark.parametrize("size", [6, 32])  # as single numbers and as vectors
 def test_exp_beyond_its_range(size: int) -> None:
-    out = applied(math.fast_exp, np.array([-1e30, -np.inf, -88.1, 1e30, np.inf, np.nan] + [0.0] * 26, np.float32)[:size])
+    out = applied(
+        math.fast_exp,
+        np.array([-1e30, -np.inf, -88.1, 1e30, np.inf, np.nan] + [0.0] * 26, np.float32)[:size],
+    )
     assert (out[:3] == 0).all() and np.isnan(out[5])
     assert np.isfinite(out[3:5]).all() and (out[3:5] > 1e38).all()
 
@@ -108,7 +141,9 @@ def test_exp_beyond_its_range(size: int) -> None:
         (sigmoid, [-1e30, 1e30, np.nan], [0.0, 1.0, np.nan]),
     ],
 )
-def test_vector_functions_at_the_ends(function: Any, values: list[float], expected: list[float]) -> None:
+def test_vector_functions_at_the_ends(
+    function: Any, values: list[float], expected: list[float]
+) -> None:
     found = applied_to_vectors(function, np.array(values, np.float32))
     np.testing.assert_allclose(found, np.array(expected, np.float32), atol=1e-30)
 
@@ -120,11 +155,20 @@ def test_every_bf16_number_survives_and_rounding_is_torchs() -> None:
     _copy(wide, back)
     number = ~np.isnan(wide)
     assert (back[number] == bits[number]).all()
-    patterns = np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
-    values = np.concatenate([patterns, [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F7FFFFF]]).astype(np.uint32).view(np.float32)
+    patterns = (
+        np.random.default_rng(0).integers(0, 2**32, 200_000, dtype=np.uint64).astype(np.uint32)
+    )
+    values = (
+        np.concatenate([patterns, [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F7FFFFF]])
+        .astype(np.uint32)
+        .view(np.float32)
+    )
     out = np.empty(values.shape, np.uint16)
     _copy(values, out)
-    actual, expected = torch.from_numpy(out).view(torch.bfloat16), torch.from_numpy(values).to(torch.bfloat16)
+    actual, expected = (
+        torch.from_numpy(out).view(torch.bfloat16),
+        torch.from_numpy(values).to(torch.bfloat16),
+    )
     assert torch.equal(actual.isnan(), expected.isnan())
     assert torch.equal(actual[~expected.isnan()], expected[~expected.isnan()])
 
@@ -142,7 +186,9 @@ def test_parallel_follows_torchs_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("columns", [TILE_COLUMNS, 3 * TILE_COLUMNS])
-@pytest.mark.parametrize(("scale", "triangle"), [(0.0, FULL), (0.5, FULL), (1.0, LOWER), (0.0, UPPER)])
+@pytest.mark.parametrize(
+    ("scale", "triangle"), [(0.0, FULL), (0.5, FULL), (1.0, LOWER), (0.0, UPPER)]
+)
 def test_multiply(columns: int, scale: float, triangle: int) -> None:
     generator = np.random.default_rng(0)
     rows = 2 * TILE_ROWS
@@ -158,8 +204,12 @@ def test_multiply(columns: int, scale: float, triangle: int) -> None:
         assert np.abs(out - expected).max() < 1e-5
 
 
-@pytest.mark.parametrize("missing", ["crunnel.ops.chunks\nFormerPlan\n.", "crunnel.ops.former\nPlan\n."])
-def test_stored_kernels_of_a_former_version_are_compiled_again(tmp_path: Path, missing: str) -> None:
+@pytest.mark.parametrize(
+    "missing", ["crunnel.ops.chunks\nFormerPlan\n.", "crunnel.ops.former\nPlan\n."]
+)
+def test_stored_kernels_of_a_former_version_are_compiled_again(
+    tmp_path: Path, missing: str
+) -> None:
     stored = IndexDataCacheFile(str(tmp_path), "kernel", (1.0, 2))
     (tmp_path / "kernel.nbi").write_bytes(pickle.dumps(stored._version) + missing.encode())
     assert stored.load("key") is None

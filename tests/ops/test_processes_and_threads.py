@@ -1,4 +1,6 @@
-"""Processes that fork after they have used a model, and kernels in several Python threads: no hang, no kill."""
+"""Processes that fork after they have used a model, and kernels in several Python threads: no hang,
+no kill.
+"""
 
 import os
 import subprocess
@@ -44,16 +46,23 @@ except Exception as error:
 print(all(np.array_equal(read(a), b) for a, b in zip(texts, expected)), torch.get_num_threads())
 """
 REFUSED = (
-    "this process was forked after a model had been used, and has no OpenMP threads: use the start method 'spawn', use the model "
-    "only in the child, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
+    "this process was forked after a model had been used, and has no OpenMP threads: use the start"
+    " method 'spawn', use the model only in the child, or set the environment variable"
+    " NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
 )
 
 
 def run(tmp_path: Path, code: str, **environment: str) -> str:
-    variables = os.environ | PATHS | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
+    variables = (
+        os.environ | PATHS | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "2"} | environment
+    )
     variables.setdefault("TOKENIZERS_PARALLELISM", "false")
     done = subprocess.run(
-        [sys.executable, "-c", START + code, str(tmp_path)], env=variables, capture_output=True, text=True, timeout=GIVE_UP_S
+        [sys.executable, "-c", START + code, str(tmp_path)],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=GIVE_UP_S,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -66,11 +75,23 @@ def run(tmp_path: Path, code: str, **environment: str) -> str:
         pytest.param(USED + FORK, {}, f"BackendUnavailable {REFUSED}\nstatus 0", id="used"),
         pytest.param(USED + POOL, {}, f"BackendUnavailable {REFUSED}\nTrue 2", id="used, a pool"),
         pytest.param("expected = []\n" + FORK, {}, "same 2\nstatus 0", id="loaded only"),
-        pytest.param(USED + FORK, {"NUMBA_THREADING_LAYER": "workqueue"}, "same 1\nstatus 0", id="numba's threads"),
-        pytest.param(USED + POOL, {"NUMBA_THREADING_LAYER": "workqueue"}, "True\nTrue 2", id="numba's threads, a pool"),
+        pytest.param(
+            USED + FORK,
+            {"NUMBA_THREADING_LAYER": "workqueue"},
+            "same 1\nstatus 0",
+            id="numba's threads",
+        ),
+        pytest.param(
+            USED + POOL,
+            {"NUMBA_THREADING_LAYER": "workqueue"},
+            "True\nTrue 2",
+            id="numba's threads, a pool",
+        ),
     ],
 )
-def test_forked_processes(tmp_path: Path, code: str, environment: dict[str, str], printed: str) -> None:
+def test_forked_processes(
+    tmp_path: Path, code: str, environment: dict[str, str], printed: str
+) -> None:
     assert run(tmp_path, code, **environment) == printed
 
 

@@ -1,4 +1,6 @@
-"""Kernels compiled for x86 processors without AVX-512, and for Arm, where only the assembly is checked."""
+"""Kernels compiled for x86 processors without AVX-512, and for Arm, where only the assembly is
+checked.
+"""
 
 import json
 import os
@@ -15,19 +17,38 @@ from llvmlite import binding
 pytestmark = pytest.mark.slow
 
 HASWELL = {"NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "+avx2,+fma"}
-ALDERLAKE = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avxvnni"}  # 8-bit products in 256 bits
-CONTRACTS = "tests/contracts/test_ops.py", "tests/contracts/test_backbones.py", "tests/ops/test_int8_matmul.py"
-EVERY_KERNEL = "(cpu and (test_values or test_gradients)) or fast_step_equals_forward or linear_layers_stay_close"
+# 8-bit products in 256 bits
+ALDERLAKE = {"NUMBA_CPU_NAME": "alderlake", "NUMBA_CPU_FEATURES": "+avx2,+fma,+avxvnni"}
+CONTRACTS = (
+    "tests/contracts/test_ops.py",
+    "tests/contracts/test_backbones.py",
+    "tests/ops/test_int8_matmul.py",
+)
+EVERY_KERNEL = (
+    "(cpu and (test_values or test_gradients)) or fast_step_equals_forward or"
+    " linear_layers_stay_close"
+)
 
 
-def start(folder: Path, environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
+def start(
+    folder: Path, environment: dict[str, str], *arguments: str
+) -> subprocess.CompletedProcess[str]:
     variables = os.environ | PATHS | {"NUMBA_CACHE_DIR": str(folder)} | environment
     root = PROGRAMS.parents[1]
-    return subprocess.run([sys.executable, *arguments], cwd=root, env=variables, capture_output=True, text=True, timeout=1800)
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=root,
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=1800,
+    )
 
 
 def run_tests(folder: Path, environment: dict[str, str], *arguments: str) -> dict[str, Any]:
-    """Return what `programs/other_processor.py` found out; skip where this processor cannot run the other one's code."""
+    """Return what `programs/other_processor.py` found out; skip where this processor cannot run the
+    other one's code.
+    """
     missing = {name.strip("+") for name in environment["NUMBA_CPU_FEATURES"].split(",")}
     missing -= {name for name, exists in binding.get_host_cpu_features().items() if exists}
     if missing:
@@ -80,9 +101,12 @@ print(embedder.model.backbone.fast, embedder.encode(["a text"]).shape)
 
 
 @pytest.mark.skipif(
-    platform.machine().lower() not in ("x86_64", "amd64"), reason="other processors always have these instructions"
+    platform.machine().lower() not in ("x86_64", "amd64"),
+    reason="other processors always have these instructions",
 )
-def test_without_fused_multiply_adds_models_run_in_plain_torch_and_say_so_once(tmp_path: Path) -> None:
+def test_without_fused_multiply_adds_models_run_in_plain_torch_and_say_so_once(
+    tmp_path: Path,
+) -> None:
     done = start(tmp_path, {"NUMBA_CPU_NAME": "generic"}, "-c", PLAIN)
     assert done.stdout == "None (1, 384)\n", done.stderr
     reason = "the processor has no FMA instructions, or numba is configured not to use them"

@@ -1,5 +1,5 @@
-"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: extreme gates, steps and decays, long
-sequences, shares of threads, chunks of other sizes."""
+"""What the contract test of all operators (tests/contracts/test_ops.py) cannot see: extreme gates,
+steps and decays, long sequences, shares of threads, chunks of other sizes."""
 
 import math
 
@@ -31,10 +31,18 @@ def _inputs(name: str, tokens: int, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def _gates(tokens: int, i: float, f: float) -> list[Tensor]:
     ones = torch.ones(tokens, 1, 2, dtype=torch.float64)
-    return [ones, ones, ones, torch.full((tokens, 1), i, dtype=torch.float64), torch.full((tokens, 1), f, dtype=torch.float64)]
+    return [
+        ones,
+        ones,
+        ones,
+        torch.full((tokens, 1), i, dtype=torch.float64),
+        torch.full((tokens, 1), f, dtype=torch.float64),
+    ]
 
 
-def _run_mlstm(inputs: list[Tensor], backend: str, state: State | None = None) -> tuple[Tensor, State]:
+def _run_mlstm(
+    inputs: list[Tensor], backend: str, state: State | None = None
+) -> tuple[Tensor, State]:
     """In fp64, or in fp32 where the backend knows no other."""
     if backend == "cpu":
         inputs = [x.float() for x in inputs]
@@ -50,23 +58,38 @@ def test_gates_at_their_caps_for_thousands_of_tokens(i: float, f: float, backend
     lf = -math.log1p(math.exp(-f))
     # m falls by lf with every token until it meets i; then every token takes m to i, since lf < 0
     top = max(tokens * lf, i)
-    terms = math.exp(i - top) * -math.expm1(tokens * lf) / -math.expm1(lf)  # the sum of a geometric series
-    torch.testing.assert_close(m.double(), torch.full((1, 1), top, dtype=torch.float64), rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(n.double(), torch.full((1, 1, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
-    torch.testing.assert_close(C.double(), torch.full((1, 1, 2, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0)
+    # the sum of a geometric series
+    terms = math.exp(i - top) * -math.expm1(tokens * lf) / -math.expm1(lf)
+    torch.testing.assert_close(
+        m.double(), torch.full((1, 1), top, dtype=torch.float64), rtol=1e-5, atol=1e-5
+    )
+    torch.testing.assert_close(
+        n.double(), torch.full((1, 1, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0
+    )
+    torch.testing.assert_close(
+        C.double(), torch.full((1, 1, 2, 2), terms, dtype=torch.float64), rtol=1e-4, atol=0.0
+    )
     weight = terms * math.sqrt(2)
-    assert float(h[-1, 0, 0]) == pytest.approx(weight / (max(weight, math.exp(-top)) + 1e-6), rel=1e-4)
+    assert float(h[-1, 0, 0]) == pytest.approx(
+        weight / (max(weight, math.exp(-top)) + 1e-6), rel=1e-4
+    )
     assert h.isfinite().all()
 
 
 @pytest.mark.parametrize("backend", ["torch", "cpu"])
 def test_one_strong_token_fades_as_it_should(backend: str) -> None:
-    """m shrinks by less than its own rounding step at each token; the memory must not stand still."""
+    """m shrinks by less than its own rounding step at each token; the memory
+    must not stand still.
+    """
     tokens = 20_000
     q, k, v, i, f = _gates(tokens, -15.0, 9.0)
     i[0] = 15.0
     _, (_, _, m) = _run_mlstm([q, k, v, i, f], backend)
-    start = (torch.ones(1, 1, 2, 2).double(), torch.ones(1, 1, 2).double(), torch.full((1, 1), 15.0).double())
+    start = (
+        torch.ones(1, 1, 2, 2).double(),
+        torch.ones(1, 1, 2).double(),
+        torch.full((1, 1), 15.0).double(),
+    )
     _, (_, n, end_m) = _run_mlstm([q, k, v, i, f], backend, start)
     faded = 15.0 - (tokens - 1) * math.log1p(math.exp(-9.0))
     assert float(m) == pytest.approx(faded, abs=2e-3)
@@ -80,7 +103,9 @@ def test_one_strong_token_fades_as_it_should(backend: str) -> None:
 @pytest.mark.parametrize("threads", [1, 2, 5])
 def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
     inputs = _inputs("mlstm-wide", 70, torch.float32)
-    truth, (true_C, true_n, true_m) = mlstm(**{name: x.double() for name, x in inputs.items()}, backend="reference")
+    truth, (true_C, true_n, true_m) = mlstm(
+        **{name: x.double() for name, x in inputs.items()}, backend="reference"
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -93,23 +118,34 @@ def test_columns_of_one_head_are_shared_between_threads(threads: int) -> None:
 
 @pytest.mark.parametrize(
     ("steps", "decay", "tolerance"),
-    [(0.0, -1.0, 2e-5), (1e-30, -1e-4, 2e-5), (1e-3, -1e-4, 2e-5), (50.0, -1e-4, 2e-5), (80.0, -20.0, 1e-3)],
+    [
+        (0.0, -1.0, 2e-5),
+        (1e-30, -1e-4, 2e-5),
+        (1e-3, -1e-4, 2e-5),
+        (50.0, -1e-4, 2e-5),
+        (80.0, -20.0, 1e-3),
+    ],
 )
 def test_extreme_steps(steps: float, decay: float, tolerance: float) -> None:
-    """Half of the tokens have such a step: none, hardly any, no decay, or a state that is forgotten at once.
+    """Half of the tokens have such a step: none, hardly any, no decay, or a state that is forgotten
+    at once.
 
     For the last one decays are differences of sums of -1600 a token, in ssd too.
     """
     i = _inputs("trapezoid", 70, torch.float32)
     i["dt"][::2], i["A"][::2] = steps, decay
-    truth, end = trapezoid(**{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference")
+    truth, end = trapezoid(
+        **{name: x.double() for name, x in i.items()}, cu_seqlens=CU, backend="reference"
+    )
     y, state = trapezoid(**i, cu_seqlens=CU, backend="torch")
     for actual, expected in ((y, truth), *zip(state, end, strict=True)):
         assert _error(actual, expected) < tolerance
 
 
 def test_gradients_where_hardly_anything_decays() -> None:
-    """What the inputs and what the decay contribute to the gradient of a step is summed apart, or its digits would cancel."""
+    """What the inputs and what the decay contribute to the gradient of a step is summed apart, or
+    its digits would cancel.
+    """
     i = _inputs("trapezoid", 70, torch.float32)
     i["A"] = torch.full_like(i["A"], -1e-4)
 
@@ -125,9 +161,13 @@ def test_gradients_where_hardly_anything_decays() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-13), (torch.float32, 2e-6)])
 def test_any_decay(dtype: torch.dtype, tolerance: float) -> None:
-    """From no decay to a full stop, also side by side; what comes after a full stop is as exact as without one."""
+    """From no decay to a full stop, also side by side; what comes after a full stop is as exact as
+    without one.
+    """
     inputs = list(_inputs("wkv7-odd", 70, dtype).values())
-    decays = torch.tensor([0.0, -1e-7, -0.3, -FLOOR, -5.0, -80.0, -1e3, -1e6, float("-inf")], dtype=dtype)
+    decays = torch.tensor(
+        [0.0, -1e-7, -0.3, -FLOOR, -5.0, -80.0, -1e3, -1e6, float("-inf")], dtype=dtype
+    )
     mixed = decays[torch.randint(9, inputs[1].shape, generator=torch.Generator().manual_seed(1))]
     stop = inputs[1].clone() * 1e-3
     stop[[3, 40]] = -1e6
@@ -144,7 +184,9 @@ def test_any_decay(dtype: torch.dtype, tolerance: float) -> None:
 
 
 def test_long_sequences_stay_stable() -> None:
-    """With weak decays the state remembers thousands of tokens; rounding neither grows nor drifts."""
+    """With weak decays the state remembers thousands of tokens; rounding
+    neither grows nor drifts.
+    """
     inputs = _inputs("wkv7-odd", 4000, torch.float32)
     inputs["w"] *= 1e-3
     o, end = wkv7(**inputs, backend="torch")
@@ -155,7 +197,13 @@ def test_long_sequences_stay_stable() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 2, 8, 64])
 def test_chunk_size_changes_nothing(chunk: int) -> None:
-    inputs, cu = _inputs("wkv7-odd", 100, torch.float64).values(), torch.tensor([0, 65, 65, 66, 100])
+    inputs, cu = (
+        _inputs("wkv7-odd", 100, torch.float64).values(),
+        torch.tensor([0, 65, 65, 66, 100]),
+    )
     start = torch.randn(4, 3, 5, 7, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     truth = wkv7(*inputs, cu, start, backend="reference")
-    assert all(_error(*pair) < 1e-13 for pair in zip(wkv7_torch(*inputs, cu, start, chunk), truth, strict=True))
+    assert all(
+        _error(*pair) < 1e-13
+        for pair in zip(wkv7_torch(*inputs, cu, start, chunk), truth, strict=True)
+    )

@@ -1,7 +1,9 @@
-"""Read the same texts alone, again in one thread, and in 16 threads beside each other; print a JSON object.
+"""Read the same texts alone, again in one thread, and in 16 threads beside each other; print a JSON
+object.
 
-Arguments: the reader, its dtype, and "stand-in" or "stand-in tiles" where instructions are replaced.
-`wrong` counts results of threads that differ from those read alone, in any bit; `digest` is of those read alone.
+Arguments: the reader, its dtype, and "stand-in" or "stand-in tiles" where instructions are
+replaced. `wrong` counts results of threads that differ from those read alone, in any bit; `digest`
+is of those read alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ CONFIGS: dict[str, Any] = {
     "mamba1": Mamba1Config(50, 128, 2),
     "mamba2": Mamba2Config(50, 128, 2, head_size=32),
     "mamba3": Mamba3Config(50, 64, 2, state_size=16, head_size=16),
-    "rwkv7": Rwkv7Config(50, 128, 2, ffn_size=256, decay_rank=16, a_rank=16, v_rank=8, gate_rank=16),
+    "rwkv7": Rwkv7Config(
+        50, 128, 2, ffn_size=256, decay_rank=16, a_rank=16, v_rank=8, gate_rank=16
+    ),
     "xlstm": XlstmConfig(50, 64, 2, num_heads=4, qk_size=32, v_size=64, ffn_size=128),
 }
 
@@ -51,7 +55,9 @@ def backbone(name: str, dtype: str) -> list[Callable[[], np.ndarray]]:
         def run() -> np.ndarray:
             with torch.inference_mode():
                 hidden, state = model(ids, cu, start)
-            return np.concatenate([part.float().numpy().ravel() for part in (hidden, *state.tensors.values())])
+            return np.concatenate(
+                [part.float().numpy().ravel() for part in (hidden, *state.tensors.values())]
+            )
 
         return run
 
@@ -67,17 +73,24 @@ def pocket(dtype: Any) -> list[Callable[[], np.ndarray]]:
     read = retriever.model.backbone
     assert isinstance(read, ArrayEncoder)
     # also where `load` would leave this dtype to torch
-    model = replace(retriever.model, backbone=ArrayEncoder(read.folder / "model.safetensors", read.config, dtype))
+    model = replace(
+        retriever.model,
+        backbone=ArrayEncoder(read.folder / "model.safetensors", read.config, dtype),
+    )
     retriever = SentenceRetriever(model)
 
     def ask(n: int) -> Callable[[], np.ndarray]:
         document = f"The keeper of mill {n} is Ada. The museum opens at nine. " * (1 + n % 4)
-        return lambda: np.array([s.score for s in retriever.retrieve(f"who keeps mill {n}", document, top_k=3)])
+        return lambda: np.array(
+            [s.score for s in retriever.retrieve(f"who keeps mill {n}", document, top_k=3)]
+        )
 
     return [ask(n) for n in range(3)]
 
 
-def beside(tasks: list[Callable[[], np.ndarray]], alone: list[np.ndarray], threads: int) -> list[str]:
+def beside(
+    tasks: list[Callable[[], np.ndarray]], alone: list[np.ndarray], threads: int
+) -> list[str]:
     """Run all tasks in each of `threads` threads; return what differs from what they gave alone."""
     wrong: list[str] = []
     begin = threading.Barrier(threads)

@@ -1,10 +1,13 @@
-"""Run by test_gpu.py in a process of its own: the GPU kernels, compiled for a GPU that need not be there.
+"""Run by test_gpu.py in a process of its own: the GPU kernels, compiled for a GPU that need not be
+there.
 
-Without an argument all Triton kernels of the package, with `fla` those of flash-linear-attention that it calls.
+Without an argument all Triton kernels of the package, with `fla` those of flash-linear-attention
+that it calls.
 
-Triton's interpreter takes Python that its compiler refuses. So the operators run here with a driver that only names a GPU and
-with compiling in place of launching: types, sizes and options are those of real calls. Results are never looked at.
-Prints one line per kernel: its name and the bytes of registers it spills per thread.
+Triton's interpreter takes Python that its compiler refuses. So the operators run here with a driver
+that only names a GPU and with compiling in place of launching: types, sizes and options are those
+of real calls. Results are never looked at. Prints one line per kernel: its name and the bytes of
+registers it spills per thread.
 """
 
 from __future__ import annotations
@@ -51,7 +54,10 @@ def compile_instead_of_launching() -> None:
             command = [str(TOOLS / "cuobjdump"), "--dump-resource-usage", file.name]
             usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         spilled = re.search(r"STACK:(\d+)", usage)
-        sys.stdout.write(f"{self.fn.__module__.split('.')[-2]}.{self.__name__} {spilled.group(1) if spilled else '?'}\n")
+        sys.stdout.write(
+            f"{self.fn.__module__.split('.')[-2]}.{self.__name__}"
+            f" {spilled.group(1) if spilled else '?'}\n"
+        )
         return kernel
 
     JITFunction.run = only_compile
@@ -61,7 +67,9 @@ def convolution_and_norm() -> None:
     from runnel.ops.causal_conv1d.gpu import causal_conv1d_gpu
     from runnel.ops.gated_rms_norm.gpu import gated_rms_norm_gpu
 
-    x, weight, state = (torch.zeros(shape, requires_grad=True) for shape in ((200, 256), (256, 4), (3, 256, 3)))
+    x, weight, state = (
+        torch.zeros(shape, requires_grad=True) for shape in ((200, 256), (256, 4), (3, 256, 3))
+    )
     y, end = causal_conv1d_gpu(x, weight, torch.zeros(256), CU, state)
     (gated_rms_norm_gpu(y, x, torch.zeros(256), 1e-5, 1).sum() + end.sum()).backward()
 
@@ -70,9 +78,19 @@ def scan(dtype: torch.dtype, channels: int, cu: Tensor, skip: Tensor | None) -> 
     from runnel.ops.selective_scan.gpu import selective_scan_gpu
 
     tokens = int(cu[-1])
-    x, coefficients = torch.zeros(tokens, channels, dtype=dtype, requires_grad=True), torch.zeros(tokens, 16, dtype=dtype)
+    x, coefficients = (
+        torch.zeros(tokens, channels, dtype=dtype, requires_grad=True),
+        torch.zeros(tokens, 16, dtype=dtype),
+    )
     y, end = selective_scan_gpu(
-        x, torch.zeros(tokens, channels), torch.zeros(channels, 16), coefficients, coefficients, skip, cu, None
+        x,
+        torch.zeros(tokens, channels),
+        torch.zeros(channels, 16),
+        coefficients,
+        coefficients,
+        skip,
+        cu,
+        None,
     )
     (y.float().sum() + end.sum()).backward()
 
@@ -87,7 +105,9 @@ def memory(dtype: torch.dtype, heads: int, width: int, size: int, cu: Tensor) ->
 
 
 def through_fla() -> None:
-    """The adapters with bf16 inputs as the backbones pass them; the first of the autotuner's choices stands for all."""
+    """The adapters with bf16 inputs as the backbones pass them; the first of the autotuner's
+    choices stands for all.
+    """
     import fla.modules.causal_conv1d
     import fla.modules.norm.layernorm_gated
     import fla.ops.rwkv7
@@ -102,12 +122,19 @@ def through_fla() -> None:
     convolution_and_norm()
     for form in ("recurrent", "chunk"):
         ssd_gpu._form = wkv7_gpu._form = lambda *_, form=form: form  # type: ignore[assignment]
-        x, keys = (torch.zeros(200, *shape, dtype=torch.bfloat16, requires_grad=True) for shape in ((4, 64), (1, 128)))
-        dt, rates, state = (torch.zeros(shape, requires_grad=True) for shape in ((200, 4), (4,), (3, 4, 64, 128)))
+        x, keys = (
+            torch.zeros(200, *shape, dtype=torch.bfloat16, requires_grad=True)
+            for shape in ((4, 64), (1, 128))
+        )
+        dt, rates, state = (
+            torch.zeros(shape, requires_grad=True) for shape in ((200, 4), (4,), (3, 4, 64, 128))
+        )
         y, end = ssd_gpu.ssd_gpu(x, dt, rates, keys, keys, torch.zeros(4), CU, state)
         (y.float().sum() + end.sum()).backward()
         assert x.grad is not None and dt.grad is not None and state.grad is not None
-        assert [t.dtype for t in (y, x.grad, end, dt.grad, state.grad)] == [torch.bfloat16] * 2 + [torch.float32] * 3
+        assert [t.dtype for t in (y, x.grad, end, dt.grad, state.grad)] == [torch.bfloat16] * 2 + [
+            torch.float32
+        ] * 3
         w, state = torch.zeros(200, 4, 64, requires_grad=form == "chunk"), torch.zeros(3, 4, 64, 64)
         x = x.detach()
         o, end = wkv7_gpu.wkv7_gpu(x, w, x, x, x, x, CU, state)

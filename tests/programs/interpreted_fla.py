@@ -1,8 +1,10 @@
-"""Run by test_gpu.py in a process of its own, with TRITON_INTERPRET=1: the adapters to flash-linear-attention's real kernels.
+"""Run by test_gpu.py in a process of its own, with TRITON_INTERPRET=1: the adapters to
+flash-linear-attention's real kernels.
 
-Both forms in fp32, with gradients, against the reference (the interpreter multiplies the bit patterns of bf16). It does not take
-those kernels as they are: autotuning wants a GPU to time them on, loop counters are ints here but tensors to a compiler, masks
-made of them are ints too, and `gather` is held by a name that the interpreter does not replace.
+Both forms in fp32, with gradients, against the reference (the interpreter multiplies the bit
+patterns of bf16). It does not take those kernels as they are: autotuning wants a GPU to time them
+on, loop counters are ints here but tensors to a compiler, masks made of them are ints too, and
+`gather` is held by a name that the interpreter does not replace.
 """
 
 from __future__ import annotations
@@ -47,12 +49,18 @@ def prepare_fla() -> None:
     Autotuner._bench = lambda self, *arguments, config, **options: [0.0] * 3
     for name, module in list(sys.modules.items()):
         if name.startswith(("fla.ops", "fla.modules")):
-            module.__dict__["range"] = lambda *bounds: (_Counter(i) for i in builtins.range(*(int(b) for b in bounds)))
+            module.__dict__["range"] = lambda *bounds: (
+                _Counter(i) for i in builtins.range(*(int(b) for b in bounds))
+            )
             if "gather" in module.__dict__:
-                module.__dict__["gather"] = lambda source, index, axis: tl.gather(source, index, axis)
+                module.__dict__["gather"] = lambda source, index, axis: tl.gather(
+                    source, index, axis
+                )
 
     for access, place in (("create_masked_load", 1), ("create_masked_store", 2)):
-        setattr(InterpreterBuilder, access, _with_bool_mask(getattr(InterpreterBuilder, access), place))
+        setattr(
+            InterpreterBuilder, access, _with_bool_mask(getattr(InterpreterBuilder, access), place)
+        )
 
 
 def _with_bool_mask(access: Any, place: int) -> Any:
@@ -75,11 +83,15 @@ def check(name: str, *, gradients: bool) -> None:
         if not gradients:
             return [y, end]
         g = torch.Generator().manual_seed(1)
-        loss = (y * torch.randn(y.shape, generator=g)).sum() + (end * torch.randn(end.shape, generator=g)).sum()
+        loss = (y * torch.randn(y.shape, generator=g)).sum() + (
+            end * torch.randn(end.shape, generator=g)
+        ).sum()
         return [y, end, *torch.autograd.grad(loss, list(leaves.values()))]
 
     names = ["y", "end", *inputs]
-    for part, actual, truth in zip(names, results("gpu", torch.float32), results("reference", torch.float64), strict=False):
+    for part, actual, truth in zip(
+        names, results("gpu", torch.float32), results("reference", torch.float64), strict=False
+    ):
         if part != "end" or operator.state_shape:
             error = float((actual - truth).abs().max() / truth.abs().max())
             assert error <= TOLERANCE, f"{name}: {part}: error {error:.1e}"

@@ -1,4 +1,6 @@
-"""A writer that is killed: commits documents one after another and says which are safe, as fast as it can."""
+"""A writer that is killed: commits documents one after another and says which are safe, as fast as
+it can.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def main(uri: str) -> None:
     begun = max((int(name[1:]) for name in store.content_hashes()), default=-1) - 1
     for version in count(max(begun, 0)):
         vector = np.eye(4, dtype=np.float32)[version % 4]
-        batch = [document(f"d{n}", [text_of(n, version)], [vector]) for n in range(version, version + 3)]
+        batch = [
+            document(f"d{n}", [text_of(n, version)], [vector]) for n in range(version, version + 3)
+        ]
         add(store, *batch, delete=[f"d{version - 1}"])
         if version % 5 == 4:
             store.optimize()

@@ -1,4 +1,6 @@
-"""A process that sees many commits of an index of 20 documents: a writer as of a project, and readers that search each commit."""
+"""A process that sees many commits of an index of 20 documents: a writer as of a project, and
+readers that search each commit.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ DOCUMENTS, REPLACED, READERS = 20, 5, 2
 
 def resident_mb() -> float:
     """Return the resident memory of this process."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS")]
+    (line,) = [
+        line
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmRSS")
+    ]
     return int(line.split()[1]) / 1024
 
 
@@ -24,13 +30,28 @@ def main(folder: str, *reported: str) -> None:
     readers = [LanceStore.open(folder) for _ in range(READERS)]
     for number in range(1, int(reported[-1]) + 1):
         first = number * REPLACED
-        names = range(DOCUMENTS) if number == 1 else [i % DOCUMENTS for i in range(first, first + REPLACED)]
-        batch = [document(f"d{i}", [f"edition{number} of a text. "], [unit(1, i, number, 0)]) for i in names]
-        writer.commit([row for row, _ in batch], [passage for _, passages in batch for passage in passages], [])
+        names = (
+            range(DOCUMENTS)
+            if number == 1
+            else [i % DOCUMENTS for i in range(first, first + REPLACED)]
+        )
+        batch = [
+            document(f"d{i}", [f"edition{number} of a text. "], [unit(1, i, number, 0)])
+            for i in names
+        ]
+        writer.commit(
+            [row for row, _ in batch],
+            [passage for _, passages in batch for passage in passages],
+            [],
+        )
         writer.optimize()
         for reader in readers:
             assert reader.refresh() and len(reader.content_hashes()) == DOCUMENTS
-            assert len(reader.nearest(unit(1, 0, 0, 0), REPLACED, [])) == REPLACED == len(reader.lexical("text", REPLACED, []))
+            assert (
+                len(reader.nearest(unit(1, 0, 0, 0), REPLACED, []))
+                == REPLACED
+                == len(reader.lexical("text", REPLACED, []))
+            )
         if str(number) in reported:
             print(resident_mb(), flush=True)
 

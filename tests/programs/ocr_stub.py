@@ -1,4 +1,5 @@
-"""Prints a line for a picture, as an OCR program would: "Recognized text N.", N the number of calls before, kept in a file.
+"""Prints a line for a picture, as an OCR program would: "Recognized text N.", N the number of calls
+before, kept in a file.
 
 python ocr_stub.py COUNTS IMAGE [fail N]    with exit code 3 at call N
 """

@@ -1,4 +1,6 @@
-"""A worker of `runnel.integrations.ray` that logs its batches, and stops at its third one while a file is there."""
+"""A worker of `runnel.integrations.ray` that logs its batches, and stops at its third one while a
+file is there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from runnel.integrations.ray import _Worker
 class LoggedWorker(_Worker):
     def __init__(self, pool: Any, runnel: str) -> None:
         super().__init__(pool, runnel)
-        self._folder, self._begun, encode = Path(os.environ["RAY_WORKER_LOG"]), 0, self._encoder.encode
+        self._folder, self._begun, encode = (
+            Path(os.environ["RAY_WORKER_LOG"]),
+            0,
+            self._encoder.encode,
+        )
 
         def logged(rows: Any) -> Any:
             if rows:

@@ -1,4 +1,6 @@
-"""The parsing process with parsers that crash, hang, take memory or talk: what a hostile file may make a library do."""
+"""The parsing process with parsers that crash, hang, take memory or talk: what a hostile file may
+make a library do.
+"""
 
 import ctypes
 import os

@@ -28,7 +28,9 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    """A local S3 server with the bucket "bucket", and the environment variables that lead LanceDB to it."""
+    """A local S3 server with the bucket "bucket", and the environment variables that lead LanceDB
+    to it.
+    """
     for name, value in s3_server.environment.items():
         monkeypatch.setenv(name, value)
     yield s3_server

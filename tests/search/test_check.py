@@ -1,4 +1,6 @@
-"""Damage on disk is found and named, by checks and searches; a full disk loses nothing that was committed."""
+"""Damage on disk is found and named, by checks and searches; a full disk loses nothing that was
+committed.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ def store(request, place_of):
 
 
 def whole(name: str, *texts: str):
-    row, passages = document(name, list(texts), [unit(1, i, 0, 0) for i in range(len(texts))], year=2020, note=["é", None])
+    row, passages = document(
+        name,
+        list(texts),
+        [unit(1, i, 0, 0) for i in range(len(texts))],
+        year=2020,
+        note=["é", None],
+    )
     row = replace(row, blocks="")
     return replace(row, content_hash=content_hash(row)), passages
 
@@ -40,15 +48,30 @@ RIGHT = whole("right", "the cat sat. ", "it slept. ", "it woke.")
 DAMAGE = [
     (lambda row, rows: (replace(row, text="A" + row.text[1:]), rows), "not what was stored"),
     (lambda row, rows: (replace(row, metadata={"year": 1}), rows), "not what was stored"),
-    (lambda row, rows: (row, [replace(rows[0], text="b"), *rows[1:]]), "passage 0 is not the text at its place"),
-    (lambda row, rows: (row, [replace(rows[0], end=99), *rows[1:]]), "passage 0 is not the text at its place"),
+    (
+        lambda row, rows: (row, [replace(rows[0], text="b"), *rows[1:]]),
+        "passage 0 is not the text at its place",
+    ),
+    (
+        lambda row, rows: (row, [replace(rows[0], end=99), *rows[1:]]),
+        "passage 0 is not the text at its place",
+    ),
     (lambda row, rows: (row, rows[1:]), "1 passages up to number 1, and 1 vectors"),
     (lambda row, rows: (row, rows[:-1]), "2 passages up to number 1, and 0 vectors"),
     (lambda row, rows: (row, []), "0 passages up to number -1, and 0 vectors"),
-    (lambda row, rows: (row, [*rows[:-1], replace(rows[-1], end=3)]), "passage -1 is not the text at its place"),
+    (
+        lambda row, rows: (row, [*rows[:-1], replace(rows[-1], end=3)]),
+        "passage -1 is not the text at its place",
+    ),
     (lambda row, rows: (replace(row, blocks="{"), rows), "pages and headings"),
-    (lambda row, rows: (row, [replace(rows[0], vector=2 * rows[0].vector), *rows[1:]]), "of passage 0 has the length 2"),
-    (lambda row, rows: (row, [*rows[:-1], replace(rows[-1], vector=0 * rows[0].vector)]), "document has the length 0"),
+    (
+        lambda row, rows: (row, [replace(rows[0], vector=2 * rows[0].vector), *rows[1:]]),
+        "of passage 0 has the length 2",
+    ),
+    (
+        lambda row, rows: (row, [*rows[:-1], replace(rows[-1], vector=0 * rows[0].vector)]),
+        "document has the length 0",
+    ),
 ]
 
 
@@ -66,17 +89,25 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     row, passages = RIGHT
     add(store, (row, [replace(passages[0], vector=2 * passages[0].vector), *passages[1:]]))
     if isinstance(store, LanceStore):
-        with pytest.raises(StoreError, match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--to .*index`"):
+        with pytest.raises(
+            StoreError,
+            match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--to .*index`",
+        ):
             store.nearest(unit(1, 0, 0, 0), 1, [])
     add(store, RIGHT)
-    lost = replace(passages[0], vector=np.array([np.nan, 0, 0, 1], np.float32))  # LanceDB refuses to write it
+    # LanceDB refuses to write it
+    lost = replace(passages[0], vector=np.array([np.nan, 0, 0, 1], np.float32))
     monkeypatch.setattr(store, "scan", lambda: iter([[lost, *passages[1:]]]))
-    assert check(store) == [Damage("right", "the vector of passage 0 has the length nan instead of 1")]
+    assert check(store) == [
+        Damage("right", "the vector of passage 0 has the length nan instead of 1")
+    ]
     monkeypatch.undo()
     last = replace(store.last_commit(), documents=2, passages=4)
     monkeypatch.setattr(store, "last_commit", lambda: last)
     [damage] = check(store)
-    assert damage.document is None and all(part in damage.reason for part in ("1 documents and 3", "2 documents and 4"))
+    assert damage.document is None and all(
+        part in damage.reason for part in ("1 documents and 3", "2 documents and 4")
+    )
 
 
 def test_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
@@ -85,15 +116,23 @@ def test_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
         index.add([Document("cat", "The cat.")])
         nearest = index.store.nearest
         for score in (1.01, -3e38, float("nan")):
-            monkeypatch.setattr(index.store, "nearest", lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)])
+            monkeypatch.setattr(
+                index.store,
+                "nearest",
+                lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)],
+            )
             with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
                 Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {}, TokenCount(None))
 
 
-# ---- full disks and lost files, in the stores themselves ---------------------------------------------------------------
+# ---- full disks and lost files, in the stores themselves -----------------------------------------
 
-CAT = document("cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020)
-LARGE = document("large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)])
+CAT = document(
+    "cat", ["the cat sat. ", "it slept."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], year=2020
+)
+LARGE = document(
+    "large", [f"word{i} and more. " for i in range(4000)], [unit(1, i, 0, 0) for i in range(4000)]
+)
 
 
 @pytest.fixture
@@ -114,7 +153,9 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
     with suppress(StoreError):  # there may be room for what little it writes
         store.optimize()
     assert seen(store, "cat and") == before
-    with pytest.raises(StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"):
+    with pytest.raises(
+        StoreError, match=r"cannot read or write .*committed documents are safe.*is the disk full\?"
+    ):
         add(store, LARGE, delete=["cat"])
     assert seen(store, "cat and") == before  # in the store that failed, too
     store.close()
@@ -122,12 +163,16 @@ def test_a_full_disk_loses_nothing(folder, full_disk):
     assert seen(again, "cat and") == before
     again.close()
     full_disk(10)
-    with pytest.raises(StoreError, match=r"cannot read or write the index at .*other: .*is the disk full\?"):
+    with pytest.raises(
+        StoreError, match=r"cannot read or write the index at .*other: .*is the disk full\?"
+    ):
         LanceStore.create(str(folder.parent / "other"), SETTINGS)
 
 
 def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
-    """Or what is read is right; without its last version the table of commits shows the commit before."""
+    """Or what is read is right; without its last version the table of commits shows the commit
+    before.
+    """
     store = LanceStore.open(str(folder))
     right, told = seen(store, "cat and"), 0
     store.close()
@@ -141,11 +186,17 @@ def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
                 (copy / path).write_bytes(content[: len(content) // 2])
             try:
                 opened = LanceStore.open(str(copy))
-                assert seen(opened, "cat and") == right or opened.last_commit().number == 0, (path, damage)
+                assert seen(opened, "cat and") == right or opened.last_commit().number == 0, (
+                    path,
+                    damage,
+                )
                 opened.close()
             except StoreError as error:
                 told += 1
-                assert any(reason in str(error) for reason in ("is damaged", "has lost files", "there is no index")), error
+                assert any(
+                    reason in str(error)
+                    for reason in ("is damaged", "has lost files", "there is no index")
+                ), error
                 assert ".rs:" not in str(error), "a place in the library's own source code"
             shutil.rmtree(copy)
     assert told > 10
@@ -179,7 +230,9 @@ def test_an_index_whose_making_was_cut_short_can_be_made(tmp_path):
         ("commits", "there is no index at", "has lost its list of commits; restore it"),
     ],
 )
-def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(folder, name, opening, creating):
+def test_an_index_that_has_lost_a_table_is_told_and_not_overwritten(
+    folder, name, opening, creating
+):
     shutil.rmtree(folder / f"{name}.lance")
     with pytest.raises(StoreError, match=opening):
         LanceStore.open(str(folder))

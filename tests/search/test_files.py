@@ -1,4 +1,6 @@
-"""A folder of files of many kinds: what is new, changed, appended, gone or unreadable; hashes of files that did not change."""
+"""A folder of files of many kinds: what is new, changed, appended, gone or unreadable; hashes of
+files that did not change.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,17 @@ from runnel.text.folders import Selection
 @pytest.fixture
 def folder(tmp_path):
     root = tmp_path / "files"
-    page = "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the sea.</p></body></html>"
+    page = (
+        "<html><title>Rivers</title><body><h1>The river</h1><p>A river runs to the"
+        " sea.</p></body></html>"
+    )
     rows = "".join(json.dumps({"id": i, "text": f"row {i} of the dog"}) + "\n" for i in range(3))
-    files = {".git/hidden.txt": "hidden", "plain.txt": "The cat sat on the mat.", "deep/page.html": page, "rows.jsonl": rows}
+    files = {
+        ".git/hidden.txt": "hidden",
+        "plain.txt": "The cat sat on the mat.",
+        "deep/page.html": page,
+        "rows.jsonl": rows,
+    }
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
@@ -47,9 +57,14 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     changes = index.add_files([folder, folder / "plain.txt"])
     assert names(changes.added, folder) == every and not changes.failed
     assert names(index.add_files([folder]).unchanged, folder) == every
-    assert names(index.add_files(folder.glob("*.txt")).unchanged, folder) == ["plain.txt"]  # one by one
+    # one by one
+    assert names(index.add_files(folder.glob("*.txt")).unchanged, folder) == ["plain.txt"]
     (hit,) = index.search("a river", where={"kind": "html"})
-    assert names([hit.id], folder) == ["deep/page.html"] and hit.title == "Rivers" and hit.source == hit.id
+    assert (
+        names([hit.id], folder) == ["deep/page.html"]
+        and hit.title == "Rivers"
+        and hit.source == hit.id
+    )
     assert {(s.page, s.headings) for s in hit.sentences} == {(None, ("The river",))}
     assert passages_of(index.store)[hit.id, 0].heading == "The river"
 
@@ -67,7 +82,9 @@ def test_a_folder_is_indexed_and_kept_up_to_date(index, folder):
     assert len(index) == 2
 
 
-def test_ignored_files_are_left_out_and_those_of_an_unreadable_folder_are_kept(index, folder, caplog, monkeypatch):
+def test_ignored_files_are_left_out_and_those_of_an_unreadable_folder_are_kept(
+    index, folder, caplog, monkeypatch
+):
     index.add_files([folder])
     (folder / ".gitignore").write_text("*.txt\n")
     scandir = os.scandir
@@ -81,18 +98,26 @@ def test_ignored_files_are_left_out_and_those_of_an_unreadable_folder_are_kept(i
     changes = index.add_files([folder])
     assert names(changes.deleted, folder) == ["plain.txt"] and len(index) == 4
     reason = f"{folder}/deep: Permission denied"
-    assert changes.failed == {str(folder / "deep"): reason} and caplog.messages == [f"left out: {reason}"]
+    assert changes.failed == {str(folder / "deep"): reason} and caplog.messages == [
+        f"left out: {reason}"
+    ]
 
 
 def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(index, folder, caplog):
     index.add_files([folder])
-    assert names(index.add_files([folder], selection=Selection(exclude=("deep",))).deleted, folder) == ["deep/page.html"]
+    assert names(
+        index.add_files([folder], selection=Selection(exclude=("deep",))).deleted, folder
+    ) == ["deep/page.html"]
     (folder / "plain.txt").rename(folder / "new.txt")
     for missing in (None, folder / "missing"):
         with pytest.raises(InputError, match=f"no file or folder .*{missing}"):
             index.add_files([missing])
-    changes = index.add_files([f"{folder}/*.txt"])  # other files below the folder are none of its business
-    assert (names(changes.added, folder), names(changes.deleted, folder)) == (["new.txt"], ["plain.txt"])
+    # other files below the folder are none of its business
+    changes = index.add_files([f"{folder}/*.txt"])
+    assert (names(changes.added, folder), names(changes.deleted, folder)) == (
+        ["new.txt"],
+        ["plain.txt"],
+    )
     assert len(index) == 4
     (folder / "new.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4 cut off")
@@ -112,13 +137,21 @@ def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folde
     caplog.clear()
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
     (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
-    (folder / "questions.jsonl").write_text('{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n')
+    (folder / "questions.jsonl").write_text(
+        '{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n'
+    )
     changes = index.add_files([folder])
     assert len(changes.added) == 5 and not changes.failed
-    others = ", ".join(str(folder / name) for name in ("picture.png", "questions.jsonl", "deep/program"))
+    others = ", ".join(
+        str(folder / name) for name in ("picture.png", "questions.jsonl", "deep/program")
+    )
     note = "no rows; the first line of a csv or tsv file contains the column names"
     assert sorted(caplog.messages) == sorted(
-        [f"{folder}/lines.tsv: {note}", f"{folder}/names.csv: {note}", f"note: files of kinds that are not read: {others}"]
+        [
+            f"{folder}/lines.tsv: {note}",
+            f"{folder}/names.csv: {note}",
+            f"note: files of kinds that are not read: {others}",
+        ]
     )
     (folder / "names.csv").write_text("id,text\n1,a text\n")
     index.add_files([folder])
@@ -128,7 +161,10 @@ def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folde
     assert "is an image" in changes.failed[str(folder / "picture.png")]
 
 
-@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="file names of this system are always Unicode")
+@pytest.mark.skipif(
+    os.name == "nt" or sys.platform == "darwin",
+    reason="file names of this system are always Unicode",
+)
 def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, caplog):
     bad = os.fsencode(folder) + b"/bad\xff\xfename.txt"
     with open(bad, "w") as file:
@@ -149,20 +185,27 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
         ("csv", ["id,text", "a,1", "b,2", "a,3", ",4", "a,5"], (4, 6), ["a", "b", "4"]),
     ],
 )  # fmt: skip
-def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(index, folder, caplog, kind, content, bad, good):
+def test_a_row_with_a_bad_id_is_left_out_and_named_with_its_line(
+    index, folder, caplog, kind, content, bad, good
+):
     (folder / "rows.jsonl").unlink()
     file = folder / f"rows.{kind}"
     file.write_text("\n".join(content))
     expected = {f"{file}, line {number}" for number in bad}
     for fate in ("added", "unchanged"):
         changes = index.add_files([folder])
-        assert changes.failed.keys() == expected and all(reason.startswith(name) for name, reason in changes.failed.items())
+        assert changes.failed.keys() == expected and all(
+            reason.startswith(name) for name, reason in changes.failed.items()
+        )
         rows = sorted(f"{file.name}#{name}" for name in good)
         assert names(getattr(changes, fate), folder) == ["deep/page.html", "plain.txt", *rows]
     assert caplog.text.count("left out: ") == 2 * len(expected)
     file.write_text("\n".join(content[: 1 + (kind == "csv")]))
     changes = index.add_files([folder])
-    assert names(changes.deleted, folder) == sorted(f"{file.name}#{name}" for name in good[1:]) and not changes.failed
+    assert (
+        names(changes.deleted, folder) == sorted(f"{file.name}#{name}" for name in good[1:])
+        and not changes.failed
+    )
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
@@ -174,9 +217,15 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
         server.bind("socket")
         os.chdir(here)
         changes = index.add_files([folder, "/dev/zero", folder / "pipe.txt"])
-    kinds = {str(folder / "pipe.txt"): "pipe", str(folder / "socket"): "socket", "/dev/zero": "device"}
+    kinds = {
+        str(folder / "pipe.txt"): "pipe",
+        str(folder / "socket"): "socket",
+        "/dev/zero": "device",
+    }
     assert set(changes.failed) == set(kinds)
-    assert all(reason.startswith(f"{name} is a {kinds[name]}, ") for name, reason in changes.failed.items())
+    assert all(
+        reason.startswith(f"{name} is a {kinds[name]}, ") for name, reason in changes.failed.items()
+    )
     assert len(index) == 5
 
 
@@ -204,7 +253,9 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, mon
     """A file of rows is known when its last row is in, not when some are."""
     monkeypatch.setattr(encoding, "_BATCH_DOCUMENTS", 10)
     rows = tmp_path / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"id": i, "text": f"the cat sat on row {i}."}) + "\n" for i in range(35)))
+    rows.write_text(
+        "".join(json.dumps({"id": i, "text": f"the cat sat on row {i}."}) + "\n" for i in range(35))
+    )
 
     def stop(commit):
         raise InterruptedError
@@ -216,7 +267,9 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, mon
     assert len(index.add_files([rows]).added) == 15 and len(index) == 35
     assert len(index.add_files([rows]).unchanged) == 35
 
-    rows.write_text("".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5)))
+    rows.write_text(
+        "".join(json.dumps({"id": i, "text": f"the dog sat on row {i}."}) + "\n" for i in range(5))
+    )
     with pytest.raises(InterruptedError):  # before the rows that are gone are deleted
         index.add_files([rows], on_commit=stop)
     assert len(index.add_files([rows]).deleted) == 30 and len(index) == 5
@@ -226,14 +279,15 @@ def test_rows_that_were_not_read_yet_are_read_after_a_break(index, tmp_path, mon
         assert "line 6: not valid JSON" in changes.failed[str(rows)] and len(index) == 5
 
 
-# ---- hashes that are computed again only when size or times have changed -----------------------------------------------
+# ---- hashes that are computed again only when size or times have changed -------------------------
 
 
 ONE, TWO = (hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
 
 
 def test_an_unchanged_file_is_not_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_TICK_NS", -1_000_000_000)  # a file that was just written counts as old
+    # a file that was just written counts as old
+    monkeypatch.setattr(files, "_TICK_NS", -1_000_000_000)
     file = tmp_path / "a.txt"
     file.write_text("one")
     first = FileHashes(tmp_path / "hashes.json")
@@ -248,13 +302,21 @@ def test_an_unchanged_file_is_not_read_again(tmp_path, monkeypatch):
     file.write_text("two")
     assert again.sha256(file) == TWO
     times = 2 * (time.time_ns() - 60 * 1_000_000_000,)
-    for text, digest in (("one", ONE), ("two", TWO)):  # a change that keeps size and time, as of tools that copy times
+    # a change that keeps size and time, as of tools that copy times
+    for text, digest in (("one", ONE), ("two", TWO)):
         file.write_text(text)
         os.utime(file, ns=times)
         assert again.sha256(file) == digest
     FileHashes(tmp_path / "hashes.json").save()  # nothing was asked for: all is forgotten
     assert FileHashes(tmp_path / "hashes.json").failures == {}
-    for content in ("", "{", "[]", '{"format": 2}', '{"format": 1, "files": 3}', '{"format": 1, "files": {}}'):
+    for content in (
+        "",
+        "{",
+        "[]",
+        '{"format": 2}',
+        '{"format": 1, "files": 3}',
+        '{"format": 1, "files": {}}',
+    ):
         (tmp_path / "hashes.json").write_text(content)  # a damaged file counts as missing
         assert FileHashes(tmp_path / "hashes.json").sha256(file) == TWO
 

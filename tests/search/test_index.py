@@ -1,4 +1,6 @@
-"""An index of real documents by a model: what goes in, what changes, what is found, at any kind of place."""
+"""An index of real documents by a model: what goes in, what changes, what is found, at any kind of
+place.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +34,15 @@ def index(embedder, tmp_path):
 
 
 def documents(**changed: str):
-    return [Document(name, text, {"year": 2000 + i, "note": [i]}) for i, (name, text) in enumerate((TEXTS | changed).items())]
+    return [
+        Document(name, text, {"year": 2000 + i, "note": [i]})
+        for i, (name, text) in enumerate((TEXTS | changed).items())
+    ]
 
 
-def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_read_again(index, embedder):
+def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_read_again(
+    index, embedder
+):
     changes = index.add(documents())
     assert changes.added == list(TEXTS) and not changes.failed and len(index) == 3
     assert changes.tokens == changes.tokens_read > 100
@@ -44,21 +51,33 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
         passages = [rows[key] for key in sorted(rows) if key[0] == name and key[1] >= 0]
         assert "".join(row.text for row in passages) == text
         spans = [(row.start, row.end) for row in passages]
-        np.testing.assert_allclose(np.stack([row.vector for row in passages]), embedder.encode_spans(text, spans), atol=2e-5)
+        np.testing.assert_allclose(
+            np.stack([row.vector for row in passages]),
+            embedder.encode_spans(text, spans),
+            atol=2e-5,
+        )
         np.testing.assert_allclose(rows[name, -1].vector, embedder.encode_document(text), atol=2e-5)
     stored = index.store.documents(["cat"])["cat"]
     assert stored.text == TEXTS["cat"] and stored.metadata == {"year": 2001, "note": [1]}
     changes = index.add(documents(river="Another river."))
-    assert changes.updated == ["river"] and changes.unchanged == ["cat", "clause"] and changes.added == []
+    assert (
+        changes.updated == ["river"]
+        and changes.unchanged == ["cat", "clause"]
+        and changes.added == []
+    )
     assert changes.tokens == 11
-    assert index.add([Document("cat", TEXTS["cat"], {"year": 1990})]).updated == ["cat"]  # other metadata
+    # other metadata
+    assert index.add([Document("cat", TEXTS["cat"], {"year": 1990})]).updated == ["cat"]
     assert index.search("cat", where={"year": {"<": 2000}})[0].id == "cat"
     changes = index.delete(["river", "nothing"])
-    assert changes.deleted == ["river"] and changes.failed == {"nothing": "there is no such document"}
+    assert changes.deleted == ["river"] and changes.failed == {
+        "nothing": "there is no such document"
+    }
     assert "river" not in {hit.id for hit in index.search("river")} and len(index) == 2
     log = "The cat sat on the mat. " * 2500  # more than 16,384 tokens
     index.add([Document("log", log)])
-    changes = index.add([Document("log", log + "The dog sat.")])  # costs the last passage and the new tokens
+    # costs the last passage and the new tokens
+    changes = index.add([Document("log", log + "The dog sat.")])
     assert changes.tokens_read < 60 and changes.tokens > 16_384
 
 
@@ -67,10 +86,16 @@ def test_search_finds_by_words_and_by_vectors_and_shows_sentences(index):
     index.add([*documents(), Document("letters", "a b c d")])
     timings: dict[str, float] = {}
     hits = index.search("the finally clause", top_k=2, sentences=1, timings=timings)
-    assert [hit.rank for hit in hits] == [1, 2] and hits[0].id == "clause" and hits[0].score > hits[1].score
+    assert (
+        [hit.rank for hit in hits] == [1, 2]
+        and hits[0].id == "clause"
+        and hits[0].score > hits[1].score
+    )
     for hit in hits:
         assert hit.text == TEXTS[hit.id]
-        assert len(hit.sentences) == 1 and all(hit.text[s.start : s.end] == s.text for s in hit.sentences)
+        assert len(hit.sentences) == 1 and all(
+            hit.text[s.start : s.end] == s.text for s in hit.sentences
+        )
     assert list(timings) == ["query", "dense", "lexical", "fetch", "sentences"]
     assert index.search("river", sentences=0)[0].sentences == ()
     assert [hit.id for hit in index.search("river", where={"year": 2002})] == ["clause"]
@@ -102,21 +127,45 @@ def test_a_document_that_cannot_be_stored_does_not_stop_the_others(index, caplog
         assert caplog.text.count("left out: ") == 2
 
 
-OWN = {"blocks": 3, "title": "Cats", "source": "a book", "source_hash": "x", "content_hash": [1], "tokens": None, "id": "b"}
+OWN = {
+    "blocks": 3,
+    "title": "Cats",
+    "source": "a book",
+    "source_hash": "x",
+    "content_hash": [1],
+    "tokens": None,
+    "id": "b",
+}
 
 
-def test_metadata_comes_back_as_it_was_whatever_its_keys_and_any_key_can_be_a_field(index, embedder, tmp_path):
-    of_a_play = Document("c", "A play.", {"title": "of a play"}, title="Cats")  # has a title of its own
-    given = [Document("a", "The cat.", OWN), Document("b", "The dog.", {"title": None, "blocks": "intro"}), of_a_play]
+def test_metadata_comes_back_as_it_was_whatever_its_keys_and_any_key_can_be_a_field(
+    index, embedder, tmp_path
+):
+    # has a title of its own
+    of_a_play = Document("c", "A play.", {"title": "of a play"}, title="Cats")
+    given = [
+        Document("a", "The cat.", OWN),
+        Document("b", "The dog.", {"title": None, "blocks": "intro"}),
+        of_a_play,
+    ]
     assert index.add(given).failed == {} and index.add(given).unchanged == ["a", "b", "c"]
     hits = {hit.id: hit for hit in index.search("the cat")}
     for row in (index.store.documents(["a", "b", "c"]), hits):
-        assert {name: value.metadata for name, value in row.items()} == {document.id: document.metadata for document in given}
+        assert {name: value.metadata for name, value in row.items()} == {
+            document.id: document.metadata for document in given
+        }
         titles = {name: (value.title, value.source) for name, value in row.items()}
         assert titles == {"a": ("Cats", ""), "b": ("", ""), "c": ("Cats", "")}
     assert index.add([replace(of_a_play, title="Dogs")]).updated == ["c"]
-    with Index.create(tmp_path / "fields", embedder, fields={"blocks": "int", "title": "str", "source": "str"}) as fields:
-        fields.add([Document("a", "The cat.", OWN), Document("b", "The cat.", {"blocks": 4, "title": "Dogs"})])
+    with Index.create(
+        tmp_path / "fields", embedder, fields={"blocks": "int", "title": "str", "source": "str"}
+    ) as fields:
+        fields.add(
+            [
+                Document("a", "The cat.", OWN),
+                Document("b", "The cat.", {"blocks": 4, "title": "Dogs"}),
+            ]
+        )
         for where in ({"blocks": 3}, {"title": "Cats"}, {"source": "a book"}, {"blocks": {"<": 4}}):
             assert [hit.id for hit in fields.search("cat", where=where)] == ["a"]
 
@@ -126,11 +175,19 @@ def test_an_index_opens_again_with_its_model_only(index, embedder, tmp_path):
     index.close()
     with Index.open(tmp_path / "index", embedder) as again:
         assert again.search("river")[0].id == "river"
-    for other in (Embedder(tiny_model(tmp_path / "other", seed=1)), Embedder(embedder.model, truncate_dim=8)):
+    for other in (
+        Embedder(tiny_model(tmp_path / "other", seed=1)),
+        Embedder(embedder.model, truncate_dim=8),
+    ):
         with pytest.raises(StoreError, match="made with the model 'tiny'; 'tiny', as it is now"):
             Index.open(tmp_path / "index", other)
     with Index.create(tmp_path / "named", "pocket") as named:
-        named.add([Document("a", "The heart pumps blood."), Document("b", "Rivers carry water to the sea.")])
+        named.add(
+            [
+                Document("a", "The heart pumps blood."),
+                Document("b", "Rivers carry water to the sea."),
+            ]
+        )
     with Index.open(tmp_path / "named") as again:
         assert again.search("cardiac muscle")[0].id == "a"
 
@@ -180,7 +237,8 @@ def test_bad_places_and_settings_are_refused_and_a_new_folder_is_private(embedde
     (tmp_path / "there").chmod(0o750)
     for name, mode in (("new", 0o700), ("there", 0o750)):
         Index.create(tmp_path / name, embedder).close()
-        assert (tmp_path / name).stat().st_mode & 0o777 == mode or os.name == "nt"  # Windows has no such modes
+        # Windows has no such modes
+        assert (tmp_path / name).stat().st_mode & 0o777 == mode or os.name == "nt"
 
 
 @pytest.fixture
@@ -223,12 +281,16 @@ def test_an_index_in_a_folder_that_others_can_enter_is_closed_to_them(embedder, 
 def expect_private(folder):
     """Expect that no other user can read a file below a folder, which they can enter."""
     for at, folders, files in os.walk(folder):
-        assert [name for name in (*folders, *files) if os.stat(Path(at, name)).st_mode & 0o077] == []
+        assert [
+            name for name in (*folders, *files) if os.stat(Path(at, name)).st_mode & 0o077
+        ] == []
         folders.clear()  # nobody else comes below them
 
 
 def test_a_reader_keeps_what_it_opened_until_a_writer_tidies_it_away(index, embedder, tmp_path):
-    """The files of a commit are kept while 20 newer ones can be gone back to; then the reader moves to the newest."""
+    """The files of a commit are kept while 20 newer ones can be gone back to; then the reader moves
+    to the newest.
+    """
     index.add(documents())
     with Index.open(tmp_path / "index", embedder) as reader:
         assert reader.search("the cat")[0].id == "cat"

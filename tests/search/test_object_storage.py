@@ -26,21 +26,29 @@ def uri(place_of):
 
 
 def commit(store, name, word, delete=()):
-    return add(store, document(name, [f"fruit {word}. ", "fruit."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]), delete=delete)
+    return add(
+        store,
+        document(name, [f"fruit {word}. ", "fruit."], [unit(1, 2, 3, 4), unit(4, 3, 2, 1)]),
+        delete=delete,
+    )
 
 
 def content(uri):
     """Everything that a new reader sees, after it was checked to be whole: id -> its word."""
     store = LanceStore.open(uri)
     documents, texts, found, count = seen(store, "fruit")
-    assert set(passages_of(store)) == set(texts) == {(name, number) for name in documents for number in (0, 1, WHOLE)}
+    assert (
+        set(passages_of(store))
+        == set(texts)
+        == {(name, number) for name in documents for number in (0, 1, WHOLE)}
+    )
     assert all(texts[name, 0] + texts[name, 1] == row.text for name, row in documents.items())
     assert found == {key for key in texts if key[1] != WHOLE} and count == len(documents)
     assert store.last_commit().passages == len(found)
     return {name: row.text.split()[1].rstrip(".") for name, row in documents.items()}
 
 
-# ---- one place, many writers -----------------------------------------------------------------------------------------
+# ---- one place, many writers ---------------------------------------------------------------------
 
 
 class Paused:
@@ -67,15 +75,19 @@ def attempt(work):
 
 STEPS = 5  # versions that a commit makes: both tables restored, both tables changed, the commit row
 CROSSED = [(2, 3), (2, 4)]  # each has restored one of the tables last, so neither can go on
-PAIRS = list(itertools.product(range(1, STEPS + 1), range(1, STEPS + 2)))  # step 6: it is never held
+# step 6: it is never held
+PAIRS = list(itertools.product(range(1, STEPS + 1), range(1, STEPS + 2)))
 QUICK = {*CROSSED, (1, 6), (3, 1), (3, 6), (4, 4), (5, 1), (5, 5), (5, 6)}
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.release) for pair in PAIRS]
+    ("first", "second"),
+    [pytest.param(*pair, marks=[] if pair in QUICK else pytest.mark.release) for pair in PAIRS],
 )
 def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
-    """The first is held before one of its steps, the second begins and is held before one of its own; then the first goes on."""
+    """The first is held before one of its steps, the second begins and is held before one of its
+    own; then the first goes on.
+    """
     store = LanceStore.create(uri, SETTINGS)
     commit(store, "a", "apples")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "second")
@@ -93,8 +105,16 @@ def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
         gates["second"].go_on.set()
         second_wins = two.result(GIVE_UP_S)
     assert gates["second"].reached.is_set() == (second <= STEPS)
-    assert (first_wins, second_wins) in ([(False, False)] if (first, second) in CROSSED else [(True, False), (False, True)])
-    seen = {"a": "apples", "b": "bananas"} if first_wins else {"c": "cherries"} if second_wins else {"a": "apples"}
+    assert (first_wins, second_wins) in (
+        [(False, False)] if (first, second) in CROSSED else [(True, False), (False, True)]
+    )
+    seen = (
+        {"a": "apples", "b": "bananas"}
+        if first_wins
+        else {"c": "cherries"}
+        if second_wins
+        else {"a": "apples"}
+    )
     assert content(uri) == seen
     s3.before = lambda key, path: None
     commit(store, "d", "dates")  # and both go on
@@ -104,7 +124,9 @@ def test_two_writers_at_any_two_points(s3, uri, monkeypatch, first, second):
 
 @pytest.mark.parametrize(("step", "debris"), [(1, False), (3, False), (2, True), (3, True)])
 def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris):
-    """The late one is held before it makes the first, second or third table; `debris` is of a creation that ended too early."""
+    """The late one is held before it makes the first, second or third table; `debris` is of a
+    creation that ended too early.
+    """
     if debris:
         for name, schema in schemas(SETTINGS).items():
             lancedb.connect(uri).create_table(name, schema=schema)
@@ -124,7 +146,7 @@ def test_of_two_that_make_the_index_one_does(s3, uri, monkeypatch, step, debris)
     assert content(uri) == {"a": "apples", "b": "bananas"}
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- what goes wrong -----------------------------------------------------------------------------
 
 
 def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monkeypatch):
@@ -141,7 +163,11 @@ def test_a_lost_connection_is_told_and_what_was_committed_is_there(s3, uri, monk
     with pytest.raises(StoreError):
         commit(store, "b", "bananas")
     s3.refuse, s3.before = None, lambda key, path: None
-    assert {row.document for row in store.nearest(unit(1, 1, 1, 1), 9, [])} == {"a"} == set(store.content_hashes())
+    assert (
+        {row.document for row in store.nearest(unit(1, 1, 1, 1), 9, [])}
+        == {"a"}
+        == set(store.content_hashes())
+    )
     assert content(uri) == {"a": "apples"}
     s3.stop()
     try:
@@ -176,6 +202,9 @@ def test_wrong_places_and_keys_are_told(s3, uri, monkeypatch):
 def test_the_command_line_takes_a_uri(run, uri, tmp_path):
     (tmp_path / "a.txt").write_text("The treaty was signed in Vienna. Nobody spoke.")
     for added in (1, 0):
-        assert json.loads(run("index", tmp_path / "a.txt", "--to", uri, "--json").out)["added"] == added
+        assert (
+            json.loads(run("index", tmp_path / "a.txt", "--to", uri, "--json").out)["added"]
+            == added
+        )
     assert "Vienna" in run("search", "where was the treaty signed?", "--in", uri).out
     assert run("search", "treaty", "--in", uri + "-missing").code == 2

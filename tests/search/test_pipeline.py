@@ -1,4 +1,6 @@
-"""The stages of a search: what the reranker changes, what is read for sentences, what is remembered, what each costs."""
+"""The stages of a search: what the reranker changes, what is read for sentences, what is
+remembered, what each costs.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from runnel.text.templates import Template
 
 RNG = np.random.default_rng(3)
 WORDS = "the a of finally clause is executed cat dog sat on mat river runs to sea".split()
-TEXTS = {f"d{i}": " ".join(RNG.choice(WORDS, 12)) + ". " + " ".join(RNG.choice(WORDS, 9)) + "." for i in range(12)}
+TEXTS = {
+    f"d{i}": " ".join(RNG.choice(WORDS, 12)) + ". " + " ".join(RNG.choice(WORDS, 9)) + "."
+    for i in range(12)
+}
 QUERY = "the river of the cat"
 
 
@@ -55,7 +60,9 @@ def read_tokens(monkeypatch, *engines):
             yield request
 
     for engine in set(engines):
-        monkeypatch.setattr(engine, "map", lambda requests, *more, run=engine.map: run(counted(requests), *more))
+        monkeypatch.setattr(
+            engine, "map", lambda requests, *more, run=engine.map: run(counted(requests), *more)
+        )
     return read
 
 
@@ -65,30 +72,46 @@ def sentence_engines(model):
 
 def test_the_rerankers_order_is_a_third_list(plain):
     vector = plain.embedder.encode_query([QUERY])[0]
-    lists = [[f.document for f in found] for found in (plain.store.nearest(vector, 200, []), plain.store.lexical(QUERY, 200, []))]
+    lists = [
+        [f.document for f in found]
+        for found in (plain.store.nearest(vector, 200, []), plain.store.lexical(QUERY, 200, []))
+    ]
     lists = [list(dict.fromkeys(names)) for names in lists]
     first = [hit.id for hit in plain.search(QUERY, top_k=12)]
-    assert first == [name for name, _ in fuse(lists, (0.2, 1))]  # without memory nothing is reranked unless asked for
+    # without memory nothing is reranked unless asked for
+    assert first == [name for name, _ in fuse(lists, (0.2, 1))]
 
     hits = plain.search(QUERY, top_k=12, rerank=5)
     scores = Reranker(plain.embedder.model).score(QUERY, [TEXTS[name] for name in first[:5]])
     expected = fuse([*lists, [first[i] for i in np.argsort(-scores, kind="stable")]], (0.2, 1, 1))
     assert [(hit.id, hit.score) for hit in hits] == expected
-    assert {hit.id for hit in hits[:5]} == set(first[:5]) and [hit.id for hit in hits[5:]] == first[5:]
-    assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)] == lists[1]  # and no others
+    assert {hit.id for hit in hits[:5]} == set(first[:5]) and [hit.id for hit in hits[5:]] == first[
+        5:
+    ]
+    # and no others
+    assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=0)] == lists[1]
     assert [hit.id for hit in plain.search(QUERY, top_k=12, dense_weight=math.inf)] == lists[0]
     assert plain.search("zebra", dense_weight=0) == []
 
 
 def test_the_parts_of_an_explanation_add_up_to_the_score(index, plain):
     reranked = plain.search(QUERY, top_k=12, rerank=5)
-    for hit in [*reranked, *index.search(QUERY), *plain.search(QUERY), *plain.search(QUERY, dense_weight=math.inf)]:
+    for hit in [
+        *reranked,
+        *index.search(QUERY),
+        *plain.search(QUERY),
+        *plain.search(QUERY, dense_weight=math.inf),
+    ]:
         why = hit.explanation
         assert why.meaning.score + why.words.score + why.reranked.score == pytest.approx(hit.score)
         for part, weight in ((why.meaning, (0.2, 1.0)), (why.words, (1,)), (why.reranked, (1,))):
-            assert part.score in (0 if part.rank is None else weight / (60 + part.rank) for weight in weight)
+            assert part.score in (
+                0 if part.rank is None else weight / (60 + part.rank) for weight in weight
+            )
         assert (why.relevance is None) == (why.reranked.rank is None)
-    assert [hit.explanation.reranked.rank is not None for hit in reranked] == [True] * 5 + [False] * 7
+    assert [hit.explanation.reranked.rank is not None for hit in reranked] == [True] * 5 + [
+        False
+    ] * 7
     by_relevance = sorted((hit.explanation for hit in reranked[:5]), key=lambda why: -why.relevance)
     assert [why.reranked.rank for why in by_relevance] == [1, 2, 3, 4, 5]
 
@@ -105,12 +128,20 @@ def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
     pieces = index.store.memories(["d3", "nothing", "d1"])
     assert set(pieces) == {"d1", "d3"} and plain.store.memories(["d3"]) == {}
     from_memory = index._pipeline._rerank(QUERY, list(TEXTS), TokenCount(None))
-    scores = dict(zip(TEXTS, Reranker(index.embedder.model).score(QUERY, list(TEXTS.values())).tolist(), strict=True))
+    scores = dict(
+        zip(
+            TEXTS,
+            Reranker(index.embedder.model).score(QUERY, list(TEXTS.values())).tolist(),
+            strict=True,
+        )
+    )
     assert from_memory == pytest.approx(scores, abs=2e-2)  # int8
     assert max(scores.values()) - min(scores.values()) > 0.1
 
 
-def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_otherwise(embedder, tmp_path):
+def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_otherwise(
+    embedder, tmp_path
+):
     steps: list[int] = []
     with Index.create(tmp_path / "index", embedder, remember=True) as index:
         rows = [Document(name, text) for name, text in TEXTS.items()]
@@ -120,7 +151,10 @@ def test_remembered_documents_are_read_once_unless_the_reranker_reads_them_other
     model.templates["document"] = Template.parse("{document}{end}")
     with filled(tmp_path / "other", Embedder(model), remember=True) as index:
         pieces = index.store.memories(list(TEXTS)).items()
-        memory = Memory(model.backbone, {name: DocumentState.from_bytes(piece, TEXTS[name]) for name, piece in pieces})
+        memory = Memory(
+            model.backbone,
+            {name: DocumentState.from_bytes(piece, TEXTS[name]) for name, piece in pieces},
+        )
         expected = Reranker(model).score(QUERY, list(TEXTS.values()))
         np.testing.assert_allclose(Reranker(model).score(QUERY, memory), expected, atol=2e-2)
 
@@ -134,7 +168,10 @@ def test_sentences_are_those_of_one_pass_over_each_of_the_best_documents(plain):
         assert (shown.text, shown.start) == (best.text, best.start)
     assert [hit.sentences for hit in hits[2:]] == [(), ()]
     assert all(hit.sentences == () for hit in plain.search(QUERY, read=0))
-    assert [bool(hit.sentences) for hit in plain.search(QUERY, top_k=12)] == [True] * 5 + [False] * 7  # each must be read
+    # each must be read
+    assert [bool(hit.sentences) for hit in plain.search(QUERY, top_k=12)] == [True] * 5 + [
+        False
+    ] * 7
 
 
 def test_a_model_that_cannot_rerank_is_told(tmp_path):
@@ -150,7 +187,7 @@ def test_a_model_that_cannot_rerank_is_told(tmp_path):
             index.search("cat", rerank=3)
 
 
-# ---- models that remember the sentences of documents: no question reads a document again --------------------------------
+# ---- models that remember the sentences of documents: no question reads a document again ---------
 
 
 def text_of(sentences: int) -> str:
@@ -186,7 +223,10 @@ def local(encoder, tmp_path):
 
 
 def shown(hits):
-    return [(hit.id, [(s.text, s.start, s.end, s.index, round(s.score, 4)) for s in hit.sentences]) for hit in hits]
+    return [
+        (hit.id, [(s.text, s.start, s.end, s.index, round(s.score, 4)) for s in hit.sentences])
+        for hit in hits
+    ]
 
 
 def test_sentences_are_remembered_without_being_asked_for(encoder, local, tmp_path):
@@ -207,23 +247,41 @@ def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, 
         assert remembering.search(QUERY, top_k=20, rerank=8)[0].sentences
         assert set(read) == {len(encoder.model.tokenizer.encode(QUERY).ids) + 2}
     hits = remembering.search(QUERY, top_k=20, rerank=0)
-    assert len(hits) == len(LONGER) and all(hit.sentences for hit in hits)  # of every document, not of five
+    # of every document, not of five
+    assert len(hits) == len(LONGER) and all(hit.sentences for hit in hits)
     retriever = SentenceRetriever(encoder.model)
     for hit in hits:
         scores = {s.start: s.score for s in retriever.score(QUERY, hit.text)}
         best = sorted(scores.values(), reverse=True)
-        assert all(abs(scores[s.start] - s.score) < 0.05 for s in hit.sentences)  # other steps, other rounding
+        # other steps, other rounding
+        assert all(abs(scores[s.start] - s.score) < 0.05 for s in hit.sentences)
         assert max(s.score for s in hit.sentences) == pytest.approx(best[0], abs=0.05)
-    assert [bool(hit.sentences) for hit in remembering.search(QUERY, top_k=3, read=1)] == [True, False, False]
+    assert [bool(hit.sentences) for hit in remembering.search(QUERY, top_k=3, read=1)] == [
+        True,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("dense_weight", [1.0, 0.0])
-def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(remembering, encoder, dense_weight):
-    store, reranker, vector = remembering.store, Reranker(encoder.model), encoder.encode_query([QUERY])[0]
+def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(
+    remembering, encoder, dense_weight
+):
+    store, reranker, vector = (
+        remembering.store,
+        Reranker(encoder.model),
+        encoder.encode_query([QUERY])[0],
+    )
     # Passages come best first, so the last one that is taken for a document is its best.
-    dense = {one.document: one.score for one in reversed(store.nearest(vector, 200, []))} if dense_weight else {}
+    dense = (
+        {one.document: one.score for one in reversed(store.nearest(vector, 200, []))}
+        if dense_weight
+        else {}
+    )
     lexical = {one.document: one.score for one in reversed(store.lexical(QUERY, 200, []))}
-    scores = dict(zip(LONGER, reranker.score(QUERY, reranker.remember(LONGER)).tolist(), strict=True))
+    scores = dict(
+        zip(LONGER, reranker.score(QUERY, reranker.remember(LONGER)).tolist(), strict=True)
+    )
     expected = {
         name: score + 16 * dense.get(name, 0.0) + 4 * lexical.get(name, 0.0) / max(lexical.values())
         for name, score in scores.items()
@@ -232,13 +290,21 @@ def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score
     hits = remembering.search(QUERY, top_k=20, dense_weight=dense_weight)
     relevance = {hit.id: hit.explanation.relevance for hit in hits}
     assert relevance == pytest.approx(expected, abs=0.05)  # other steps, other rounding
-    by_rank = [hit.explanation.relevance for hit in sorted(hits, key=lambda hit: hit.explanation.reranked.rank)]
+    by_rank = [
+        hit.explanation.relevance
+        for hit in sorted(hits, key=lambda hit: hit.explanation.reranked.rank)
+    ]
     assert by_rank == sorted(by_rank, reverse=True) and len(by_rank) == len(hits)
     assert len(set(lexical.values())) > 2 and len(set(np.round(list(scores.values()), 2))) > 2
     # Documents beyond a list have its lowest cosine and no words.
-    relevance = _with_first_stage({"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0})
+    relevance = _with_first_stage(
+        {"a": 1.0, "b": 2.0, "c": 3.0}, {"a": 0.9, "b": -0.1}, {"a": 5.0, "x": 10.0}
+    )
     assert relevance == {"a": 1 + 16 * 0.9 + 4 * 0.5, "b": 2 - 16 * 0.1, "c": 3 - 16 * 0.1}
-    assert _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0} and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
+    assert (
+        _with_first_stage({"a": 1.0}, {}, {}) == {"a": 1.0}
+        and _with_first_stage({}, {"a": 1.0}, {"a": 1.0}) == {}
+    )
 
 
 def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path):
@@ -253,18 +319,27 @@ def test_a_model_with_other_layers_for_sentences_alone_is_another_model(tmp_path
     trained = Embedder.load(tmp_path / "trained", "float32")
     trained.model.source = "tiny encoder"
     assert np.array_equal(trained.encode(QUERY), vectors)
-    with pytest.raises(StoreError, match="made with the model 'tiny encoder'; 'tiny encoder', as it is now"):
+    with pytest.raises(
+        StoreError, match="made with the model 'tiny encoder'; 'tiny encoder', as it is now"
+    ):
         Index.open(tmp_path / "made", trained)
 
 
 def test_documents_with_and_without_memory_side_by_side(local, monkeypatch, encoder):
     whole = shown(local.search(QUERY, top_k=20))
     memories = local.store.memories
-    monkeypatch.setattr(local.store, "memories", lambda ids: memories([name for name in ids if name not in ("d1", "d4")]))
+    monkeypatch.setattr(
+        local.store,
+        "memories",
+        lambda ids: memories([name for name in ids if name not in ("d1", "d4")]),
+    )
     read = read_tokens(monkeypatch, *sentence_engines(encoder.model))
     mixed = shown(local.search(QUERY, top_k=20))
-    assert [(name, [s[0] for s in found]) for name, found in mixed] == [(name, [s[0] for s in found]) for name, found in whole]
-    assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4  # two documents, to rerank and for sentences
+    assert [(name, [s[0] for s in found]) for name, found in mixed] == [
+        (name, [s[0] for s in found]) for name, found in whole
+    ]
+    # two documents, to rerank and for sentences
+    assert len([count for count in read if count > len(QUERY.split()) + 2]) == 4
 
 
 def test_a_damaged_memory_is_damage_of_the_index(remembering):
@@ -272,7 +347,8 @@ def test_a_damaged_memory_is_damage_of_the_index(remembering):
     passages = [row for rows in remembering.store.scan() for row in rows if row.document == "d5"]
     memories = remembering.store.memories(["d4", "d5"])
     own, other = memories["d5"], memories["d4"]
-    for damaged in (own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], own[:40], other):  # flipped, cut, of another text
+    # flipped, cut, of another text
+    for damaged in (own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], own[:40], other):
         remembering.store.commit([replace(rows["d5"], memory=damaged)], passages, [])
         for rerank in (0, 8):
             with pytest.raises(StoreError, match="is damaged: document 'd5'"):
@@ -284,9 +360,14 @@ def test_a_damaged_memory_is_damage_of_the_index(remembering):
 def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch):
     """Where reads are live (Qdrant), texts and memories may be of two versions."""
     documents = local.store.documents
-    old = {name: replace(row, text="The cat sat. " + row.text) for name, row in documents(["d2"]).items()}
+    old = {
+        name: replace(row, text="The cat sat. " + row.text)
+        for name, row in documents(["d2"]).items()
+    }
     answers = iter([old, {}])
-    monkeypatch.setattr(local.store, "documents", lambda ids, **more: documents(ids, **more) | next(answers))
+    monkeypatch.setattr(
+        local.store, "documents", lambda ids, **more: documents(ids, **more) | next(answers)
+    )
     hits = {hit.id: hit for hit in local.search(QUERY, top_k=20, rerank=0, sentences=20)}
     assert next(answers, None) is None and hits["d2"].text == old["d2"].text
     assert "".join(s.text for s in hits["d2"].sentences) == old["d2"].text

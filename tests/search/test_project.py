@@ -18,7 +18,8 @@ from runnel.text.folders import EVERYTHING, Selection
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_hashes, "_TICK_NS", -1_000_000_000)  # files that were just written count as old
+    # files that were just written count as old
+    monkeypatch.setattr(file_hashes, "_TICK_NS", -1_000_000_000)
     (tmp_path / "notes" / "deep").mkdir(parents=True)
     (tmp_path / "notes" / "cat.txt").write_text("The cat sat on the mat.")
     (tmp_path / "notes" / "deep" / "river.md").write_text("A river runs to the sea.")
@@ -50,7 +51,8 @@ def test_a_project_is_found_upwards_with_its_paths(folder, made, tmp_path_factor
     assert project.paths == ("notes", "*.txt") and index_name(str(project.place)) == folder.name
     assert Project.find(folder / "notes" / "deep") == project == Project.find(folder)
     assert (folder / ".runnel" / ".gitignore").read_text() == "*\n"
-    link = tmp_path_factory.mktemp("links") / "link"  # names are stored relative, so it may lead to the project
+    # names are stored relative, so it may lead to the project
+    link = tmp_path_factory.mktemp("links") / "link"
     link.symlink_to(folder)
     assert Project.find(link / "notes") == project and Project.find(link).paths == project.paths
     inner = Project(folder / "notes").extend([str(folder / "notes")])
@@ -61,12 +63,20 @@ def test_a_project_is_found_upwards_with_its_paths(folder, made, tmp_path_factor
             inner.extend([path])
     with pytest.raises(InputError, match="there is no file or folder missing"):
         inner.extend(["missing"])
-    named = {"/home/me/library": "library", "library": "library", "s3://bucket/papers": "papers", "index": "index"}
+    named = {
+        "/home/me/library": "library",
+        "library": "library",
+        "s3://bucket/papers": "papers",
+        "index": "index",
+    }
     assert {place: index_name(place) for place in named} == named
 
 
 def stored(*paths, **changed):
-    return json.dumps({"format": 1, "paths": [".", *paths], "include": [], "exclude": [], "ignore_files": True} | changed)
+    return json.dumps(
+        {"format": 1, "paths": [".", *paths], "include": [], "exclude": [], "ignore_files": True}
+        | changed
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +88,10 @@ def stored(*paths, **changed):
         ('{"format": 1}', "cannot be used .*'paths'"),
         (stored(include=["!x"]), "cannot be used .*omit the !"),
         (stored(format=2), "cannot be used .*format 2"),
-        *((stored(path), re.escape(f"outside of the project: {path})")) for path in ("/etc", "..", "notes/../../x", "../*.txt")),
+        *(
+            (stored(path), re.escape(f"outside of the project: {path})"))
+            for path in ("/etc", "..", "notes/../../x", "../*.txt")
+        ),
     ],
 )
 def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
@@ -95,13 +108,18 @@ def test_a_damaged_project_says_what_to_do(tmp_path, content, reason):
 
 @pytest.mark.parametrize("boundary", ["ceiling", "home", "writable", "mount"])
 def test_the_way_up_ends(folder, monkeypatch, boundary):
-    """A boundary has its own project only; that of a mount point is also found from the folders below."""
+    """A boundary has its own project only; that of a mount point is also found from the folders
+    below.
+    """
     for path in (folder, folder / "notes"):
         Project(path).save()
     deep, notes = folder / "notes" / "deep", folder / "notes"
     assert Project.find(deep).folder == notes
     if boundary == "ceiling":
-        monkeypatch.setenv("RUNNEL_CEILING_DIRECTORIES", os.pathsep.join(["relative", str(folder / "missing"), str(notes)]))
+        monkeypatch.setenv(
+            "RUNNEL_CEILING_DIRECTORIES",
+            os.pathsep.join(["relative", str(folder / "missing"), str(notes)]),
+        )
     elif boundary == "home":
         monkeypatch.setenv("HOME", str(notes))
     elif boundary == "writable":
@@ -133,7 +151,9 @@ def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monke
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     monkeypatch.setenv("SUDO_UID", str(owner))  # counts for root alone
     monkeypatch.setenv("RUNNEL_SAFE_DIRECTORIES", str(folder))
-    with pytest.raises(StoreError, match=rf"two words/.runnel belongs to another user \({owner}\)") as error:
+    with pytest.raises(
+        StoreError, match=rf"two words/.runnel belongs to another user \({owner}\)"
+    ) as error:
         Project.find(place)
     name, value = re.fullmatch(r".*: export (\w+)=(.*)", str(error.value)).groups()
     monkeypatch.setenv(name, *shlex.split(value))
@@ -143,7 +163,9 @@ def test_the_folder_of_another_user_is_refused_until_it_is_trusted(folder, monke
     assert Project.find(place) == Project(place)
 
 
-def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder, made, tmp_path_factory):
+def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(
+    folder, made, tmp_path_factory
+):
     project, index = made(folder, "notes", "other.txt")
     project.update(index)
     (folder / "notes").rename(folder / "moved")
@@ -158,7 +180,9 @@ def test_a_path_that_has_become_a_link_is_read_only_inside_of_the_project(folder
 
 
 @pytest.mark.parametrize("gone", ["emptied", "missing"])
-def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(folder, made, caplog, gone):
+def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(
+    folder, made, caplog, gone
+):
     (folder / "more").mkdir()
     (folder / "more" / "a.txt").write_text("A bird sang.")
     project, index = made(folder, "notes", "more/*.txt", "other.txt")
@@ -169,18 +193,26 @@ def test_documents_of_a_path_that_may_not_be_mounted_are_kept_on_request(folder,
             (folder / name).mkdir()
     (folder / "other.txt").write_text("The dog ran.")
     changes = project.update(index, keep_missing=True)
-    assert names(folder, changes.updated) == ["other.txt"] and not changes.deleted and len(index) == 4
+    assert (
+        names(folder, changes.updated) == ["other.txt"] and not changes.deleted and len(index) == 4
+    )
     assert names(folder, changes.failed) == ["more/*.txt", "notes"]
-    reason = "notes is missing or has no files (is it mounted?); `runnel index` removes its 2 documents"
+    reason = (
+        "notes is missing or has no files (is it mounted?); `runnel index` removes its 2 documents"
+    )
     assert reason in changes.failed[str(folder / "notes")]
     assert len(project.update(index).deleted) == 3
     told = f"notes is no longer in {folder}; its documents are removed from the index"
     assert (told in caplog.messages) == (gone == "missing")
 
 
-@pytest.mark.parametrize("name", [".runnel", ".runnel/index", ".runnel/index/commits.lance", ".runnel/files.json"])
+@pytest.mark.parametrize(
+    "name", [".runnel", ".runnel/index", ".runnel/index/commits.lance", ".runnel/files.json"]
+)
 def test_a_link_in_the_folder_is_refused(folder, name):
-    """An update of a cloned repository would change, or empty, the index that its link points to."""
+    """An update of a cloned repository would change, or empty, the index that
+    its link points to.
+    """
     mine = folder / "mine"
     mine.mkdir()
     Project(folder).save()
@@ -194,10 +226,18 @@ def test_a_link_in_the_folder_is_refused(folder, name):
 
 def test_only_what_has_changed_is_read(folder, made, monkeypatch):
     project, index = made(folder)
-    assert names(folder, project.update(index).added) == ["notes/cat.txt", "notes/deep/river.md", "other.txt"]
+    assert names(folder, project.update(index).added) == [
+        "notes/cat.txt",
+        "notes/deep/river.md",
+        "other.txt",
+    ]
     read = []
     digest = file_hashes.hashlib.file_digest
-    monkeypatch.setattr(file_hashes.hashlib, "file_digest", lambda stream, kind: read.append(stream.name) or digest(stream, kind))
+    monkeypatch.setattr(
+        file_hashes.hashlib,
+        "file_digest",
+        lambda stream, kind: read.append(stream.name) or digest(stream, kind),
+    )
     assert len(project.update(index).unchanged) == 3 and read == []
     (folder / "notes" / "cat.txt").write_text("The cat ran.")
     (folder / "other.txt").unlink()
@@ -209,12 +249,17 @@ def test_only_what_has_changed_is_read(folder, made, monkeypatch):
 def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folder, made, caplog):
     (folder / "notes" / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
     (folder / "notes" / "empty.txt").write_text("")
-    (folder / "notes" / "rows.jsonl").write_text('{"id": 1, "text": "one"}\n{"id": 1, "text": "two"}\n')
+    (folder / "notes" / "rows.jsonl").write_text(
+        '{"id": 1, "text": "one"}\n{"id": 1, "text": "two"}\n'
+    )
     (folder / "notes" / "no_rows.csv").write_text("id,text\n")
     os.mkfifo(folder / "notes" / "pipe")
     project, index = made(folder, "notes")
     failed = ["notes/bad.pdf", "notes/empty.txt", "notes/pipe", "notes/rows.jsonl, line 2"]
-    assert names(folder, project.update(index).failed) == failed and "no_rows.csv: no rows" in caplog.text
+    assert (
+        names(folder, project.update(index).failed) == failed
+        and "no_rows.csv: no rows" in caplog.text
+    )
     caplog.clear()
     changes = project.update(index)
     assert not changes and not changes.failed and not caplog.messages and len(index) == 3
@@ -223,7 +268,7 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
     assert names(folder, project.update(index).added) == ["notes/empty.txt"]
 
 
-# ---- watching ----------------------------------------------------------------------------------------------------------
+# ---- watching ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -232,7 +277,8 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
         ([1, 1, 1, 1], [True], [2]),  # once at first
         ([1, 1, 2, 2, 2, 1, 1], [True] * 3, [2, 4, 7]),
         ([1, 1, 2, 3, 4, 4, 4], [True] * 2, [2, 6]),  # a file that is being written is left alone
-        ([1, 1, 1, 1], [False, False, True], [2, 3, 4]),  # an update that was not possible is repeated
+        # an update that was not possible is repeated
+        ([1, 1, 1, 1], [False, False, True], [2, 3, 4]),
         ([1, 1, 2, 1, 1], [True], [2]),  # changed back
     ],
 )
@@ -241,7 +287,10 @@ def test_updates_follow_changes_that_have_settled(looks, results, expected, monk
     seen, results, taken, updates = iter(looks), iter(results), [], []
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with pytest.raises(StopIteration):  # after the last look
-        watch(lambda: updates.append(len(taken)) or next(results), lambda: taken.append(next(seen)) or {"a": (taken[-1], 0, 0)})
+        watch(
+            lambda: updates.append(len(taken)) or next(results),
+            lambda: taken.append(next(seen)) or {"a": (taken[-1], 0, 0)},
+        )
     assert updates == expected
 
 
@@ -251,4 +300,6 @@ def test_signatures_show_every_change(tmp_path):
     for change in (lambda: file.write_text("one"), lambda: file.write_text("three"), file.unlink):
         change()
         states.append(signatures([tmp_path, tmp_path / "missing"], EVERYTHING))
-    assert states[0] == states[3] == {} and states[1] != states[2] and list(states[1]) == [str(file)]
+    assert (
+        states[0] == states[3] == {} and states[1] != states[2] and list(states[1]) == [str(file)]
+    )

@@ -35,8 +35,16 @@ def store(place):
     made.close()
 
 
-APPLE = document("apple", ["apples are red. ", "some are green."], [unit(1, 0, 0, 0), unit(1, 1, 0, 0)], b"\0\1", year=2020)
-ZEBRA = document("zebra's", ["a zebra runs."], [unit(0, 0, 1, 0)], year=2024, language="en", draft=False)
+APPLE = document(
+    "apple",
+    ["apples are red. ", "some are green."],
+    [unit(1, 0, 0, 0), unit(1, 1, 0, 0)],
+    b"\0\1",
+    year=2020,
+)
+ZEBRA = document(
+    "zebra's", ["a zebra runs."], [unit(0, 0, 1, 0)], year=2024, language="en", draft=False
+)
 
 
 def test_what_was_put_in_comes_back(store, place):
@@ -53,8 +61,16 @@ def test_what_was_put_in_comes_back(store, place):
     for row in (*ZEBRA[1], *APPLE[1]):
         have = found[row.document, row.number]
         assert np.array_equal(have.vector, row.vector)
-        assert (have.start, have.end, have.text, have.page, have.heading) == (row.start, row.end, row.text, row.page, row.heading)
-    assert again.content_hashes() == {name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")}
+        assert (have.start, have.end, have.text, have.page, have.heading) == (
+            row.start,
+            row.end,
+            row.text,
+            row.page,
+            row.heading,
+        )
+    assert again.content_hashes() == {
+        name: (f"/{name}.txt", "s" + name, "t" + name) for name in ("apple", "zebra's")
+    }
 
 
 def test_searches_are_exact_filters_hold_in_both_and_replaced_documents_are_gone(store):
@@ -77,9 +93,16 @@ def test_searches_are_exact_filters_hold_in_both_and_replaced_documents_are_gone
         where = conditions(wanted, SETTINGS.fields)
         assert {row.document for row in store.nearest(unit(1, 1, 1, 0), 10, where)} == names
         assert {row.document for row in store.lexical("apples zebra", 10, where)} == names
-    add(store, document("apple", ["only pears."], [unit(0, 0, 0, 1)]), delete=["zebra's", "not there"])
+    add(
+        store,
+        document("apple", ["only pears."], [unit(0, 0, 0, 1)]),
+        delete=["zebra's", "not there"],
+    )
     assert set(store.content_hashes()) == {"apple"}
-    assert {(row.document, row.number) for row in store.nearest(unit(1, 0, 0, 0), 10, [])} == {("apple", 0), ("apple", WHOLE)}
+    assert {(row.document, row.number) for row in store.nearest(unit(1, 0, 0, 0), 10, [])} == {
+        ("apple", 0),
+        ("apple", WHOLE),
+    }
     assert store.lexical("green zebra", 5, []) == []
     assert store.documents(["apple"], saved=True)["apple"].saved is None
 
@@ -95,14 +118,23 @@ UNSPACED = {
 def test_words_of_scripts_without_spaces_are_found(store):
     add(store, APPLE)
     assert [row.document for row in store.lexical("green 新宿", 5, [])] == ["apple"]
-    add(store, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, (text, _) in UNSPACED.items()))
+    add(
+        store, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, (text, _) in UNSPACED.items())
+    )
     add(store, document("later", ["later 電話番号 here"], [unit(1, 0, 0, 0)]))
     for name, (_, word) in UNSPACED.items():
         assert [row.document for row in store.lexical(word, 5, [])] == [name]
     assert [row.document for row in store.lexical("電話", 5, [])] == ["later"]
-    assert [row.document for row in store.lexical("green 新宿", 5, [])] in (["apple", "ja"], ["ja", "apple"])
+    assert [row.document for row in store.lexical("green 新宿", 5, [])] in (
+        ["apple", "ja"],
+        ["ja", "apple"],
+    )
     assert [row.document for row in store.lexical("iphone", 5, [])] == ["mixed"]
-    assert store.lexical("上海", 5, []) == [] == store.lexical("green 新宿", 5, conditions({"year": 7}, SETTINGS.fields))
+    assert (
+        store.lexical("上海", 5, [])
+        == []
+        == store.lexical("green 新宿", 5, conditions({"year": 7}, SETTINGS.fields))
+    )
     store.optimize()
     assert [row.document for row in store.lexical("電話", 5, [])] == ["later"]
 
@@ -112,7 +144,10 @@ def test_a_reader_sees_a_commit_when_it_refreshes_and_writes_after_the_writer(st
     add(store, APPLE)
     assert reader.content_hashes() == {} or place.kind == "qdrant"  # is read live
     reader.refresh()
-    assert set(reader.content_hashes()) == {"apple"} and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
+    assert (
+        set(reader.content_hashes()) == {"apple"}
+        and reader.nearest(unit(1, 0, 0, 0), 1, [])[0].document == "apple"
+    )
     if place.kind == "lance":  # others have no lock, see test_object_storage.py
         with pytest.raises(StoreError, match=r"is being written by process \d+"):
             add(reader, ZEBRA)
@@ -127,11 +162,14 @@ def test_optimize_and_a_new_connection_change_nothing_that_can_be_seen(store, pl
 
     before = seen(store, "number")
     with monkeypatch.context() as patch:
-        patch.setattr("runnel.search.lance.time.time", lambda: 0.0)  # as after a correction of the clock
+        # as after a correction of the clock
+        patch.setattr("runnel.search.lance.time.time", lambda: 0.0)
         store.optimize()
     assert seen(store, "number") == before
     opened = []  # a connection of LanceDB caches what it reads of every version
-    monkeypatch.setattr("runnel.search.lance.connect", lambda *a, **more: opened.append(a) or connect(*a, **more))
+    monkeypatch.setattr(
+        "runnel.search.lance.connect", lambda *a, **more: opened.append(a) or connect(*a, **more)
+    )
     for _ in range(25):
         add(store, document("d0", ["number 0 here."], [unit(1, 0, 0, 0)], year=0))
     assert seen(store, "number") == before and (place.kind == "qdrant" or len(opened) == 1)
@@ -173,8 +211,15 @@ def test_bad_filters_are_refused(given, message):
 
 
 def test_the_ends_of_64_bits_are_found(store, place):
-    add(store, *(document(f"d{year}", ["a text"], [unit(1, 0, 0, 0)], year=year) for year in (-(2**63), 0, 2**63 - 1)))
-    between = {"<": 2**63 - (1 if place.kind != "qdrant" else 1025), ">": -(2**63)}  # Qdrant compares as floats
+    add(
+        store,
+        *(
+            document(f"d{year}", ["a text"], [unit(1, 0, 0, 0)], year=year)
+            for year in (-(2**63), 0, 2**63 - 1)
+        ),
+    )
+    # Qdrant compares as floats
+    between = {"<": 2**63 - (1 if place.kind != "qdrant" else 1025), ">": -(2**63)}
     for wanted, count in ((-(2**63), 1), (2**63 - 1, 1), ({">=": -(2**63)}, 3), (between, 1)):
         where = conditions({"year": wanted}, SETTINGS.fields)
         assert len({row.document for row in store.nearest(unit(1, 0, 0, 0), 10, where)}) == count
@@ -184,10 +229,18 @@ def test_the_ends_of_64_bits_are_found(store, place):
 def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch):
     """Beyond `EXACT_ROWS` the table's own index is asked; its best are scored exactly."""
     monkeypatch.setattr("runnel.search.lance.EXACT_ROWS", 500)
-    store = LanceStore.create(str(tmp_path / "index"), IndexSettings("pocket", [], 64, fields={"year": "int"}))
+    store = LanceStore.create(
+        str(tmp_path / "index"), IndexSettings("pocket", [], 64, fields={"year": "int"})
+    )
     vectors = np.random.default_rng(0).normal(size=(600, 64)).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    add(store, *(document(f"d{i}", [f"text {i}"], [vector], year=i % 2) for i, vector in enumerate(vectors)))
+    add(
+        store,
+        *(
+            document(f"d{i}", [f"text {i}"], [vector], year=i % 2)
+            for i, vector in enumerate(vectors)
+        ),
+    )
     store.optimize()
     hits = 0
     for i in range(50):
@@ -197,27 +250,36 @@ def test_many_passages_are_searched_by_an_index_of_vectors(tmp_path, monkeypatch
         exact = np.argsort(-(vectors[i % 2 :: 2] @ vectors[i]))[:3] * 2 + i % 2
         hits += len({f"d{n}" for n in exact} & {one.document for one in found[:6]})
     assert hits > 0.9 * 150 * 5 / 6
-    add(store, document("new", ["a new text"], [vectors[0]], year=0))  # is found before the index knows it
+    # is found before the index knows it
+    add(store, document("new", ["a new text"], [vectors[0]], year=0))
     assert {row.document for row in store.nearest(vectors[0], 4, [])} >= {"d0", "new"}
     store.close()
 
 
 @pytest.mark.slow
 def test_a_process_that_sees_many_commits_does_not_grow(tmp_path):
-    """LanceDB caches what it reads of every version, and Arrow's own allocators grow with its threads: 23 MB in 20 commits."""
+    """LanceDB caches what it reads of every version, and Arrow's own allocators grow with its
+    threads: 23 MB in 20 commits.
+    """
     command = [sys.executable, PROGRAMS / "many_commits.py", tmp_path / "index", "20", "40"]
-    done = subprocess.run(command, env=os.environ | PATHS, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        command, env=os.environ | PATHS, check=True, capture_output=True, text=True
+    )
     early, late = map(float, done.stdout.split())
     assert late - early < 5
 
 
-# ---- kill -9 at any moment: what was acknowledged is there, and the next writer goes on -------------------------------
+# ---- kill -9 at any moment: what was acknowledged is there, and the next writer goes on ----------
 
 
 def run_and_kill(uri: str, after: float) -> list[int]:
-    """The versions that a writer acknowledged before it was killed, `after` seconds behind its first one."""
+    """The versions that a writer acknowledged before it was killed, `after` seconds behind its
+    first one.
+    """
     command = [sys.executable, str(PROGRAMS / "killed_writer.py"), uri]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | PATHS, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, env=os.environ | PATHS, text=True
+    ) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline()]
         time.sleep(after)
@@ -230,19 +292,24 @@ def check_killed(uri: str, acknowledged: int) -> None:
     store = LanceStore.open(uri)
     documents = store.documents(list(store.content_hashes()))
     version = max(int(name[1:]) for name in documents) - 2
-    assert version in (acknowledged, acknowledged + 1)  # the last commit may be done and not yet told
+    # the last commit may be done and not yet told
+    assert version in (acknowledged, acknowledged + 1)
     expected = {f"d{n}": text_of(n, version) for n in range(version, version + 3)}
     assert {name: row.text for name, row in documents.items()} == expected
     passages = passages_of(store)
     assert len(passages) == 6 == len(store.nearest(np.ones(4, dtype=np.float32), 50, []))
-    assert all(np.array_equal(row.vector, np.eye(4, dtype=np.float32)[version % 4]) for row in passages.values())
+    assert all(
+        np.array_equal(row.vector, np.eye(4, dtype=np.float32)[version % 4])
+        for row in passages.values()
+    )
     found = {(row.document, row.number) for row in store.lexical(f"edition{version}", 50, [])}
     assert found == {(name, 0) for name in documents}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "times", "seconds"), [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.release), ("s3", 2, 1.0)]
+    ("kind", "times", "seconds"),
+    [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.release), ("s3", 2, 1.0)],
 )
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, times, seconds):
     place, rng, last = place_of(kind), random.Random(7), -1

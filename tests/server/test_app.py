@@ -1,4 +1,6 @@
-"""Loading in the background, who may ask, errors in each route's shape, and the pages about the server."""
+"""Loading in the background, who may ask, errors in each route's shape, and the pages about the
+server.
+"""
 
 import json
 import re
@@ -45,7 +47,11 @@ def test_ready_only_after_loading(tiny):
 
     with serving(load=load, name="tiny") as client:
         assert client.get("/health").json() == {"status": "ok"}
-        for done in (client.get("/ready"), client.get("/info"), client.post("/v1/embeddings", json={"input": "a"})):
+        for done in (
+            client.get("/ready"),
+            client.get("/info"),
+            client.post("/v1/embeddings", json={"input": "a"}),
+        ):
             assert done.status_code == 503 and int(done.headers["retry-after"]) >= 1
         go.set()
         while client.get("/ready").status_code == 503:
@@ -62,22 +68,39 @@ def test_a_model_that_cannot_be_loaded_ends_the_server():
 def test_addresses_that_cannot_be_bound_or_that_other_machines_reach_without_a_key(monkeypatch):
     with bind(ServerSettings(port=0)) as one:
         port = one.getsockname()[1]
-        with pytest.raises(InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"):
+        with pytest.raises(
+            InputError, match=rf"cannot listen on 127\.0\.0\.1, port {port} \(.*in use"
+        ):
             bind(ServerSettings(port=port))
 
     unknown = socket.gaierror(-2, "Name or service not known")
     monkeypatch.setattr(socket, "create_server", Mock(side_effect=unknown))
-    with pytest.raises(InputError, match=r"cannot listen on no-host, port 0 .*Name or service not known"):
+    with pytest.raises(
+        InputError, match=r"cannot listen on no-host, port 0 .*Name or service not known"
+    ):
         bind(ServerSettings(host="no-host", port=0, open_bind=True))
-    with pytest.raises(InputError, match=r"reachable from other machines, and no API key is set; set RUNNEL_API_KEY"):
+    with pytest.raises(
+        InputError,
+        match=r"reachable from other machines, and no API key is set; set RUNNEL_API_KEY",
+    ):
         ServerSettings(host="0.0.0.0")
-    assert ServerSettings(host="0.0.0.0", api_keys=("k",)) and ServerSettings(host="0.0.0.0", open_bind=True)
-    assert ServerSettings(host="::1") and ServerSettings(host="localhost") and ServerSettings(host="127.0.0.2")
+    assert ServerSettings(host="0.0.0.0", api_keys=("k",)) and ServerSettings(
+        host="0.0.0.0", open_bind=True
+    )
+    assert (
+        ServerSettings(host="::1")
+        and ServerSettings(host="localhost")
+        and ServerSettings(host="127.0.0.2")
+    )
     with pytest.raises(InputError, match="printable ASCII"):
         ServerSettings(api_keys=("schlüssel",))
 
 
-EVIL = ["", *"evil.example evil.example:80 localhost.evil.example 127.0.0.1.evil.example [::1]evil.example [::1 ::1".split()]
+EVIL = [
+    "",
+    *"evil.example evil.example:80 localhost.evil.example 127.0.0.1.evil.example [::1]evil.example"
+    " [::1 ::1".split(),
+]
 
 
 def test_hosts_and_origins(server, tiny):
@@ -86,7 +109,10 @@ def test_hosts_and_origins(server, tiny):
         assert done.status_code == 403 and "--allow-host" in done.json()["error"]["message"], host
     for host in ("localhost", "LOCALHOST:80", "127.0.0.1:9", "[::1]:8675", "192.168.0.7"):
         assert server.get("/v1/models", headers={"host": host}).status_code == 200
-        assert server.get("/v1/models", headers={"host": host, "origin": f"http://{host}"}).status_code == 200
+        assert (
+            server.get("/v1/models", headers={"host": host, "origin": f"http://{host}"}).status_code
+            == 200
+        )
         for origin in ("http://evil.example", "null", "http://localhost:1"):
             done = server.get("/v1/models", headers={"host": host, "origin": origin})
             assert done.status_code == 403 and "access-control-allow-origin" not in done.headers
@@ -96,32 +122,52 @@ def test_hosts_and_origins(server, tiny):
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 def test_requests_that_pages_of_other_sites_make_run_nothing(server, site):
-    opened = server.post("/page/files", params={"name": "a.txt"}, content=b"The keeper of the mill is Ada.")
+    opened = server.post(
+        "/page/files", params={"name": "a.txt"}, content=b"The keeper of the mill is Ada."
+    )
     id = json.loads(opened.text.splitlines()[-1])["result"]["id"]
     answers = ("GET", f"/page/document/answers?id={id}&q=who")
     image = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors", "sec-fetch-dest": "image"}
     link = {"sec-fetch-site": site, "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-    rows = [answers, *(("POST", path) for path in POSTS), *(("GET", path) for path in (*GETS, "/page/about", "/health"))]
+    rows = [
+        answers,
+        *(("POST", path) for path in POSTS),
+        *(("GET", path) for path in (*GETS, "/page/about", "/health")),
+    ]
     for method, path in rows:
         for headers in (image, link):
             body = {} if method == "GET" else {"json": POSTS[path][1]}
             assert server.request(method, path, headers=headers, **body).status_code == 403, path
     for path in ("/", "/docs"):
-        assert server.get(path, headers=link).status_code == 200 and server.get(path, headers=image).status_code == 403
+        assert (
+            server.get(path, headers=link).status_code == 200
+            and server.get(path, headers=image).status_code == 403
+        )
     for own in ({}, {"sec-fetch-site": "same-origin"}, {"sec-fetch-site": "none"}):
         assert server.request(*answers, headers=own).status_code == 200
 
 
-BOTH = b"POST /v1/verify HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s: %s\r\n\r\n0\r\n\r\n"
+BOTH = (
+    b"POST /v1/verify HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n%s: %s\r\n\r\n0\r\n\r\n"
+)
 
 
 @pytest.mark.parametrize(
-    "second", [(b"Transfer-Encoding", b"chunked"), (b"transfer-encoding", b"Chunked"), (b"Content-Length", b"6")]
+    "second",
+    [
+        (b"Transfer-Encoding", b"chunked"),
+        (b"transfer-encoding", b"Chunked"),
+        (b"Content-Length", b"6"),
+    ],
 )
 @pytest.mark.parametrize("length", [0, 5])
 def test_a_body_with_two_ends_is_refused_and_what_follows_is_not_read(server, second, length):
-    with socket.create_connection((server.base_url.host, server.base_url.port), GIVE_UP_S) as connection:
-        connection.sendall(BOTH % (length, *second) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with socket.create_connection(
+        (server.base_url.host, server.base_url.port), GIVE_UP_S
+    ) as connection:
+        connection.sendall(
+            BOTH % (length, *second) + b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        )
         answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer.lower()
@@ -136,7 +182,8 @@ def test_a_body_with_two_ends_is_refused_and_what_follows_is_not_read(server, se
         (b"[1]", "application/json", "is not a JSON object"),
         (b"", "application/json", "query|body"),
         (b'{"unknown": 1}', "application/json", "unknown"),
-        (b'{"query": "a"}', "text/plain", "'text/plain'"),  # which a page of another site can send without asking first
+        # which a page of another site can send without asking first
+        (b'{"query": "a"}', "text/plain", "'text/plain'"),
     ],
 )
 def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
@@ -151,14 +198,29 @@ def test_pages_and_metrics_about_the_server(server, tiny):
     assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
     facts = server.get("/info").json()
     assert facts["model_id"] == "tiny" and facts["model_sha"] == tiny.fingerprint()
-    assert facts["model_type"] == {"embedding": {"pooling": "mean"}} and facts["max_client_batch_size"] == 10_000
+    assert (
+        facts["model_type"] == {"embedding": {"pooling": "mean"}}
+        and facts["max_client_batch_size"] == 10_000
+    )
     assert server.get("/nothing").json()["error"]["message"] == "Not Found"
     done = server.get("/v1/embeddings")
-    assert done.status_code == 405 and done.headers["allow"] == "POST" and done.json()["error"]["message"] == "Method Not Allowed"
-    assert set(server.get("/v2/rerank").json()) == {"message"} and set(server.get("/embed").json()) == {"error", "error_type"}
+    assert (
+        done.status_code == 405
+        and done.headers["allow"] == "POST"
+        and done.json()["error"]["message"] == "Method Not Allowed"
+    )
+    assert set(server.get("/v2/rerank").json()) == {"message"} and set(
+        server.get("/embed").json()
+    ) == {"error", "error_type"}
     for one in (server.get("/docs"), done, server.post("/v1/embeddings", content=b"{")):
-        assert one.headers["x-content-type-options"] == "nosniff" and one.headers["referrer-policy"] == "no-referrer"
-        assert "default-src 'self'" in one.headers["content-security-policy"] and "server" not in one.headers
+        assert (
+            one.headers["x-content-type-options"] == "nosniff"
+            and one.headers["referrer-policy"] == "no-referrer"
+        )
+        assert (
+            "default-src 'self'" in one.headers["content-security-policy"]
+            and "server" not in one.headers
+        )
     server.post("/v1/embeddings", json={"input": "a b c"})
     server.get("/some/path/that/a/client/chose")
     lines = server.get("/metrics").text.splitlines()
@@ -173,11 +235,23 @@ def test_pages_and_metrics_about_the_server(server, tiny):
 def test_bodies_have_a_limit(tiny):
     with serving(tiny, name="tiny", max_body_bytes=100_000) as client:
         large = json.dumps({"input": "a" * 100_000}).encode()
-        for content in (large, (large[i : i + 1000] for i in range(0, len(large), 1000)), large * 5):  # with a length, in chunks
-            done = client.post("/v1/embeddings", content=content, headers={"content-type": "application/json"})
+        # with a length, in chunks
+        for content in (
+            large,
+            (large[i : i + 1000] for i in range(0, len(large), 1000)),
+            large * 5,
+        ):
+            done = client.post(
+                "/v1/embeddings", content=content, headers={"content-type": "application/json"}
+            )
             assert done.status_code == 413, done.text
-            assert done.json()["error"]["message"] == "the body has more than 100,000 bytes; send several requests"
-        assert client.post("/embed", content=large, headers={"content-type": "application/json"}).json()["error_type"]
+            assert (
+                done.json()["error"]["message"]
+                == "the body has more than 100,000 bytes; send several requests"
+            )
+        assert client.post(
+            "/embed", content=large, headers={"content-type": "application/json"}
+        ).json()["error_type"]
         assert client.post("/v1/embeddings", json={"input": "a" * 90_000}).status_code == 200
         wait_for(lambda: not held_in(client))  # forgotten just after the response is sent
 
@@ -203,23 +277,29 @@ def stall(client, size, key="first"):
 
 def test_stalled_uploads_leave_room_for_small_requests_and_other_clients_and_end(tiny, monkeypatch):
     monkeypatch.setattr(guard, "_BODY_S", GIVE_UP_S)
-    with serving(tiny, name="tiny", max_body_bytes=640_000, api_keys=("first", "second", "third")) as client:
+    with serving(
+        tiny, name="tiny", max_body_bytes=640_000, api_keys=("first", "second", "third")
+    ) as client:
 
         def post(key, size):
             headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
-            return client.post("/v1/verify", content=b'{"quote": "a", "text": "a"}'.ljust(size), headers=headers).status_code
+            return client.post(
+                "/v1/verify", content=b'{"quote": "a", "text": "a"}'.ljust(size), headers=headers
+            ).status_code
 
         stalled = []
         for key in ("first", "second"):
             stalled += [stall(client, 640_000, key) for _ in range(2)]
             wait_for(lambda key=key: held_in(client)[f"Bearer {key}"] == 1_279_980)
             assert [post(key, 20_000), post(key, 9_000)] == [429, 200]
-            assert post("third", 600_000) == (200 if key == "first" else 429)  # then two have all room for large bodies
+            # then two have all room for large bodies
+            assert post("third", 600_000) == (200 if key == "first" else 429)
         assert post("third", 9_000) == 200
         monkeypatch.setattr(guard, "_BODY_S", 0.2)
         stalled = [*stalled, stall(client, 9_000), stall(client, 640_000)]
         for connection in stalled[-2:]:
-            answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))  # until the server closes it
+            # until the server closes it
+            answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))
             assert answer.startswith(b"HTTP/1.1 408 ") and b"bytes of the body arrived in" in answer
         for connection in stalled:
             connection.close()
@@ -234,7 +314,8 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
         monkeypatch.setattr(client.app, "openapi", lambda: {"large": "a" * size})
         for number in range(10):  # pipelined, too
             connection = stack.enter_context(socket.socket())
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # else the system keeps a whole answer
+            # else the system keeps a whole answer
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
             connection.connect(address)
             connection.sendall(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 3)
             wait_for(lambda number=number: number > 1 or unread.total() > size * (number + 1))
@@ -249,13 +330,16 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
 
 OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}
 POSTS = {  # by route: the fields of an error, and a body
-    "/v1/embeddings": (OPENAI, {"input": "a b c d"}), "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),
-    "/v1/search": (OPENAI, {"query": "a b c d"}), "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
-    "/embed": (TEI, {"inputs": "a b c d"}), "/": (TEI, {"inputs": "a b c d"}),
+    "/v1/embeddings": (OPENAI, {"input": "a b c d"}),
+    "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),
+    "/v1/search": (OPENAI, {"query": "a b c d"}),
+    "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
+    "/embed": (TEI, {"inputs": "a b c d"}),
+    "/": (TEI, {"inputs": "a b c d"}),
     "/v1/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
     "/v2/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
     "/rerank": (COHERE | TEI, {"query": "a", "texts": ["b c d"]}),
-}  # fmt: skip
+}
 GETS = {"/v1/models": OPENAI, "/info": TEI}
 
 
@@ -284,9 +368,17 @@ def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
         with openai.OpenAI(base_url=f"{client.base_url}/v1", api_key="none", max_retries=0) as one:
             with pytest.raises(openai.RateLimitError, match=r"9 tokens .* 6 more .* 10") as error:
                 one.embeddings.create(model="tiny", input="a b c d")
-            assert error.value.code == "rate_limit_exceeded" and int(error.value.response.headers["retry-after"]) >= 1
-        with cohere.ClientV2("none", base_url=str(client.base_url)) as one, pytest.raises(cohere.TooManyRequestsError):
-            one.rerank(model="tiny", query="a", documents=["b c d"], request_options={"max_retries": 0})
+            assert (
+                error.value.code == "rate_limit_exceeded"
+                and int(error.value.response.headers["retry-after"]) >= 1
+            )
+        with (
+            cohere.ClientV2("none", base_url=str(client.base_url)) as one,
+            pytest.raises(cohere.TooManyRequestsError),
+        ):
+            one.rerank(
+                model="tiny", query="a", documents=["b c d"], request_options={"max_retries": 0}
+            )
         work.left = 0
         work.draining = True
         assert refusals(client) == dict.fromkeys(POSTS, 503)
@@ -307,19 +399,33 @@ def test_keys(tiny):
     with serving(tiny, name="tiny", api_keys=("first", "second")) as client:
         for header in (None, b"Bearer wrong", b"first", b"Bearer \xe4"):
             for routes in (POSTS, GETS):
-                statuses = refusals(client, routes, {} if header is None else {"authorization": header})
+                statuses = refusals(
+                    client, routes, {} if header is None else {"authorization": header}
+                )
                 assert statuses == dict.fromkeys(routes, 401)
         for key in ("first", "second"):
-            assert client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code == 200
-        assert [client.get(path).status_code for path in ("/", "/health", "/ready", "/metrics")] == [200] * 4
+            assert (
+                client.get("/v1/models", headers={"authorization": f"Bearer {key}"}).status_code
+                == 200
+            )
+        assert [
+            client.get(path).status_code for path in ("/", "/health", "/ready", "/metrics")
+        ] == [200] * 4
 
 
 def test_failures_are_reported_without_details(server, monkeypatch, caplog):
-    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})  # refused before they are counted
-    assert done.status_code == 413 and server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+    # refused before they are counted
+    done = server.post("/v1/find", json={"query": "q", "documents": ["a"] * 1_000_000})
+    assert (
+        done.status_code == 413
+        and server.post("/embed", json={"inputs": ["a"] * 10_001}).status_code == 422
+    )
     monkeypatch.setattr("runnel.models.embedder.Embedder.encode_rows", lambda *_: 1 / 0)
     done = server.post("/v1/embeddings", json={"input": "a"})
-    assert done.status_code == 500 and done.json()["error"]["message"] == "the server failed; its log has the reason"
+    assert (
+        done.status_code == 500
+        and done.json()["error"]["message"] == "the server failed; its log has the reason"
+    )
     assert "division by zero" in caplog.text
     monkeypatch.undo()
     assert server.post("/v1/embeddings", json={"input": "a"}).status_code == 200

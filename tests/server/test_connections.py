@@ -1,4 +1,6 @@
-"""Clients that send headers slowly, do not read, or open too many connections, and what the others get meanwhile."""
+"""Clients that send headers slowly, do not read, or open too many connections, and what the others
+get meanwhile.
+"""
 
 import asyncio
 import socket
@@ -22,7 +24,9 @@ LARGE = 64 << 20  # more than the system keeps of an answer that is not read
 
 
 class App:
-    """Answer /large with many bytes, /wait when `go` is set, others at once; the body is not read."""
+    """Answer /large with many bytes, /wait when `go` is set, others at once;
+    the body is not read.
+    """
 
     def __init__(self):
         self.go, self.began, self.left = threading.Event(), 0, 0
@@ -32,14 +36,22 @@ class App:
         while scope["path"] == "/wait" and not self.go.is_set():
             await asyncio.sleep(0.01)
         body = bytes(LARGE) if scope["path"] == "/large" else b"hello"
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+        await send(
+            {
+                "type": "http.response.start",
+                "status": 200,
+                "headers": [(b"content-length", b"%d" % len(body))],
+            }
+        )
         await send({"type": "http.response.body", "body": body})
         self.left += 1
 
 
 @contextmanager
 def limited():
-    """Yield an application and a function that connects to it and sends; its server has the limits of `connections`."""
+    """Yield an application and a function that connects to it and sends; its server has the limits
+    of `connections`.
+    """
     app, opened = App(), []
     with socket.create_server(("127.0.0.1", 0)) as listening:
         served = LimitedServer(app, lifespan="off", timeout_graceful_shutdown=1)
@@ -47,7 +59,9 @@ def limited():
         thread.start()
 
         def connect(data=b"", address="127.0.0.1"):
-            one = socket.create_connection(listening.getsockname(), GIVE_UP_S, source_address=(address, 0))
+            one = socket.create_connection(
+                listening.getsockname(), GIVE_UP_S, source_address=(address, 0)
+            )
             opened.append(one)
             one.sendall(data)
             return one
@@ -99,7 +113,14 @@ def dribble(connection, pause_s=0.02):
 
 
 @pytest.mark.parametrize(
-    "first", [b"", HALF, WHOLE, WHOLE + HALF, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n"]
+    "first",
+    [
+        b"",
+        HALF,
+        WHOLE,
+        WHOLE + HALF,
+        b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 99999\r\n\r\n",
+    ],
 )
 def test_headers_have_a_time_that_more_bytes_do_not_extend(monkeypatch, first):
     monkeypatch.setattr(connections, "HEADERS_S", 0.3)
@@ -140,14 +161,17 @@ def test_headers_that_are_too_large_are_refused():
         assert connect(HALF + b"a" * (1 << 17)).recv(12) == b"HTTP/1.1 400"
 
 
-@pytest.mark.parametrize("data", [b"", HALF, WHOLE, b"POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc"])
+@pytest.mark.parametrize(
+    "data", [b"", HALF, WHOLE, b"POST /wait HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc"]
+)
 def test_a_client_with_too_many_connections_loses_its_oldest_that_waits(monkeypatch, data):
     monkeypatch.setattr(connections, "MOST_OF_CLIENT", 5)
     with limited() as (app, connect):
         busy = connect(b"GET /wait HTTP/1.1\r\nHost: a\r\n\r\n")
         wait_for(lambda: app.began)
         many = [connect(data) for _ in range(100)]
-        assert all(answered(connect(WHOLE)) for _ in range(3))  # another program on the same machine
+        # another program on the same machine
+        assert all(answered(connect(WHOLE)) for _ in range(3))
         wait_for(lambda: not any(map(is_open, many[:90])))
         assert len(app.connections) <= 5
         app.go.set()
@@ -181,7 +205,9 @@ def test_of_all_clients_the_one_with_most_connections_makes_room(monkeypatch):
 def test_an_answer_that_is_not_read_ends(monkeypatch, requests):
     monkeypatch.setattr(connections, "UNREAD_S", 0.3)
     with limited() as (app, connect):
-        connection = connect(b"".join(b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n" % path for path in requests.split()))
+        connection = connect(
+            b"".join(b"GET %s HTTP/1.1\r\nHost: a\r\n\r\n" % path for path in requests.split())
+        )
         wait_for(lambda: app.began and not app.connections)
         wait_for(lambda: app.began == app.left)  # nothing holds the answer any more
         with pytest.raises(ConnectionError):
@@ -193,7 +219,10 @@ def test_an_answer_that_is_not_read_ends(monkeypatch, requests):
 def test_an_answer_that_is_read_slowly_arrives(monkeypatch):
     monkeypatch.setattr(connections, "HEADERS_S", 0.2)
     with limited() as (_, connect):
-        connection, read = connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"), 0
+        connection, read = (
+            connect(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"),
+            0,
+        )
         while data := connection.recv(1 << 22):
             read += len(data)
             time.sleep(0.02)
@@ -221,7 +250,10 @@ def test_half_of_the_files_are_left_for_other_things(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
-@pytest.mark.parametrize("data", [b"", HALF, b"POST /v1/find HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"])
+@pytest.mark.parametrize(
+    "data",
+    [b"", HALF, b"POST /v1/find HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"],
+)
 def test_two_thousand_half_sent_requests_leave_the_server_to_others(tmp_path, data):
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -229,7 +261,10 @@ def test_two_thousand_half_sent_requests_leave_the_server_to_others(tmp_path, da
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096) if hard > 0 else 4096, hard))
         stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
-        find = {"query": "who keeps the mill", "documents": ["The museum opens at nine. The keeper of the mill is Ada."]}
+        find = {
+            "query": "who keeps the mill",
+            "documents": ["The museum opens at nine. The keeper of the mill is Ada."],
+        }
         before = client.post("/v1/find", json=find).json()
         memory = resident_mib(process.pid)
         address = (client.base_url.host, client.base_url.port)

@@ -10,7 +10,12 @@ from helpers.serving import serving
 
 from runnel.models.embedder import Embedder
 
-TEXTS = ["A tuple cannot be changed.", "Rain fell 🌧 on the roof.", "x", "The train leaves at noon. " * 200]
+TEXTS = [
+    "A tuple cannot be changed.",
+    "Rain fell 🌧 on the roof.",
+    "x",
+    "The train leaves at noon. " * 200,
+]
 TOLERANCE = 1e-5  # other texts in a step change the order of sums
 
 
@@ -35,18 +40,26 @@ def test_openai_client(client, embedder):
     """The client asks for base64 unless told otherwise."""
     found = client.embeddings.create(model="pocket", input=TEXTS)
     assert [one.index for one in found.data] == [0, 1, 2, 3]
-    np.testing.assert_allclose([one.embedding for one in found.data], embedder.encode(TEXTS), atol=TOLERANCE)
+    np.testing.assert_allclose(
+        [one.embedding for one in found.data], embedder.encode(TEXTS), atol=TOLERANCE
+    )
     tokens = sum(map(len, embedder.render(TEXTS)))
     assert found.usage.prompt_tokens == found.usage.total_tokens == tokens
     assert found.model == "pocket" and found.object == "list"
     one = client.embeddings.create(model="pocket", input=TEXTS[0], encoding_format="float")
     np.testing.assert_allclose([one.data[0].embedding], embedder.encode(TEXTS[:1]), atol=TOLERANCE)
-    found = np.array(client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=7).data[0].embedding)
+    found = np.array(
+        client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=7).data[0].embedding
+    )
     whole = embedder.encode(TEXTS[0])[:7]
     np.testing.assert_allclose(found, whole / np.linalg.norm(whole), atol=TOLERANCE)
-    with pytest.raises(openai.BadRequestError, match="dimensions is 385, the model's vectors have 384"):
+    with pytest.raises(
+        openai.BadRequestError, match="dimensions is 385, the model's vectors have 384"
+    ):
         client.embeddings.create(model="pocket", input=TEXTS[0], dimensions=385)
-    with pytest.raises(openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'") as error:
+    with pytest.raises(
+        openai.NotFoundError, match=r"'text-embedding-3-small' .* 'pocket'"
+    ) as error:
         client.embeddings.create(model="text-embedding-3-small", input="a")
     assert error.value.code == "model_not_found" and error.value.param == "model"
     assert [one.id for one in client.models.list()] == ["pocket"]
@@ -69,14 +82,24 @@ def test_inputs_that_are_refused(server):
     for given in ([], "", [""], [[]], [["a"]], [1, "a"], None, {"a": 1}, [-1], [1.5], [True]):
         done = server.post("/v1/embeddings", json={"input": given, "model": "pocket"})
         error = done.json()["error"]
-        assert done.status_code == 400 and error["type"] == "invalid_request_error" and error["param"] == "input", given
+        assert (
+            done.status_code == 400
+            and error["type"] == "invalid_request_error"
+            and error["param"] == "input"
+        ), given
         assert error["message"].startswith("input") and len(error["message"]) < 300
     for empty in (" ", "\u200b", "\u0301", "\ud800"):
-        message = "unable to parse raw data as a unicode string" if empty == "\ud800" else "cannot embed an empty text"
+        message = (
+            "unable to parse raw data as a unicode string"
+            if empty == "\ud800"
+            else "cannot embed an empty text"
+        )
         for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
             body = json.dumps({name: ["fine", empty]})
             done = server.post(path, content=body, headers={"content-type": "application/json"})
-            assert done.status_code == (422 if path == "/embed" else 400) and message in str(done.json()["error"])
+            assert done.status_code == (422 if path == "/embed" else 400) and message in str(
+                done.json()["error"]
+            )
 
 
 def test_a_client_of_tei(server, embedder):
@@ -86,14 +109,27 @@ def test_a_client_of_tei(server, embedder):
         np.testing.assert_allclose(found, embedder.encode(TEXTS[:2]), atol=TOLERANCE)
         with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as error:
             client.feature_extraction("a", dimensions=385)
-        assert error.value.response.status_code == 422 and error.value.response.json()["error_type"] == "Validation"
+        assert (
+            error.value.response.status_code == 422
+            and error.value.response.json()["error_type"] == "Validation"
+        )
     for inputs, texts in (("one", ["one"]), (["one", "two"], ["one", "two"])):
-        found = server.post("/embed", json={"inputs": inputs, "truncate": False, "normalize": True}).json()
+        found = server.post(
+            "/embed", json={"inputs": inputs, "truncate": False, "normalize": True}
+        ).json()
         opinionless = server.post("/embed", json={"inputs": inputs, "truncate": None}).json()
         assert opinionless == found
         np.testing.assert_allclose(found, embedder.encode(texts), atol=TOLERANCE)
     short = server.post("/embed", json={"inputs": "one", "dimensions": 2}).json()
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2
-    for body in ({"inputs": []}, {"inputs": "a", "normalize": False}, {"inputs": "a", "prompt_name": "nothing"}):
+    for body in (
+        {"inputs": []},
+        {"inputs": "a", "normalize": False},
+        {"inputs": "a", "prompt_name": "nothing"},
+    ):
         done = server.post("/embed", json=body)
-        assert done.status_code == 422 and done.json()["error_type"] == "Validation" and done.json()["error"]
+        assert (
+            done.status_code == 422
+            and done.json()["error_type"] == "Validation"
+            and done.json()["error"]
+        )

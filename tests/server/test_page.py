@@ -1,4 +1,6 @@
-"""The page of a server, in a browser: search, open, ask a file, keys, errors. Its marks are tested in test_report.py."""
+"""The page of a server, in a browser: search, open, ask a file, keys, errors. Its marks are tested
+in test_report.py.
+"""
 
 import json
 import threading
@@ -20,7 +22,11 @@ from runnel.text.documents.document import read_plain
 pytestmark = pytest.mark.slow
 
 FILLER = [f"Ship {n} 🚢 carries number {n * n} of its goods to the harbor." for n in range(200)]
-GARDEN = ["Roses need water every day.", "The gardener 🌹 waters the roses in the morning.", "Bees visit them at noon."]
+GARDEN = [
+    "Roses need water every day.",
+    "The gardener 🌹 waters the roses in the morning.",
+    "Bees visit them at noon.",
+]
 DOCUMENTS = {
     "garden": "\n\n".join(FILLER[:100] + GARDEN + FILLER[100:]),
     "honey": "A gardener spoke to the bees.\n\nNobody answered.",
@@ -65,17 +71,23 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     assert tab.locator("#welcome p").last.inner_text().startswith("Keys: / question")
     ask(tab, "When are the roses watered?")
     tab.locator("a.sentence").first.wait_for()
-    hits = server.post("/v1/search", json={"query": "When are the roses watered?"}).json()["documents"]
+    hits = server.post("/v1/search", json={"query": "When are the roses watered?"}).json()[
+        "documents"
+    ]
     assert tab.locator("a.hit").all_inner_texts() == [hit["id"] for hit in hits]
     assert tab.locator("a.sentence mark").all_inner_texts() == [
         " ".join(one["text"].split()) for hit in hits for one in hit["sentences"]
     ]
     found = sorted((one for hit in hits for one in hit["sentences"]), key=lambda one: -one["score"])
-    strongest, weakest = (tab.locator(f"a.sentence.level-{level} mark").all_inner_texts() for level in (4, 1))
+    strongest, weakest = (
+        tab.locator(f"a.sentence.level-{level} mark").all_inner_texts() for level in (4, 1)
+    )
     assert found[0]["text"].strip() in strongest and found[-1]["text"].strip() in weakest
     tab.locator("a.sentence", has_text="The gardener").click()
     assert current(tab) == [GARDEN[1]]
-    best = SentenceRetriever.load("pocket").retrieve("When are the roses watered?", DOCUMENTS["garden"], top_k=1)
+    best = SentenceRetriever.load("pocket").retrieve(
+        "When are the roses watered?", DOCUMENTS["garden"], top_k=1
+    )
     assert best[0].text.strip() in marked(tab, "level-4")
     link = tab.url
     assert f"at={DOCUMENTS['garden'].index(GARDEN[1])}-" in link
@@ -83,12 +95,18 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     assert current(again) == [GARDEN[1]]
     assert again.locator("#query").input_value() == "When are the roses watered?"
     assert again.locator("a.sentence").count() == tab.locator("a.sentence").count()
-    tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")  # another question marks the open document again
-    tab.wait_for_function("() => ![...CSS.highlights.get('level-4')].some(one => String(one).includes('gardener'))")
+    # another question marks the open document again
+    tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")
+    tab.wait_for_function(
+        "() => ![...CSS.highlights.get('level-4')].some(one => String(one).includes('gardener'))"
+    )
     assert marked(tab, "level-4") == [GARDEN[2]]
     tab = open_tab(address(server, "#doc=nothing&q=bees"))
     tab.locator("#status.error").wait_for()
-    assert tab.locator("#status").inner_text() == "the index has no document 'nothing'; it may have been removed"
+    assert (
+        tab.locator("#status").inner_text()
+        == "the index has no document 'nothing'; it may have been removed"
+    )
     assert all("404" in problem for problem in tab.problems)
     tab.problems.clear()
 
@@ -109,7 +127,11 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     text = "\n\n".join([*FILLER, "The lighthouse 🗼 is painted red.", *FILLER[:9]])
     tab.evaluate(DROP, ["coast <b>.txt", text])
     tab.locator("#text p").first.wait_for()
-    assert tab.locator("#title").inner_text() == tab.locator("#scope").inner_text().removeprefix("in ") == "coast <b>.txt"
+    assert (
+        tab.locator("#title").inner_text()
+        == tab.locator("#scope").inner_text().removeprefix("in ")
+        == "coast <b>.txt"
+    )
     assert tab.locator("#drop").is_hidden()
     ask(tab, "What color is the lighthouse?")
     assert current(tab) == current(open_tab(tab.url)) == ["The lighthouse 🗼 is painted red."]
@@ -120,7 +142,10 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
 
 
 def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
-    texts = {"red.txt": "The lighthouse is painted red.", "<b>blue.txt": "The lighthouse is painted blue."}
+    texts = {
+        "red.txt": "The lighthouse is painted red.",
+        "<b>blue.txt": "The lighthouse is painted blue.",
+    }
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     tab = open_tab(address(server))
@@ -131,7 +156,10 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
         links.nth(1).wait_for()
         links.nth(at).click()
         tab.locator("a.sentence mark", has_text=text).wait_for()
-        assert tab.locator("#text").inner_text() == text and tab.locator("#opened a[aria-current]").inner_text() == name
+        assert (
+            tab.locator("#text").inner_text() == text
+            and tab.locator("#opened a[aria-current]").inner_text() == name
+        )
         assert tab.locator("a.sentence mark").all_inner_texts() == [text]
     assert links.all_inner_texts() == list(texts)
     tab.keyboard.press("Escape")
@@ -153,26 +181,37 @@ def test_reading_a_file_streams_progress_and_reads_it_once(server):
     text = "\n\n".join(FILLER * 3)
     first = lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode()))
     *steps, last = first
-    assert steps and all(set(step) == {"done", "total"} and 0 < step["done"] <= step["total"] for step in steps)
+    assert steps and all(
+        set(step) == {"done", "total"} and 0 < step["done"] <= step["total"] for step in steps
+    )
     assert [step["done"] for step in steps] == sorted(step["done"] for step in steps)
     id = last["result"]["id"]
-    assert lines(server.post("/page/files", params={"name": "ships.md"}, content=text.encode())) == [{"result": {"id": id}}]
+    assert lines(
+        server.post("/page/files", params={"name": "ships.md"}, content=text.encode())
+    ) == [{"result": {"id": id}}]
     gone = server.get("/page/document", params={"id": "opened-here:0"})
     assert gone.status_code == 404 and "open it again" in gone.json()["error"]["message"]
     shown = server.get("/page/document", params={"id": id}).json()
     assert shown["text"] == text and shown["name"] == "ships.md" and not shown["pictures"]
     [*_, last] = lines(server.get("/page/document/answers", params={"id": id, "q": "number 9801"}))
     best = last["result"]["sentences"][0]
-    assert best["text"].strip() == FILLER[99] and len(best["also"]) == 2 and last["result"]["count"] == 600
+    assert (
+        best["text"].strip() == FILLER[99]
+        and len(best["also"]) == 2
+        and last["result"]["count"] == 600
+    )
 
 
 def test_reading_ends_when_the_client_disconnects(server):
     text = "\n\n".join(f"{n}: {line}" for n in range(40) for line in FILLER).encode()
-    with server.stream("POST", "/page/files", params={"name": "long.txt"}, content=text) as response:
+    with server.stream(
+        "POST", "/page/files", params={"name": "long.txt"}, content=text
+    ) as response:
         assert set(json.loads(next(response.iter_lines()))) == {"done", "total"}
     work = server.app.state.context.work
     wait_for(lambda: not work.running and not work.left)
-    assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None  # it was not read to its end
+    # it was not read to its end
+    assert server.app.state.context.opened.get(opened_id("long.txt", text)) is None
 
 
 def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
@@ -191,9 +230,21 @@ def test_opened_files_are_bounded_by_memory_and_the_latest_stays():
 def test_a_recurrent_model_reads_a_file_again_for_each_question():
     with serving("pocket-mamba2", name="pocket-mamba2") as client:
         assert client.get("/page/about").json() == {"index": None}
-        *_, last = lines(client.post("/page/files", params={"name": "a.txt"}, content="\n\n".join(GARDEN + FILLER[:20]).encode()))
-        *steps, last = lines(client.get("/page/document/answers", params={"id": last["result"]["id"], "q": "bees"}))
-        assert steps and last["result"]["count"] == 23 and last["result"]["sentences"][0]["text"].strip() == GARDEN[2]
+        *_, last = lines(
+            client.post(
+                "/page/files",
+                params={"name": "a.txt"},
+                content="\n\n".join(GARDEN + FILLER[:20]).encode(),
+            )
+        )
+        *steps, last = lines(
+            client.get("/page/document/answers", params={"id": last["result"]["id"], "q": "bees"})
+        )
+        assert (
+            steps
+            and last["result"]["count"] == 23
+            and last["result"]["sentences"][0]["text"].strip() == GARDEN[2]
+        )
 
 
 def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
@@ -218,12 +269,20 @@ def test_the_page_of_an_opened_pdf_and_of_an_indexed_one(tmp_path, open_tab):
             place = {"id": id, "start": start, "end": start + 14}
             picture = client.get("/page/document/picture", params=place).json()
             assert picture["page"] == 2 and len(picture["boxes"]) == 1 and picture["png"]
-            refused = client.get("/page/document/picture", params=place | {"start": 10_000, "end": 10_001})
+            refused = client.get(
+                "/page/document/picture", params=place | {"start": 10_000, "end": 10_001}
+            )
             assert refused.status_code == 404
-            assert refused.json()["error"]["message"] == f"{name} has no page with the characters 10000-10001"
+            assert (
+                refused.json()["error"]["message"]
+                == f"{name} has no page with the characters 10000-10001"
+            )
         book.write_bytes(pdf([GARDEN[::2]]))
         refused = client.get("/page/document/picture", params=place)
-        assert refused.status_code == 404 and "has changed since it was indexed" in refused.json()["error"]["message"]
+        assert (
+            refused.status_code == 404
+            and "has changed since it was indexed" in refused.json()["error"]["message"]
+        )
 
 
 def test_the_files_of_the_page_and_files_that_are_refused(server):
@@ -233,8 +292,16 @@ def test_the_files_of_the_page_and_files_that_are_refused(server):
     assert server.get("/static/app.js").headers["content-type"] == "text/javascript; charset=utf-8"
     for name in ("nothing.js", "../page.py", "%2e%2e/page.py", "__init__.py"):
         assert server.get(f"/static/{name}").status_code == 404
-    assert not [path for path in server.get("/openapi.json").json()["paths"] if "page" in path or "static" in path]
-    wrong = [("a.txt", b"", "empty"), ("a.txt", b" \n", "empty"), ("a.jsonl", b'{"text": "a"}\n', "rows")]
+    assert not [
+        path
+        for path in server.get("/openapi.json").json()["paths"]
+        if "page" in path or "static" in path
+    ]
+    wrong = [
+        ("a.txt", b"", "empty"),
+        ("a.txt", b" \n", "empty"),
+        ("a.jsonl", b'{"text": "a"}\n', "rows"),
+    ]
     for name, data, message in (*wrong, ("a.png", b"\x89PNG....", "image")):
         response = server.post("/page/files", params={"name": name}, content=data)
         assert response.status_code == 400 and message in response.json()["error"]["message"]
@@ -260,7 +327,10 @@ def test_the_page_waits_for_the_model(tmp_path, open_tab):
 
     with serving(load=load, name="tiny") as client:
         tab = open_tab(address(client))
-        tab.wait_for_function("() => document.querySelector('#status').textContent.startsWith('the model is being loaded')")
+        tab.wait_for_function(
+            "() => document.querySelector('#status').textContent.startsWith('the model is being"
+            " loaded')"
+        )
         go.set()
         tab.locator("#welcome p").first.wait_for()
         assert tab.locator("#status").inner_text() == ""

@@ -7,10 +7,19 @@ from helpers.document_files import pdf
 pytestmark = pytest.mark.slow
 
 SENTENCES = [
-    "The cat sat on the mat.", "A 𝔘nicorn 🦄 drank.", "Nothing happened here.", "Birds sang.", "🐺 The dog barked all night.",
-    "Rain fell.", "It was cold.", "Snow fell too.", "Nobody knew why the dog barked 🐕 and ran.", "The end came.",
-    "Clouds.", "More clouds.",
-]  # fmt: skip
+    "The cat sat on the mat.",
+    "A 𝔘nicorn 🦄 drank.",
+    "Nothing happened here.",
+    "Birds sang.",
+    "🐺 The dog barked all night.",
+    "Rain fell.",
+    "It was cold.",
+    "Snow fell too.",
+    "Nobody knew why the dog barked 🐕 and ran.",
+    "The end came.",
+    "Clouds.",
+    "More clouds.",
+]
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!-- <b>bold</b>"
 
 
@@ -39,10 +48,16 @@ def test_a_report_opens_a_document_at_the_sentence_with_all_answers_marked(repor
     assert tab.locator("#status").inner_text() == "3 sentences in 1 document"
     assert tab.locator("#line #scope").inner_text() == "in 2 files"
     rows = tab.locator("a.sentence")
-    assert [text.split("\n") for text in rows.all_inner_texts()][:2] == [["line 17", SENTENCES[8]], ["line 9", SENTENCES[4]]]
+    assert [text.split("\n") for text in rows.all_inner_texts()][:2] == [
+        ["line 17", SENTENCES[8]],
+        ["line 9", SENTENCES[4]],
+    ]
     rows.nth(1).click()
     assert current(tab) == [SENTENCES[4]]
-    assert marked(tab, "level-4") == [SENTENCES[8]] and tab.locator("#position").inner_text() == "2 of 3"
+    assert (
+        marked(tab, "level-4") == [SENTENCES[8]]
+        and tab.locator("#position").inner_text() == "2 of 3"
+    )
     assert tab.locator("#text").inner_text().split() == " ".join(SENTENCES).split()
     tab.go_back()
     assert tab.locator("#document").is_hidden()
@@ -69,7 +84,8 @@ def test_html_in_documents_queries_and_names_is_shown_as_text_and_never_run(repo
     assert HOSTILE in tab.locator("#text").inner_text()
     assert tab.locator("#text *:not(p), main img, main script").count() == 0
     tab.evaluate(
-        "() => { const one = document.createElement('script'); one.textContent = 'window.ran = 1'; document.body.append(one) }"
+        "() => { const one = document.createElement('script'); one.textContent = 'window.ran = 1';"
+        " document.body.append(one) }"
     )
     assert tab.evaluate("() => window.ran") is None
     assert len(tab.problems) == 1 and "Content Security Policy" in tab.problems.pop()
@@ -78,7 +94,8 @@ def test_html_in_documents_queries_and_names_is_shown_as_text_and_never_run(repo
 def test_a_browser_that_cannot_paint_marks_shows_the_document_at_the_sentence(report, open_tab):
     files = {"a.txt": paragraphs(SENTENCES * 20) + "The dog barked at 𝔘s."}
     tab = open_tab(
-        report("why the dog barked us", files), before="Object.defineProperty(CSS, 'highlights', { value: undefined })"
+        report("why the dog barked us", files),
+        before="Object.defineProperty(CSS, 'highlights', { value: undefined })",
     )
     tab.locator("a.sentence", has_text="𝔘s").click()
     settle(tab)
@@ -110,23 +127,37 @@ def test_the_keyboard_reaches_everything(report, open_tab):
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [375, 1280])
-def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(report, open_tab, width, dark):
+def test_nothing_is_wider_than_the_window_and_colors_follow_the_system(
+    report, open_tab, width, dark
+):
     long = "a" * 300
-    address = report("dog", {f"{'b' * 100}.txt": f"The dog {long}.\n\n>>> code  {long}\n\n{paragraphs(SENTENCES)}"})
+    address = report(
+        "dog",
+        {f"{'b' * 100}.txt": f"The dog {long}.\n\n>>> code  {long}\n\n{paragraphs(SENTENCES)}"},
+    )
     tab = open_tab(address, width=width, dark=dark)
     assert not scrolls_sideways(tab)
     tab.locator("a.sentence").first.click()
     assert current(tab) and not scrolls_sideways(tab)
-    assert tab.evaluate("() => { const one = document.querySelector('#text'); return one.scrollWidth <= one.clientWidth }")
+    assert tab.evaluate(
+        "() => { const one = document.querySelector('#text'); return one.scrollWidth <="
+        " one.clientWidth }"
+    )
     assert tab.locator("#list").is_visible() == (width > 375)
-    light = tab.evaluate("() => getComputedStyle(document.querySelector('#document')).backgroundColor.match(/\\d+/g).map(Number)")
+    light = tab.evaluate(
+        "() =>"
+        " getComputedStyle(document.querySelector('#document')).backgroundColor.match(/\\d+/g).map(Number)"
+    )
     assert (max(light) < 60) == dark
     tab.locator("#close").click()
     assert tab.locator("#list").is_visible()
 
 
 def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_tab):
-    text = paragraphs([f"Nothing is said in line {n}, and nothing happens." for n in range(400)] + ["The dog barked.", "End."])
+    text = paragraphs(
+        [f"Nothing is said in line {n}, and nothing happens." for n in range(400)]
+        + ["The dog barked.", "End."]
+    )
     tab = open_tab(report("dog barked", {"a.txt": text}) + "#doc=a.txt")
     settle(tab)
     dark = """() => {
@@ -140,12 +171,10 @@ def test_the_strip_shows_where_the_answers_are_and_scrolls_there(report, open_ta
     box = tab.locator("#strip").bounding_box()
     tab.mouse.click(box["x"] + 5, box["y"] + box["height"] / 4)
     settle(tab)
-    first = tab.evaluate(
-        """() => {
+    first = tab.evaluate("""() => {
             const pane = document.querySelector("#text").getBoundingClientRect();
             return document.elementFromPoint(pane.left + pane.width / 2, pane.top + 4)?.textContent;
-        }"""
-    )
+        }""")
     assert "line 99" in first or "line 100" in first or "line 101" in first
 
 
@@ -155,7 +184,10 @@ def test_a_report_without_results_says_so(run, fake, open_tab, tmp_path):
         (tmp_path / "empty.txt").write_text("")
         assert run("find", "why the dog barked", *options, "--html", "report.html").code == 1
         tab = open_tab((tmp_path / "report.html").as_uri())
-        assert tab.locator("#status").inner_text() == "Nothing found." and tab.locator("a.hit").count() == 0
+        assert (
+            tab.locator("#status").inner_text() == "Nothing found."
+            and tab.locator("a.hit").count() == 0
+        )
         (tmp_path / "report.html").unlink()
 
 
@@ -171,10 +203,15 @@ PIXELS = """() => {
 }"""
 
 
-def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(run, fake, open_tab, tmp_path):
+def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(
+    run, fake, open_tab, tmp_path
+):
     lines = [f"Line {n} is about nothing." for n in range(30)]
     (tmp_path / "a.pdf").write_bytes(pdf([lines, [*lines, "The dog barked at night.", "The end."]]))
-    assert run("find", "dog barked night", "a.pdf", "--html", "report.html", "-k", 2, "-c", 0).code == 0
+    assert (
+        run("find", "dog barked night", "a.pdf", "--html", "report.html", "-k", 2, "-c", 0).code
+        == 0
+    )
     tab = open_tab((tmp_path / "report.html").as_uri() + "#doc=a.pdf")
     settle(tab)
     assert tab.locator("#facts").inner_text().startswith("2 pages · ")
@@ -185,6 +222,9 @@ def test_the_page_of_a_pdf_is_shown_as_a_picture_with_the_sentence_marked(run, f
     assert marks["boxes"] == "1"
     baseline = (800 - 740 + 30 * 13) / 800  # of the thirtieth line after the first
     assert baseline - 13 / 800 < marks["top"] < baseline < marks["bottom"] < baseline + 6 / 800
-    assert tab.locator("#picture canvas").get_attribute("aria-label") == "Page 2, the sentence is marked"
+    assert (
+        tab.locator("#picture canvas").get_attribute("aria-label")
+        == "Page 2, the sentence is marked"
+    )
     tab.keyboard.press("v")
     assert tab.locator("#text").is_visible() and tab.locator("#picture").is_hidden()

@@ -1,4 +1,6 @@
-"""The OpenAPI schema says what the server does: schemathesis sends generated bodies and checks every answer."""
+"""The OpenAPI schema says what the server does: schemathesis sends generated bodies and checks
+every answer.
+"""
 
 import pytest
 import schemathesis
@@ -11,7 +13,16 @@ from runnel import Document, Embedder, Index
 
 pytestmark = pytest.mark.slow
 
-POSTS = ("/v1/embeddings", "/embed", "/v1/rerank", "/v2/rerank", "/rerank", "/v1/find", "/v1/search", "/v1/verify")
+POSTS = (
+    "/v1/embeddings",
+    "/embed",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/rerank",
+    "/v1/find",
+    "/v1/search",
+    "/v1/verify",
+)
 GETS = ("/v1/models", "/info", "/health", "/ready", "/metrics")
 
 
@@ -36,15 +47,26 @@ def test_generated_bodies(schema, path, valid):
     mode = schemathesis.GenerationMode.POSITIVE if valid else schemathesis.GenerationMode.NEGATIVE
 
     @given(case=schema[path]["POST"].as_strategy(generation_mode=mode))
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), database=None, derandomize=True)
+    @settings(
+        max_examples=10,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+        derandomize=True,
+    )
     def check(case):
         if valid and case.body.get("model") is not None:
             case.body["model"] = "tiny"  # a schema does not know which models are served, ...
         done = case.call()
         statuses.add(done.status_code)
-        # ... nor what else is wrong with a request; and schemathesis does not expect 413 for lists that are too long.
+        # ... nor what else is wrong with a request; and schemathesis does not expect 413 for lists
+        # that are too long.
         case.validate_response(
-            done, excluded_checks=[positive_data_acceptance, *[negative_data_rejection] * (done.status_code == 413)]
+            done,
+            excluded_checks=[
+                positive_data_acceptance,
+                *[negative_data_rejection] * (done.status_code == 413),
+            ],
         )
 
     check()

@@ -1,4 +1,6 @@
-"""What the page is sent: blocks of bounded size, the best sentences with their levels, and the heat along the text."""
+"""What the page is sent: blocks of bounded size, the best sentences with their levels, and the heat
+along the text.
+"""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,12 +18,23 @@ from runnel.text.documents.document import DocumentText, read_plain
 def view_of(sentences, scores):
     edges = np.cumsum([0, *map(len, sentences)]).astype(np.int64)
     text = "".join(sentences)
-    scored = Scored(text, np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32))
+    scored = Scored(
+        text, np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32)
+    )
     return answers_view(DocumentText.stored(text, Places()), scored)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "a", "One.\n\nTwo.\n", "x" * 10_001, "word " * 5000, "line\n" * 3000, "  code\n    more\n\n\nEnd."]
+    "text",
+    [
+        "",
+        "a",
+        "One.\n\nTwo.\n",
+        "x" * 10_001,
+        "word " * 5000,
+        "line\n" * 3000,
+        "  code\n    more\n\n\nEnd.",
+    ],
 )
 @pytest.mark.parametrize("blocks", [True, False])
 def test_blocks_hold_all_text_but_whitespace_and_are_short(text, blocks):
@@ -65,10 +78,19 @@ def test_heat_is_where_the_best_sentences_are():
 
 def test_sentences_without_a_token_are_not_marked_and_have_no_heat():
     view = view_of(["\u200b", "The answer.", "\ufeff"], [-np.inf, 2.0, -np.inf])
-    assert [one["text"] for one in view["sentences"]] == ["The answer."] and view["heat"][0] == view["heat"][-1] == 0
+    assert [one["text"] for one in view["sentences"]] == ["The answer."] and view["heat"][
+        0
+    ] == view["heat"][-1] == 0
     alone = view_of(["\u200b"], [-np.inf])
     assert alone == {"sentences": [], "heat": [], "count": 1, "answers": None}
-    for sentences, scores in (([], []), (["a"], [0.0]), (["a ", "b"], [1.0, 1.0]), (["", "a"], [1.0, 2.0])):
+    for sentences, scores in (
+        ([], []),
+        (["a"], [0.0]),
+        (["a ", "b"], [1.0, 1.0]),
+        (["", "a"], [1.0, 2.0]),
+    ):
         view = view_of(sentences, scores)
         assert len(view["sentences"]) == min(1, len(sentences)) and view["count"] == len(sentences)
-        assert len(view["heat"]) == sum(map(len, sentences)) and all(0 <= value <= 1 for value in view["heat"])
+        assert len(view["heat"]) == sum(map(len, sentences)) and all(
+            0 <= value <= 1 for value in view["heat"]
+        )

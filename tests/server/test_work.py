@@ -1,5 +1,5 @@
-"""The queue: limits, lanes, and requests that end early. Calls wait for events, so nothing here depends on speed.
-Then many real clients at once, whose answers equal the offline ones."""
+"""The queue: limits, lanes, and requests that end early. Calls wait for events, so nothing here
+depends on speed. Then many real clients at once, whose answers equal the offline ones."""
 
 import asyncio
 import math
@@ -53,7 +53,13 @@ class Call:
     """A model call that reports one token per step until `go` is set, or `most` tokens."""
 
     def __init__(self, result=None, *, order=None, most=1 << 60):
-        self.began, self.go, self.result, self.ended, self.order = threading.Event(), threading.Event(), result, None, order
+        self.began, self.go, self.result, self.ended, self.order = (
+            threading.Event(),
+            threading.Event(),
+            result,
+            None,
+            order,
+        )
         self.most, self.done = most, 0
 
     def __call__(self, progress):
@@ -111,9 +117,15 @@ async def test_a_full_queue_says_when_to_retry(work):
     first = Call(most=20)
     running = start(one, first, tokens=900)
     await until(lambda: one.read == 20)
-    with pytest.raises(Refusal, match=r"tokens are queued, and with 500 more the limit of 1,000 would be exceeded") as error:
+    with pytest.raises(
+        Refusal, match=r"tokens are queued, and with 500 more the limit of 1,000 would be exceeded"
+    ) as error:
         await start(one, Call(), tokens=500)
-    assert error.value.kind == "busy" and 0 < one.tokens_per_s <= 1000 and int(error.value.headers["Retry-After"]) >= 1
+    assert (
+        error.value.kind == "busy"
+        and 0 < one.tokens_per_s <= 1000
+        and int(error.value.headers["Retry-After"]) >= 1
+    )
     one._recent = (100_000, 1000.0)  # 100 per second
     assert one.retry_after_s(500) == math.ceil((880 + 500 - 1000) / 100)
     second, third = Call("second"), Call()
@@ -131,9 +143,12 @@ async def test_a_full_queue_says_when_to_retry(work):
 
 async def test_the_deadline_ends_a_running_call(work):
     call, deadline_s = Call(), 0.05
-    while not call.began.is_set():  # a busy machine may not have begun the call when its time is over
+    # a busy machine may not have begun the call when its time is over
+    while not call.began.is_set():
         one = work(deadline_s=deadline_s)
-        with pytest.raises(Refusal, match=f"the request took longer than {deadline_s:g} s; send less text") as error:
+        with pytest.raises(
+            Refusal, match=f"the request took longer than {deadline_s:g} s; send less text"
+        ) as error:
             await start(one, call)
         assert error.value.kind == "deadline"
         await until(lambda one=one: idle(one))
@@ -175,7 +190,9 @@ async def test_counts_end_with_their_requests_and_at_the_limit(work, characters)
             stopped.append(tokens)
 
     clients = [Client() for _ in range(8)]
-    counting = [asyncio.create_task(one.run(client, characters, count, Call())) for client in clients]
+    counting = [
+        asyncio.create_task(one.run(client, characters, count, Call())) for client in clients
+    ]
     await until(lambda: one.waiting == 8)
     call = Call("answer")
     call.go.set()
@@ -211,14 +228,20 @@ async def test_a_request_whose_client_has_left_ends_when_its_thread_does(work):
         await task
 
 
-async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(work, monkeypatch, tmp_path):
-    monkeypatch.setattr(reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py")))
+async def test_a_file_is_parsed_for_a_client_that_stays_until_the_deadline(
+    work, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(
+        reader, "_COMMAND", (sys.executable, "-P", str(PROGRAMS / "worker_that_fails.py"))
+    )
     (tmp_path / "busy.html").write_text("<!-- a page -->busy")
     (tmp_path / "good.html").write_text("<!-- a page -->")
     one, clients = work(), [Client() for _ in range(3)]
 
     def parse(client, name):
-        return asyncio.create_task(one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text))
+        return asyncio.create_task(
+            one.parse(client, lambda reader: next(reader.read(tmp_path / name)).text)
+        )
 
     parsing = [parse(client, "busy.html") for client in clients]
     await until(lambda: one.waiting == 1)
@@ -247,10 +270,12 @@ async def test_the_first_to_come_is_served_first_and_short_requests_have_their_o
     for call in calls:
         call.go.set()
         running.append(start(one, call, characters=LONG, tokens=call.result))
-    await until(lambda: one.left == sum(call.result for call in calls))  # all are counted, and wait for a thread
+    # all are counted, and wait for a thread
+    await until(lambda: one.left == sum(call.result for call in calls))
     short = Call("short")
     short.go.set()
-    assert (await start(one, short))[0] == "short" and one.running == 4  # it does not wait behind long ones
+    # it does not wait behind long ones
+    assert (await start(one, short))[0] == "short" and one.running == 4
     first[0].go.set()
     await until(lambda: len(order) == len(calls))
     assert order == [50, 60, 40, 30, 20, 10]
@@ -290,7 +315,10 @@ async def test_drain_cancels_what_takes_too_long(work):
     await until(began.is_set)
     drained = asyncio.create_task(one.drain())
     results = await asyncio.gather(*running, return_exceptions=True)
-    assert all(isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error) for error in results)
+    assert all(
+        isinstance(error, Refusal | Cancelled) and "the server is stopping" in str(error)
+        for error in results
+    )
     assert not drained.done()  # it waits for the thread
     go.set()
     await drained
@@ -301,7 +329,8 @@ def test_the_measured_speed_forgets(work, monkeypatch):
     one, job, now = work(), SimpleNamespace(tokens=0, read=0), [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     one._lanes[False].running = 1
-    for idle_s, speed, steps in ((0, 1000, 300), (0, 10, 300), (1000, 10, 1)):  # with nothing to do it is no slow server
+    # with nothing to do it is no slow server
+    for idle_s, speed, steps in ((0, 1000, 300), (0, 10, 300), (1000, 10, 1)):
         now[0] += idle_s
         one._start()
         for _ in range(steps):
@@ -312,7 +341,10 @@ def test_the_measured_speed_forgets(work, monkeypatch):
 
 @pytest.mark.slow
 def test_short_and_long_texts_together():
-    model, load = load_model("pocket"), Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2)
+    model, load = (
+        load_model("pocket"),
+        Load(short_clients=10, long_clients=3, long_tokens=6_000, requests=4, vanishing=2),
+    )
     short, long = cases(model, load)
     with serving(model) as client:
         phase = asyncio.run(run_phase(str(client.base_url), short, long, load))
@@ -321,7 +353,8 @@ def test_short_and_long_texts_together():
         assert (work.left, work.running, work.waiting) == (0, 0, 0)
 
 
-SOAKED = {  # by route: the list in its answer, the fields that say what a row is about, and its numbers
+# by route: the list in its answer, the fields that say what a row is about, and its numbers
+SOAKED = {
     "/v1/embeddings": ("data", ["index"], "embedding"),
     "/v1/find": ("sentences", ["start", "end"], "score"),
     "/v1/rerank": ("results", ["index"], "relevance_score"),
@@ -338,15 +371,23 @@ def soak_cases(model, index):
     def text(count):
         return " ".join(draw.choices(words, k=count)) + "."
 
-    documents = [" ".join(text(draw.randrange(2, 20)) for _ in range(draw.randrange(1, 6))) for _ in range(14)]
+    documents = [
+        " ".join(text(draw.randrange(2, 20)) for _ in range(draw.randrange(1, 6)))
+        for _ in range(14)
+    ]
     with Index.create(index, embedder) as built:
         built.add(Document(str(place), text) for place, text in enumerate(documents))
         for document in documents:
             query, texts = text(4), document.split(". ")
             asked = {"query": query, "documents": texts}
             vectors = {(place,): vector for place, vector in enumerate(embedder.encode(texts))}
-            scores = {(place,): probability(score) for place, score in enumerate(reranker.score(query, texts))}
-            sentences = {(one.start, one.end): one.score for one in retriever.score(query, document)}
+            scores = {
+                (place,): probability(score)
+                for place, score in enumerate(reranker.score(query, texts))
+            }
+            sentences = {
+                (one.start, one.end): one.score for one in retriever.score(query, document)
+            }
             hits = {(hit.id,): hit.score for hit in built.search(query)}
             cases += [
                 ("/v1/embeddings", {"input": texts}, vectors),
@@ -359,7 +400,9 @@ def soak_cases(model, index):
 
 @pytest.mark.slow
 def test_many_mixed_clients_get_the_library_s_answers_while_freed_memory_is_overwritten(tmp_path):
-    """One arena of glibc for all threads, and freed memory filled with bytes: a kernel that reads it gives other numbers."""
+    """One arena of glibc for all threads, and freed memory filled with bytes: a kernel that reads
+    it gives other numbers.
+    """
     model = load_model("pocket", arrays=True)
     mixed, problems, answers = soak_cases(model, tmp_path / "index"), [], Counter()
     allocator = {"MALLOC_ARENA_MAX": "1", "MALLOC_PERTURB_": "165"}
@@ -376,8 +419,14 @@ def test_many_mixed_clients_get_the_library_s_answers_while_freed_memory_is_over
                         problems.append((path, done.status_code, done.text[:300]))
                         return
                     rows, about, numbers = SOAKED[path]
-                    got = {tuple(row[name] for name in about): row[numbers] for row in done.json()[rows]}
-                    differences = [np.abs(np.subtract(got.get(place, math.inf), wanted[place])).max() for place in wanted]
+                    got = {
+                        tuple(row[name] for name in about): row[numbers]
+                        for row in done.json()[rows]
+                    }
+                    differences = [
+                        np.abs(np.subtract(got.get(place, math.inf), wanted[place])).max()
+                        for place in wanted
+                    ]
                     if len(got) != len(wanted) or max(differences) > 0:
                         problems.append((path, max(differences), got, wanted))
                     answers[path] += 1

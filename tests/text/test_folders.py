@@ -24,7 +24,11 @@ a|b/|*.txt|!a.txt|/a|a/b|**/b|a/**|!a/|*|!*/|!*.md|build/|!build/|a/**/b|[ab]|[!
     .split("|")
 )
 FILE = st.just("text")
-TREES = st.recursive(FILE, lambda inside: st.dictionaries(st.sampled_from(NAMES), inside, min_size=1, max_size=4), max_leaves=20)
+TREES = st.recursive(
+    FILE,
+    lambda inside: st.dictionaries(st.sampled_from(NAMES), inside, min_size=1, max_size=4),
+    max_leaves=20,
+)
 RULES = st.lists(st.sampled_from(PATTERNS), max_size=4).map("\n".join)
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -34,8 +38,14 @@ def names(root, *paths, selection=EVERYTHING, **more):
 
 
 def git(root, *arguments):
-    environment = os.environ | {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull, "XDG_CONFIG_HOME": str(root)}
-    done = subprocess.run(["git", "-C", root, *arguments], capture_output=True, check=True, env=environment)
+    environment = os.environ | {
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_SYSTEM": os.devnull,
+        "XDG_CONFIG_HOME": str(root),
+    }
+    done = subprocess.run(
+        ["git", "-C", root, *arguments], capture_output=True, check=True, env=environment
+    )
     return done.stdout.decode()
 
 
@@ -52,8 +62,14 @@ def grow(folder, tree, rules):
 
 
 @needs_git
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tree=TREES.filter(lambda tree: tree != "text"), rules=st.lists(RULES, max_size=4), excluded=RULES)
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    tree=TREES.filter(lambda tree: tree != "text"),
+    rules=st.lists(RULES, max_size=4),
+    excluded=RULES,
+)
 @example(tree={"a": "text", "z": "text"}, rules=["[z-a]"], excluded="")
 def test_the_same_files_as_git(tmp_path, tree, rules, excluded):
     root = tmp_path / "tree"
@@ -62,12 +78,18 @@ def test_the_same_files_as_git(tmp_path, tree, rules, excluded):
     (root / ".git" / "info" / "exclude").write_text(excluded, encoding="utf-8")
     grow(root, tree, list(rules))
     listed = git(root, "ls-files", "-z", "--others", "--exclude-standard").split("\0")[:-1]
-    assert sorted(names(root)) == sorted(name for name in listed if not name.rpartition("/")[2].startswith("."))
+    assert sorted(names(root)) == sorted(
+        name for name in listed if not name.rpartition("/")[2].startswith(".")
+    )
 
 
 @pytest.fixture
 def tree(tmp_path):
-    grow(tmp_path / "tree", {"a.txt": "text", "deep": {"b.md": "text", "c.txt": "text", "drafts": {"d.md": "text"}}}, [])
+    grow(
+        tmp_path / "tree",
+        {"a.txt": "text", "deep": {"b.md": "text", "c.txt": "text", "drafts": {"d.md": "text"}}},
+        [],
+    )
     return tmp_path / "tree"
 
 
@@ -78,7 +100,14 @@ def test_files_come_before_folders_by_name_and_keep_the_name_they_were_given(tre
     assert names(tree) == ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     monkeypatch.chdir(tree)
     files = find_files(["deep/drafts", ".", tree / "a.txt", ".f.txt", "deep/.hidden"])
-    assert list(map(str, files)) == ["deep/drafts/d.md", "a.txt", "deep/b.md", "deep/c.txt", ".f.txt", "deep/.hidden/e.txt"]
+    assert list(map(str, files)) == [
+        "deep/drafts/d.md",
+        "a.txt",
+        "deep/b.md",
+        "deep/c.txt",
+        ".f.txt",
+        "deep/.hidden/e.txt",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +129,10 @@ def test_globs_select_files(tree, include, exclude, expected):
 
 def test_a_path_may_be_a_glob(tree, monkeypatch):
     assert names(tree, f"{tree}/**/*.md") == ["deep/b.md", "deep/drafts/d.md"]
-    assert names(tree, f"{tree}/d*", selection=Selection(include=("*.md",))) == ["deep/b.md", "deep/drafts/d.md"]
+    assert names(tree, f"{tree}/d*", selection=Selection(include=("*.md",))) == [
+        "deep/b.md",
+        "deep/drafts/d.md",
+    ]
     monkeypatch.chdir(tree)
     assert [str(file) for file in find_files(["*.txt"])] == ["a.txt"]
     (tree / "[a].txt").write_text("")
@@ -112,7 +144,12 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
     below, glob = Root.parse(tree), Root.parse(f"{tree}/deep/*.md")
     assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
     assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
-    split = {"*.md": ("", "*.md"), "/x?/y": ("/", "x?/y"), "a/b": ("a/b", ""), "/a/[b]/c": ("/a", "[b]/c")}
+    split = {
+        "*.md": ("", "*.md"),
+        "/x?/y": ("/", "x?/y"),
+        "a/b": ("a/b", ""),
+        "/a/[b]/c": ("/a", "[b]/c"),
+    }
     assert {path: fixed_part(path) for path in split} == split
     many = parse("*a" * 40 + "b")  # compared in no time
     assert not many.matches("a" * 250, folder=False) and many.matches("a" * 200 + "b", folder=False)
@@ -134,14 +171,27 @@ def test_rules_above_a_named_folder_hold_in_a_repository_unless_they_ignore_it(t
 
 
 @needs_git
-def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(tree):
+def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(
+    tree,
+):
     git(tree, "init", "-q")
     (tree / ".gitignore").write_text("*.txt\n")
     git(tree, "init", "-q", "deep")
     assert names(tree) == ["deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     (tree / "deep" / ".git" / "info" / "exclude").write_text("drafts\n")
     assert names(tree) == ["deep/b.md", "deep/c.txt"]
-    git(tree / "deep", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-q", "--allow-empty", "-m", "empty")
+    git(
+        tree / "deep",
+        "-c",
+        "user.name=a",
+        "-c",
+        "user.email=a@b.c",
+        "commit",
+        "-q",
+        "--allow-empty",
+        "-m",
+        "empty",
+    )
     git(tree / "deep", "worktree", "add", "-q", "../linked")
     (tree / "linked" / "drafts").write_text("")
     (tree / "linked" / "e.md").write_text("")
@@ -182,10 +232,18 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
         return read(path, **options)
 
     monkeypatch.setattr(os, "scandir", lambda path: refuse(path, scandir))
-    monkeypatch.setattr(Path, "read_text", lambda path, **options: refuse(path, read_text, **options))
+    monkeypatch.setattr(
+        Path, "read_text", lambda path, **options: refuse(path, read_text, **options)
+    )
     with pytest.raises(ReadError, match=r"deep.*Permission denied"):
         names(tree)
     errors = []
     found = names(tree, on_error=errors.append)
-    assert found == (["a.txt"] if damage == "folder" else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"])
-    assert [error.filename for error in errors] == [str(tree / "deep" / ("" if damage == "folder" else ".gitignore"))]
+    assert found == (
+        ["a.txt"]
+        if damage == "folder"
+        else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
+    )
+    assert [error.filename for error in errors] == [
+        str(tree / "deep" / ("" if damage == "folder" else ".gitignore"))
+    ]

@@ -21,7 +21,8 @@ from runnel.text.sentences import split_sentences
 BELOW = "\n\nThe cap keeps the ink wet. Without it the tip dries."
 CONTENTS = "1. Caps\n\n2. Ink\n\n3. Is it safe?\n\n"
 CHAPTERS = "".join(
-    f"{title}\n\nThis is about pens. A pen writes.\n\nIt can run dry. Do not shake it.\n\nThe tip is small.\n\n"
+    f"{title}\n\nThis is about pens. A pen writes.\n\nIt can run dry. Do not shake it.\n\nThe tip"
+    " is small.\n\n"
     for title in ("1. Caps", "2. Ink", "3. Is it safe?")
 )
 
@@ -31,7 +32,10 @@ def kinds_of(document: str | DocumentText) -> dict[str, int]:
     spans = split_sentences(text)
     kinds = sentence_kinds(text, spans, None if isinstance(document, str) else document.kind_at)
     assert kinds.shape == (len(spans),) and kinds.dtype == np.uint8
-    return {" ".join(text[a:b].split()): kind for (a, b), kind in zip(spans.tolist(), kinds.tolist(), strict=True)}
+    return {
+        " ".join(text[a:b].split()): kind
+        for (a, b), kind in zip(spans.tolist(), kinds.tolist(), strict=True)
+    }
 
 
 def html(markup: str) -> DocumentText:
@@ -39,9 +43,10 @@ def html(markup: str) -> DocumentText:
 
 
 TITLES = (
-    'Why does the pen leak?|Why does the pen leak? \u2014 when flying?|Q: "Does the pen leak?"|12. Can I fly with it?|'
-    "# Where is the cap?|Where is the cap?\n-----------------|\u4e3a\u4ec0\u4e48\u6f0f\u58a8\uff1f|"
-    "My pen leaks. What can I do?|- What leaks?"
+    'Why does the pen leak?|Why does the pen leak? \u2014 when flying?|Q: "Does the pen leak?"|12.'
+    " Can I fly with it?|# Where is the cap?|Where is the"
+    " cap?\n-----------------|\u4e3a\u4ec0\u4e48\u6f0f\u58a8\uff1f|My pen leaks. What can I do?|-"
+    " What leaks?"
 )
 
 
@@ -58,24 +63,56 @@ def test_a_question_in_running_text_is_text() -> None:
     first = kinds_of("How do I open it? Turn the cap." + BELOW)
     assert first["How do I open it?"] == QUESTION and first["Turn the cap."] == TEXT
     lines = kinds_of("Q: Is it safe?\nA: It is. We tested it.\nQ: Is it cheap?\nA: It is not.\n")
-    assert [sentence for sentence, kind in lines.items() if kind == QUESTION] == ["Q: Is it safe?", "Q: Is it cheap?"]
+    assert [sentence for sentence, kind in lines.items() if kind == QUESTION] == [
+        "Q: Is it safe?",
+        "Q: Is it cheap?",
+    ]
 
 
-@pytest.mark.parametrize("title", ["Caps and tips", "3.1 Caps", "# Caps", "Caps\n====", "CAPS", "Chapter 2: Caps"])
+@pytest.mark.parametrize(
+    "title", ["Caps and tips", "3.1 Caps", "# Caps", "Caps\n====", "CAPS", "Chapter 2: Caps"]
+)
 def test_headings_of_plain_text(title: str) -> None:
     assert next(iter(kinds_of(title + BELOW).values())) == HEADING
-    assert list(kinds_of("It writes." + BELOW + "\n\n" + title + BELOW).values()).count(HEADING) == 1
+    assert (
+        list(kinds_of("It writes." + BELOW + "\n\n" + title + BELOW).values()).count(HEADING) == 1
+    )
 
 
 def test_lines_that_are_no_headings_and_those_of_documents() -> None:
-    lines = ["To remove the cap, run this:", "pen --open cap", "x = 3", "while (wet) {", "Figure 3. A cap", "The cap is wet."]
+    lines = [
+        "To remove the cap, run this:",
+        "pen --open cap",
+        "x = 3",
+        "while (wet) {",
+        "Figure 3. A cap",
+        "The cap is wet.",
+    ]
     for line in lines:
         assert HEADING not in kinds_of("It writes. Often." + BELOW + f"\n\n{line}" + BELOW).values()
     table = "\n\n".join(f"pen {letter} and ink" for letter in "abcdefg")
-    assert list(kinds_of("It writes. Often.\n\n" + table + BELOW).values()).count(HEADING) == 1, "rows of a table"
-    kinds = kinds_of(html("<h2>Tips and caps.</h2><p>The cap is wet. It is.</p><h2>Is it wet?</h2><pre>wet?</pre><p>Yes. It is."))
-    assert [kinds[one] for one in ("Tips and caps.", "Is it wet?", "wet?", "Yes.")] == [HEADING, QUESTION, TEXT, TEXT]
-    marked = read_markdown(Decoded("Pens\n====\n\nA pen writes. It does.\n\n## Why caps?\nIt dries. At once.", "utf-8", None))
+    assert list(kinds_of("It writes. Often.\n\n" + table + BELOW).values()).count(HEADING) == 1, (
+        "rows of a table"
+    )
+    kinds = kinds_of(
+        html(
+            "<h2>Tips and caps.</h2><p>The cap is wet. It is.</p><h2>Is it"
+            " wet?</h2><pre>wet?</pre><p>Yes. It is."
+        )
+    )
+    assert [kinds[one] for one in ("Tips and caps.", "Is it wet?", "wet?", "Yes.")] == [
+        HEADING,
+        QUESTION,
+        TEXT,
+        TEXT,
+    ]
+    marked = read_markdown(
+        Decoded(
+            "Pens\n====\n\nA pen writes. It does.\n\n## Why caps?\nIt dries. At once.",
+            "utf-8",
+            None,
+        )
+    )
     assert list(kinds_of(marked).values()) == [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT]
 
 
@@ -89,16 +126,37 @@ def test_contents_repeat_the_headings_below_also_in_html() -> None:
     assert numbers(CONTENTS.replace("\n\n", "  7\n\n") + CHAPTERS)[:3] == [ASIDE] * 3, "with pages"
     assert ASIDE not in numbers(CHAPTERS + CONTENTS)[:-3], "the headings themselves"
     steps = "Open the cap\n\nWrite a line\n\nClose the cap\n\n"
-    assert ASIDE not in numbers(steps + "Do it again. Then stop.\n\n" + steps), "steps that are repeated"
-    sections = "".join(f"<h2 id='s{n}'>{title}</h2><p>It is so. It is.</p>" for n, title in enumerate(["Caps", "Ink", "Tips"]))
-    links = "".join(f"<li><a href='#s{n}'>{title}</a></li>" for n, title in enumerate(["On caps", "On ink", "On tips"]))
+    assert ASIDE not in numbers(steps + "Do it again. Then stop.\n\n" + steps), (
+        "steps that are repeated"
+    )
+    sections = "".join(
+        f"<h2 id='s{n}'>{title}</h2><p>It is so. It is.</p>"
+        for n, title in enumerate(["Caps", "Ink", "Tips"])
+    )
+    links = "".join(
+        f"<li><a href='#s{n}'>{title}</a></li>"
+        for n, title in enumerate(["On caps", "On ink", "On tips"])
+    )
     document = html(f"<nav><a href='/'>All pens</a></nav><h1>Pens</h1><ul>{links}</ul>{sections}")
-    assert [block.kind for block in document.blocks][:5] == ["heading", "contents", "contents", "contents", "heading"]
+    assert [block.kind for block in document.blocks][:5] == [
+        "heading",
+        "contents",
+        "contents",
+        "contents",
+        "heading",
+    ]
     kinds = [HEADING, ASIDE, ASIDE, ASIDE, HEADING, TEXT]
     sentences = ["Pens", "On caps", "On ink", "On tips", "Caps", "It is so."]
     assert list(kinds_of(document).items())[:6] == list(zip(sentences, kinds, strict=True))
-    lone = html(f"<p><a href='#s1'>Ink</a></p><p>See <a href='#s2'>tips</a></p><p><a href='#s0'>On caps</a></p>{sections}")
-    assert [block.kind for block in lone.blocks][:3] == ["contents", "paragraph", "paragraph"], "the words of a heading"
+    lone = html(
+        "<p><a href='#s1'>Ink</a></p><p>See <a href='#s2'>tips</a></p><p><a href='#s0'>On"
+        f" caps</a></p>{sections}"
+    )
+    assert [block.kind for block in lone.blocks][:3] == [
+        "contents",
+        "paragraph",
+        "paragraph",
+    ], "the words of a heading"
     away = html(f"<ul>{links.replace('#s', 'other.html#t')}</ul>")
     assert {block.kind for block in away.blocks} == {"item"}, "parts of another page"
 
@@ -106,18 +164,31 @@ def test_contents_repeat_the_headings_below_also_in_html() -> None:
 def test_rows_with_dots_page_numbers_rules_and_running_heads() -> None:
     rows = "Caps ......... 1\nInk of all\n  colors ...... 4\nTips . . . . . 12\n"
     kinds = kinds_of(f"Pens\n\n{rows}\nA cap is a lid. It fits.")
-    assert {kind for sentence, kind in kinds.items() if "..." in sentence} == {ASIDE} and kinds["A cap is a lid."] == TEXT
-    assert ASIDE not in kinds_of("Length ....... 140\nWeight ....... 12\nPens in a box ....... 6\n").values(), "a data sheet"
-    pages = "".join(f"Pens and Ink   {n}\n\nA pen writes {n} lines. It can.\n\n- {n} -\n\f" for n in range(3, 7))
+    assert {kind for sentence, kind in kinds.items() if "..." in sentence} == {ASIDE} and kinds[
+        "A cap is a lid."
+    ] == TEXT
+    assert (
+        ASIDE
+        not in kinds_of("Length ....... 140\nWeight ....... 12\nPens in a box ....... 6\n").values()
+    ), "a data sheet"
+    pages = "".join(
+        f"Pens and Ink   {n}\n\nA pen writes {n} lines. It can.\n\n- {n} -\n\f" for n in range(3, 7)
+    )
     kinds = kinds_of(pages + "\n\n----------\n\n42")
     asides = {one for one, kind in kinds.items() if kind == ASIDE}
-    assert asides >= {"Pens and Ink 4", "Pens and Ink 6", "- 5 -", "----------"} and not any("writes" in one for one in asides)
+    assert asides >= {"Pens and Ink 4", "Pens and Ink 6", "- 5 -", "----------"} and not any(
+        "writes" in one for one in asides
+    )
     assert kinds_of("How many pens are there?\n\n42\n\nThat is all. Go.")["42"] == TEXT, "an answer"
-    flags = "".join(f"{1 << n}\n\nThe flag is set for pens of kind {n}. It is.\n\n" for n in range(8))
+    flags = "".join(
+        f"{1 << n}\n\nThe flag is set for pens of kind {n}. It is.\n\n" for n in range(8)
+    )
     assert ASIDE not in kinds_of(flags).values(), "they do not count pages"
 
 
-PARTS = "Why?| |\n|\n\n|A pen writes. |Caps|1. |\f|12|....... 3|---|\x00|\u3002|\U0001f58a".split("|")
+PARTS = "Why?| |\n|\n\n|A pen writes. |Caps|1. |\f|12|....... 3|---|\x00|\u3002|\U0001f58a".split(
+    "|"
+)
 
 
 @settings(max_examples=60, deadline=None)
@@ -127,14 +198,20 @@ def test_every_text_has_kinds(text: str) -> None:
     kinds = sentence_kinds(text, spans)
     assert kinds.shape == (len(spans),) and set(kinds.tolist()) <= {TEXT, QUESTION, HEADING, ASIDE}
     with patch("runnel.text.kinds._PIECE", 7):
-        np.testing.assert_array_equal(sentence_kinds(text, spans), kinds)  # whatever is looked at together
+        # whatever is looked at together
+        np.testing.assert_array_equal(sentence_kinds(text, spans), kinds)
     document = read_plain(Decoded(text, "utf-8", None))
-    assert sentence_kinds(document.text, spans, document.kind_at).shape == (len(spans),) and text_of(document) == text
+    assert (
+        sentence_kinds(document.text, spans, document.kind_at).shape == (len(spans),)
+        and text_of(document) == text
+    )
     with pytest.raises(InputError, match="3"):
         text_of(3)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("unit", ["word ", "Why? ", "A\n\n", "- a\n", ". . ", "\f", "12\n\n", "a ....... 3\n"])
+@pytest.mark.parametrize(
+    "unit", ["word ", "Why? ", "A\n\n", "- a\n", ". . ", "\f", "12\n\n", "a ....... 3\n"]
+)
 def test_time_is_linear(unit: str) -> None:
     def seconds(count: int) -> float:
         text = unit * (count // len(unit))

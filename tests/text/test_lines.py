@@ -13,7 +13,11 @@ from runnel.lab.training.data import read_corpus
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.lines import find, read_head, read_json, read_lines
 
-COMPRESS = {".txt": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor(write_checksum=True).compress}
+COMPRESS = {
+    ".txt": bytes,
+    ".gz": gzip.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -31,7 +35,9 @@ def test_only_line_feeds_end_lines_also_of_files_compressed_in_several_parts(tmp
 @pytest.mark.parametrize("ending", [".gz", ".zst"])
 def test_cut_short_or_damaged_is_an_error(tmp_path, ending):
     path = tmp_path / f"data{ending}"
-    data = COMPRESS[ending](b"".join(b"%d\n" % random.Random(i).getrandbits(64) for i in range(20_000)))
+    data = COMPRESS[ending](
+        b"".join(b"%d\n" % random.Random(i).getrandbits(64) for i in range(20_000))
+    )
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(ReadError, match=r"data.* damaged .* after line \d+"):
         list(read_lines(path))
@@ -53,7 +59,7 @@ def test_what_cannot_be_read(tmp_path, monkeypatch):
         list(read_lines(tmp_path / "data.zst"))
 
 
-# ---- whoever reads rows ------------------------------------------------------------------------------------------------
+# ---- whoever reads rows --------------------------------------------------------------------------
 
 
 def indexed(path):
@@ -62,7 +68,9 @@ def indexed(path):
 
 
 READERS = pytest.mark.parametrize(
-    "read", [lambda path: read_rows(str(path)), indexed, read_corpus], ids=["embed", "index", "train"]
+    "read",
+    [lambda path: read_rows(str(path)), indexed, read_corpus],
+    ids=["embed", "index", "train"],
 )
 
 
@@ -112,4 +120,7 @@ def test_the_head_of_a_file_and_the_first_that_exists(tmp_path):
     (tmp_path / "data.gz").write_bytes(COMPRESS[".gz"](b"0123456789")[:8])
     with pytest.raises(ReadError, match="damaged or incomplete"):
         read_head(tmp_path / "data.gz", 3)
-    assert find(tmp_path, "a.jsonl", "data") == tmp_path / "data.gz" and find(tmp_path, "a.jsonl") is None
+    assert (
+        find(tmp_path, "a.jsonl", "data") == tmp_path / "data.gz"
+        and find(tmp_path, "a.jsonl") is None
+    )

@@ -1,4 +1,6 @@
-"""A quote is found word for word, found in another typography, called changed with the words that differ, or called absent."""
+"""A quote is found word for word, found in another typography, called changed with the words that
+differ, or called absent.
+"""
 
 import time
 import unicodedata
@@ -24,16 +26,28 @@ def only(verification):
 
 def test_exact_normalized_changed_and_absent():
     exact = verify_quote("always executes.", TEXT)
-    assert exact == Verification("exact", (QuotePlace("always executes.", 21, 37, "exact"),), 1.0) and exact.word_for_word
+    assert (
+        exact == Verification("exact", (QuotePlace("always executes.", 21, 37, "exact"),), 1.0)
+        and exact.word_for_word
+    )
     normalized = verify_quote("the emperor's new\nclothes", TEXT)
-    assert normalized.match == "normalized" and normalized.word_for_word and not only(normalized).case_differs
+    assert (
+        normalized.match == "normalized"
+        and normalized.word_for_word
+        and not only(normalized).case_differs
+    )
     assert TEXT[only(normalized).start : only(normalized).end] == "the emperor’s new clothes"
     changed = verify_quote("the emperor’s old clothes were fine", TEXT)
     assert changed.match == "changed" and not changed.word_for_word and 0.8 < changed.similarity < 1
     at = TEXT.index("new")
     assert only(changed).changes == (Change("old", "new", at, at + 3),)
     absent = verify_quote("penguins huddle for warmth", TEXT)
-    assert absent.match == "absent" and not absent.places and not absent.word_for_word and absent.similarity < 0.6
+    assert (
+        absent.match == "absent"
+        and not absent.places
+        and not absent.word_for_word
+        and absent.similarity < 0.6
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -44,7 +58,9 @@ def test_any_substring_is_found_exactly_at_its_place(before, quote, after):
     verified = verify_quote(quote, text)
     assert verified.match == "exact" and verified.similarity == 1
     exact = [place.start for place in verified.places if place.match == "exact"]
-    assert exact[0] == text.index(quote) and all(text[at : at + len(quote)] == quote for at in exact)
+    assert exact[0] == text.index(quote) and all(
+        text[at : at + len(quote)] == quote for at in exact
+    )
     assert all(a.end <= b.start for a, b in zip(verified.places, verified.places[1:], strict=False))
 
 
@@ -80,22 +96,38 @@ def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chi
         assert not verified.word_for_word and (not verified.places or only(verified).changes)
     assert verify_quote("Cafe", "a cafe\u0301").match == "absent"
     assert verify_quote("f", "a ﬁsh").match == "absent"
-    assert verify_quote("\uac00", "x \uac01 y").match == "absent"  # a Korean syllable that begins with the same two letters
-    assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (Change("कम", "कमि", 14, 17),)
+    # a Korean syllable that begins with the same two letters
+    assert verify_quote("\uac00", "x \uac01 y").match == "absent"
+    assert only(verify_quote("some  words of कम", "some words of कमि")).changes == (
+        Change("कम", "कमि", 14, 17),
+    )
     assert verify_quote("ﬁsh", "a fish").match == "normalized"
     for form in ("NFC", "NFD", "NFKC", "NFKD"):
-        assert verify_quote(unicodedata.normalize(form, "äéîõůñçﬁﬂ ½①Ａ ガ각힣"), "x. äéîõůñçﬁﬂ ½①Ａ ガ각힣. y").word_for_word
+        assert verify_quote(
+            unicodedata.normalize(form, "äéîõůñçﬁﬂ ½①Ａ ガ각힣"), "x. äéîõůñçﬁﬂ ½①Ａ ガ각힣. y"
+        ).word_for_word
     text = "第一章\n人工智能正在改变\n世界。"
     verified = verify_quote("人工智能正在改变世界", text)
-    assert verified.match == "normalized" and text[only(verified).start : only(verified).end] == "人工智能正在改变\n世界"
+    assert (
+        verified.match == "normalized"
+        and text[only(verified).start : only(verified).end] == "人工智能正在改变\n世界"
+    )
     changed = verify_quote("人工智能正在毁灭世界", text)
-    assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [("毁灭", "改变")]
+    assert changed.match == "changed" and [(c.quote, c.text) for c in only(changed).changes] == [
+        ("毁灭", "改变")
+    ]
 
 
 def test_all_places_are_returned_in_order_and_texts_without_words_have_none():
     verified = verify_quote("The dog barked", "The dog barked. The  dog\nbarked. the dog barked.")
-    places = [(place.start, place.end, place.match, place.case_differs) for place in verified.places]
-    assert places == [(0, 14, "exact", False), (16, 31, "normalized", False), (33, 47, "normalized", True)]
+    places = [
+        (place.start, place.end, place.match, place.case_differs) for place in verified.places
+    ]
+    assert places == [
+        (0, 14, "exact", False),
+        (16, 31, "normalized", False),
+        (33, 47, "normalized", True),
+    ]
     assert [place.start for place in verify_quote("aa", "aaaaa").places] == [0, 2]
     for text in ("", "\n", "-", "\u00ad"):
         assert verify_quote("a quote", text) == Verification("absent", (), 0.0)
@@ -142,7 +174,10 @@ def test_what_differs_is_always_said(quote, text):
     assert (verified.match == "absent") == (not verified.places)
     if verified.match == "changed":
         assert only(verified).changes and 0.6 <= verified.similarity <= 1
-        assert all(only(verified).start <= c.start <= c.end <= only(verified).end for c in only(verified).changes)
+        assert all(
+            only(verified).start <= c.start <= c.end <= only(verified).end
+            for c in only(verified).changes
+        )
         assert all(text[c.start : c.end] == c.text for c in only(verified).changes)
 
 
@@ -165,12 +200,20 @@ def test_refused(quote, text, named, monkeypatch):
 
 @pytest.mark.parametrize(
     "quote",
-    ["emperor penguins breed in winter", "line 15555: the quick brown fox " * 600, "x " * 9_999, "ab" * 9_999 + "-b"],
+    [
+        "emperor penguins breed in winter",
+        "line 15555: the quick brown fox " * 600,
+        "x " * 9_999,
+        "ab" * 9_999 + "-b",
+    ],
     ids=["other words", "a line again and again", "a letter again and again", "one word"],
 )
 def test_the_time_is_bounded(quote):
-    text = "".join(f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(16_000))
+    text = "".join(
+        f"line {i}: the quick brown fox jumps over the lazy dog, x or ab\n" for i in range(16_000)
+    )
     assert len(text) > 1_000_000
     start = time.process_time()
     verify_quote(quote, text)
-    assert time.process_time() - start < 30  # two seconds are usual; comparing all pairs of words would take hours
+    # two seconds are usual; comparing all pairs of words would take hours
+    assert time.process_time() - start < 30

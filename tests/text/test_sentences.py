@@ -1,4 +1,6 @@
-"""Sentences: spans tile any text, hard cases, blocks, the cap, clauses; their tokens, whatever pieces these come in."""
+"""Sentences: spans tile any text, hard cases, blocks, the cap, clauses; their tokens, whatever
+pieces these come in.
+"""
 
 import tracemalloc
 from types import SimpleNamespace
@@ -25,8 +27,14 @@ from runnel.text.sentences import (
 from runnel.text.tokenizer import Encoded
 from tools import hostile_text
 
-LINES = "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|   code()\n|\x00|\u00a0".split("|")
-WORDS = 'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|; |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'.split("|")
+LINES = (
+    "\n|\n\n|  \n \n|# head\n|===\n|---\n|- item\n|  * x\n|1. y\n|\t|\r\n|\f|\u2029|  "
+    " code()\n|\x00|\u00a0".split("|")
+)
+WORDS = (
+    'A word|two. |Dr. Who|!|? | |“quote|"|”|今天很好。|e\u0301|👩\u200d👩|,|;'
+    " |xxxxxxxxxxxxxxxxxxxxxxxxxxxxxx".split("|")
+)
 FRAGMENTS = st.sampled_from([*LINES, *WORDS])
 TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=30).map("".join), st.text(max_size=60))
 
@@ -62,7 +70,11 @@ def test_spans_tile_any_text_and_keep_the_cap(text, max_chars):
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=st.lists(st.sampled_from(["One two. ", "Is it? ", "A, b; c. ", "\n\n", "- x\n"]), max_size=20).map("".join))
+@given(
+    text=st.lists(
+        st.sampled_from(["One two. ", "Is it? ", "A, b; c. ", "\n\n", "- x\n"]), max_size=20
+    ).map("".join)
+)
 def test_a_sentence_alone_stays_one_sentence(text):
     for part in split(text):
         assert len(split(part)) == 1
@@ -121,7 +133,10 @@ SENTENCES = [
     "It is launched by the GUI. ¦If it fails, ask.",
     "It is in avr/io.h. ¦As you know, it is read.",
     "The Gimp (e.g. The Gimp of Debian) reads it (Smith et al.) In part.",
-    "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. ¦See os.path._join. ¦_Then_ the rest.",
+    (
+        "def a(self):\n    self._x = other()._names.get(y)\n    return self.__class__. ¦See"
+        " os.path._join. ¦_Then_ the rest."
+    ),
 ]
 
 
@@ -131,11 +146,17 @@ def test_hard_cases_and_blocks(text):
     assert split(text.replace("¦", "")) == text.split("¦")
 
 
-NAME_PARTS = st.lists(st.sampled_from(["Http", "META", "x", "9", "_a", "$my", "S", "tcl"]), min_size=2, max_size=4)
+NAME_PARTS = st.lists(
+    st.sampled_from(["Http", "META", "x", "9", "_a", "$my", "S", "tcl"]), min_size=2, max_size=4
+)
 
 
 @settings(max_examples=60, deadline=None)
-@given(words=NAME_PARTS, sign=st.sampled_from([".", "!", "?", "/.", "::", "..."]), front=st.sampled_from(["", ".", "#!", "/"]))
+@given(
+    words=NAME_PARTS,
+    sign=st.sampled_from([".", "!", "?", "/.", "::", "..."]),
+    front=st.sampled_from(["", ".", "#!", "/"]),
+)
 def test_no_sentence_ends_inside_a_name(words, sign, front):
     name = front + sign.join(words)
     assert split(f"It is in {name} here, Now it is {name}x as well. We go on.")[1:] == ["We go on."]
@@ -149,7 +170,8 @@ def test_languages_and_the_places_of_cuts():
     assert split("aaa bbb; ccc, ddd eee fff", max_chars=16) == ["aaa bbb; ", "ccc, ddd eee fff"]
     assert split("aaaa bbbb cccc, dddd", max_chars=18) == ["aaaa bbbb cccc, ", "dddd"]
     assert split("aaaa bbbb cccc dddd", max_chars=12) == ["aaaa bbbb ", "cccc dddd"]
-    assert len(split('"The text begins. ' + "It goes on and on. " * 300)) > 100  # an open quotation mark hides nothing
+    # an open quotation mark hides nothing
+    assert len(split('"The text begins. ' + "It goes on and on. " * 300)) > 100
     assert split("a" * 25, max_chars=10) == ["a" * 10, "a" * 10, "a" * 5]
     assert split("a" * 9 + "e\u0301" + "b" * 4, max_chars=10) == ["a" * 9, "e\u0301" + "b" * 4]
 
@@ -160,7 +182,11 @@ def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypa
     """Counted: the characters that the splitter of sentences sees, which are most of the work."""
     seen = []
     find = sentencex.get_sentence_boundaries
-    monkeypatch.setattr(sentencex, "get_sentence_boundaries", lambda *given: seen.append(len(given[1])) or find(*given))
+    monkeypatch.setattr(
+        sentencex,
+        "get_sentence_boundaries",
+        lambda *given: seen.append(len(given[1])) or find(*given),
+    )
     counts, longest = [], 20_000 if max_chars == 1000 else 12_000
     for size in (longest // 2, longest):
         seen.clear()
@@ -172,7 +198,9 @@ def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypa
 
 
 def test_a_run_of_whitespace_is_read_once(monkeypatch):
-    """Searching for a place to cut in a run that goes on behind the limit would read it again from each of its characters."""
+    """Searching for a place to cut in a run that goes on behind the limit would read it again from
+    each of its characters.
+    """
     tried = []
 
     def counted(pattern):
@@ -182,23 +210,37 @@ def test_a_run_of_whitespace_is_read_once(monkeypatch):
 
         return SimpleNamespace(finditer=finditer)
 
-    monkeypatch.setattr(sentences, "_CUTS", tuple((counted(pattern), share) for pattern, share in sentences._CUTS))
+    monkeypatch.setattr(
+        sentences, "_CUTS", tuple((counted(pattern), share) for pattern, share in sentences._CUTS)
+    )
     assert len(split_sentences("a" + " " * 5000 + "b")) == 2
     assert max(tried) <= 1
 
 
 def test_clauses_and_paragraphs():
     text = "the dog, the fox; the sea. Dog"
-    assert [text[a:b] for a, b in split_clauses(text).tolist()] == ["the dog, ", "the fox; ", "the sea. ", "Dog"]
+    assert [text[a:b] for a, b in split_clauses(text).tolist()] == [
+        "the dog, ",
+        "the fox; ",
+        "the sea. ",
+        "Dog",
+    ]
     assert len(split_clauses(" ".join(["dog"] * 120))) == 3
     text = "# Head\nOne. Two.\nThree.\n\n- a\n- b\n\n"
-    assert [text[a:b] for a, b in split_paragraphs(text).tolist()] == ["# Head\n", "One. Two.\nThree.\n\n", "- a\n", "- b\n\n"]
+    assert [text[a:b] for a, b in split_paragraphs(text).tolist()] == [
+        "# Head\n",
+        "One. Two.\nThree.\n\n",
+        "- a\n",
+        "- b\n\n",
+    ]
     text = "the dog, the fox; the sea. " * 6 + "dog"
     encoded = build("bert_like").encode(text)
     tokens = read_sentences(text, [encoded], unit="clauses")
     assert [text[a:b].count("the") for a, b in tokens.spans.tolist()] == [7, 11]
     fours = "the dog the, " * 10
-    assert np.diff(read_sentences(fours, [build("bert_like").encode(fours)], unit="clauses").bounds).tolist() == [20, 20]
+    assert np.diff(
+        read_sentences(fours, [build("bert_like").encode(fours)], unit="clauses").bounds
+    ).tolist() == [20, 20]
     assert [text[encoded.starts[t] : encoded.ends[t]] for t in tokens.ends] == [",", "dog"]
 
 
@@ -211,7 +253,7 @@ def test_tokens_belong_to_the_sentence_in_which_they_start():
     assert sentence_of_tokens(spans, Encoded.empty()).tolist() == [0, 0, 0, 0]
 
 
-# ---- tokens ------------------------------------------------------------------------------------------------------------
+# ---- tokens --------------------------------------------------------------------------------------
 
 TOKENS = "the dog| |. |.|\n|\n\n|, |; |The fox jumps|\t|\x00|\u200b|é|今天。|# A\n".split("|")
 TOKEN_TEXTS = st.lists(st.sampled_from(TOKENS), max_size=30).map("".join)
@@ -219,12 +261,22 @@ NAMES = st.sampled_from(["neox_like", "sentencepiece_like", "bert_like"])
 
 
 @settings(max_examples=60, deadline=None)
-@given(text=TOKEN_TEXTS, name=NAMES, cuts=st.lists(st.integers(0, 100), max_size=8), unit=st.sampled_from(UNITS))
-def test_pieces_change_nothing_and_a_unit_is_scored_at_its_last_visible_token(text, name, cuts, unit):
+@given(
+    text=TOKEN_TEXTS,
+    name=NAMES,
+    cuts=st.lists(st.integers(0, 100), max_size=8),
+    unit=st.sampled_from(UNITS),
+)
+def test_pieces_change_nothing_and_a_unit_is_scored_at_its_last_visible_token(
+    text, name, cuts, unit
+):
     encoded = build(name).encode(text)
     edges = sorted({0, len(encoded), *(cut % (len(encoded) + 1) for cut in cuts)})
     pieces = [encoded.slice(a, b) for a, b in zip([0, *edges], [*edges, len(encoded)], strict=True)]
-    whole, part = read_sentences(text, [encoded], unit=unit), read_sentences(text, pieces, unit=unit)
+    whole, part = (
+        read_sentences(text, [encoded], unit=unit),
+        read_sentences(text, pieces, unit=unit),
+    )
     for field in SentenceTokens.__slots__:
         assert np.array_equal(getattr(whole, field), getattr(part, field))
     assert np.array_equal(whole.ids, encoded.ids)
@@ -242,13 +294,17 @@ def test_a_text_without_tokens(length):
     assert not tokens.bounds.any() and len(tokens.ends) == len(tokens.spans) == min(length, 1)
     for unit in UNITS:
         assert len(read_sentences(text, [], unit=unit).spans) == min(length, 1)
-    with pytest.raises(InputError, match="unit is 'word'; expected one of sentence, clauses, paragraph"):
+    with pytest.raises(
+        InputError, match="unit is 'word'; expected one of sentence, clauses, paragraph"
+    ):
         read_sentences(text, [], unit="word")
 
 
 @pytest.mark.slow
 def test_memory_goes_with_ids_and_spans_only():
-    """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a piece's offsets."""
+    """Each token costs its id, each sentence its span, bounds and position; nothing is kept of a
+    piece's offsets.
+    """
     peaks = []
     for count in (1 << 14, 1 << 15):
         text = "the quick brown fox jumps over the lazy dog. " * count

@@ -22,7 +22,10 @@ PARTS = st.one_of(LITERALS, st.sampled_from(["{begin}", "{end}", "{token:[SEP]}"
 
 def fill(template: Template, tokenizer):
     texts = {"query": "the dog", "document": "rivers run. They see!"}
-    return template.render(tokenizer, **{name: template.encode(tokenizer, name, texts[name]).ids for name in template.fields})
+    return template.render(
+        tokenizer,
+        **{name: template.encode(tokenizer, name, texts[name]).ids for name in template.fields},
+    )
 
 
 @settings(max_examples=60, deadline=None)
@@ -53,12 +56,25 @@ def test_mistakes(notation, named):
 
 @NAMES
 @settings(max_examples=60, deadline=None)
-@given(pieces=st.lists(PARTS, max_size=6), query=st.text("ab d\n", max_size=9), document=st.text("ab d\n", max_size=9))
+@given(
+    pieces=st.lists(PARTS, max_size=6),
+    query=st.text("ab d\n", max_size=9),
+    document=st.text("ab d\n", max_size=9),
+)
 def test_a_saved_prefix_stays_valid(name, pieces, query, document):
     tokenizer = build(name)
-    pieces = [piece for piece in pieces if name == "bert_like" or piece not in ("{begin}", "{token:[SEP]}")]
-    template = Template.parse("".join([*pieces[:2], "{document}", *pieces[2:4], " {query}", *pieces[4:]]))
-    ids = {field: template.encode(tokenizer, field, text).ids for field, text in (("query", query), ("document", document))}
+    pieces = [
+        piece
+        for piece in pieces
+        if name == "bert_like" or piece not in ("{begin}", "{token:[SEP]}")
+    ]
+    template = Template.parse(
+        "".join([*pieces[:2], "{document}", *pieces[2:4], " {query}", *pieces[4:]])
+    )
+    ids = {
+        field: template.encode(tokenizer, field, text).ids
+        for field, text in (("query", query), ("document", document))
+    }
     whole = template.render(tokenizer, **ids)
     assert whole.cut == 0 and whole.ids.dtype == np.int32
     for field in template.fields:
@@ -74,7 +90,10 @@ def test_a_saved_prefix_stays_valid(name, pieces, query, document):
 def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
     tokenizer = build(name)
     text = "rivers run"
-    joined = [*tokenizer.encode("document: rivers run. They see!\n\nquery: the dog").ids, tokenizer.end_id]
+    joined = [
+        *tokenizer.encode("document: rivers run. They see!\n\nquery: the dog").ids,
+        tokenizer.end_id,
+    ]
     np.testing.assert_array_equal(fill(templates.DOCUMENT_THEN_QUERY, tokenizer).ids, joined)
     encoded = templates.DOCUMENT_THEN_QUERY.encode(tokenizer, "document", text)
     assert encoded.starts[0] == 0 and encoded.ends[-1] == len(text)
@@ -97,14 +116,28 @@ def test_budgets_and_missing_or_needless_fields():
         kept = min(5, budget - fixed)
         assert len(rendered.ids) == fixed + kept and rendered.cut == 5 - kept
         assert rendered.ids[rendered.slices["document"]].tolist() == document[:kept].tolist()
-        assert rendered.ids[-1] == tokenizer.end_id and rendered.ids[rendered.slices["query"]].tolist() == [10, 11, 12]
-    for filled, budget in ((template, fixed - 1), *((template, wrong) for wrong in ("3", 0, -1, 2.5, True)), (QUERY, 3)):
+        assert rendered.ids[-1] == tokenizer.end_id and rendered.ids[
+            rendered.slices["query"]
+        ].tolist() == [10, 11, 12]
+    for filled, budget in (
+        (template, fixed - 1),
+        *((template, wrong) for wrong in ("3", 0, -1, 2.5, True)),
+        (QUERY, 3),
+    ):
         ids = {"query": query, "document": document}
         with pytest.raises(InputError, match=f"max_tokens is {budget!r}"):
-            filled.render(tokenizer, **{field: ids[field] for field in filled.fields}, max_tokens=budget)
+            filled.render(
+                tokenizer, **{field: ids[field] for field in filled.fields}, max_tokens=budget
+            )
     for call, named in (
-        (lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)), "document and query; got query"),
-        (lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)), "query; got document and query"),
+        (
+            lambda: templates.DOCUMENT_THEN_QUERY.render(tokenizer, query=np.arange(3)),
+            "document and query; got query",
+        ),
+        (
+            lambda: QUERY.render(tokenizer, np.arange(3), np.arange(3)),
+            "query; got document and query",
+        ),
         (lambda: QUERY.before("document"), "'document'"),
         (lambda: QUERY.render(build("cl100k_like"), np.arange(3)), "end marker"),
     ):

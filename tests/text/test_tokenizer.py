@@ -1,4 +1,6 @@
-"""Tokenizing, whatever the kind: streams equal one call, special tokens stay text, offsets, saving."""
+"""Tokenizing, whatever the kind: streams equal one call, special tokens stay
+text, offsets, saving.
+"""
 
 import ast
 import functools
@@ -18,13 +20,36 @@ from runnel.text.tokenizer import Encoded, LibraryTokenizer, Tokenizer, skip_spa
 from runnel.text.world import WorldTokenizer
 
 WORDS = (
-    "the|dog|isn't|'s|they've|café|cafe\u0301|naïve|İ|ß|ŉ|1234|5|2024|。|，|今天|天气|ひら|が|か\u3099|한국|각|привет|мир|"
+    "the|dog|isn't|'s|they've|café|cafe\u0301|naïve|İ|ß|ŉ|1234|5|2024|。|，"
+    "|今天|天气|ひら|が|か\u3099|한국|각|привет|мир|"
     "ελληνικός|😀|👩\u200d👩\u200d👧|\u0301|\u200b|\ufeff|\u00a0|\u2028|\x85|\x1c|\x01|\x7f|[SEP]|</s>|<s>|(|)|.|,|;|:|!|?|"
     "-|--|===|_|`|\"|'|~|xxxxxxxxxxxxxxxxxxxxxx|\u2581|\u0d4e|ⅷ|①|ﬁ|x΄|§|+|=|\u0338|/|@|#"
 )
-BLANKS = [" ", " ", " ", " ", "  ", "   ", " " * 90, "\n", "\n\n", "\r\n", "\t", "\r", "a ", " b", ". ", ", ", ".\n", "x\n"]
+BLANKS = [
+    " ",
+    " ",
+    " ",
+    " ",
+    "  ",
+    "   ",
+    " " * 90,
+    "\n",
+    "\n\n",
+    "\r\n",
+    "\t",
+    "\r",
+    "a ",
+    " b",
+    ". ",
+    ", ",
+    ".\n",
+    "x\n",
+]
 FRAGMENTS = st.sampled_from([*WORDS.split("|"), "|", "<|endoftext|>", *BLANKS])
-TEXTS = st.one_of(st.lists(FRAGMENTS, max_size=40).map("".join), st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+TEXTS = st.one_of(
+    st.lists(FRAGMENTS, max_size=40).map("".join),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=40),
+)
 NAMES = pytest.mark.parametrize("name", sorted([*BUILDERS, *PUBLISHED]))
 
 
@@ -33,12 +58,17 @@ def whole(tokenizer: Tokenizer, text: str) -> Encoded:
     if not isinstance(tokenizer, WorldTokenizer):
         return tokenizer._encode_parts([text], [0], [0])[0]
     tokens, data, rows, at = world_tokens(tokenizer), text.encode(), [], 0
-    character = [number for number, letter in enumerate(text) for _ in letter.encode()]  # of every byte
+    # of every byte
+    character = [number for number, letter in enumerate(text) for _ in letter.encode()]
     while at < len(data):
-        stop = next(stop for stop in range(min(len(data), at + 128), at, -1) if data[at:stop] in tokens)
+        stop = next(
+            stop for stop in range(min(len(data), at + 128), at, -1) if data[at:stop] in tokens
+        )
         rows.append((tokens[data[at:stop]], character[at], character[stop - 1] + 1))
         at = stop
-    ids, starts, ends = (np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else ((), (), ())))
+    ids, starts, ends = (
+        np.array(column, np.int64) for column in (zip(*rows, strict=True) if rows else ((), (), ()))
+    )
     return Encoded(ids.astype(np.int32), skip_spaces(text, starts, ends), ends)
 
 
@@ -67,7 +97,9 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
     tokenizer = build(name)
     expected = whole(tokenizer, text)
     for start, end in zip(expected.starts.tolist(), expected.ends.tolist(), strict=True):
-        assert 0 <= start <= end <= len(text) and (not text[start:end][:1].isspace() or text[start:end].isspace())
+        assert 0 <= start <= end <= len(text) and (
+            not text[start:end][:1].isspace() or text[start:end].isspace()
+        )
     pieces, position = [], 0
     while position < len(text):
         size = sizes[len(pieces) % len(sizes)]
@@ -80,12 +112,18 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
         for number, piece in enumerate(pieces):
             parts.append(stream.feed(piece))
             if number % 3 == 0:  # what peek says is what the text would give if it ended here
-                assert_equal(Encoded.join([*parts, stream.peek()]), whole(tokenizer, "".join(pieces[: number + 1])))
+                assert_equal(
+                    Encoded.join([*parts, stream.peek()]),
+                    whole(tokenizer, "".join(pieces[: number + 1])),
+                )
                 saved, stream = stream.save(), tokenizer.stream()
                 stream.restore(saved)
         assert_equal(Encoded.join([*parts, stream.finish()]), expected)
         assert (stream.position, stream.text) == (len(text), "")
-        assert_equal(Encoded.join([stream.feed(text), stream.finish()]), expected.shifted(len(text)))  # it continues
+        # it continues
+        assert_equal(
+            Encoded.join([stream.feed(text), stream.finish()]), expected.shifted(len(text))
+        )
 
 
 @NAMES
@@ -104,8 +142,19 @@ def test_long_texts_batches_and_special_tokens_which_are_ordinary_text(name):
         assert_equal(encoded, whole(tokenizer, text))
     assert tokenizer.encode_batch([]) == []
     encoded = tokenizer.encode("😀 café dog")
-    assert encoded.ends[-1] == len("😀 café dog") and "dog".endswith("😀 café dog"[encoded.starts[-1] :])
-    marks = ["[SEP]", "[CLS]", "<|endoftext|>", "<s>", "</s>", "[INST]", "[REFERENCE_DOC_1]", "[control_500]"]
+    assert encoded.ends[-1] == len("😀 café dog") and "dog".endswith(
+        "😀 café dog"[encoded.starts[-1] :]
+    )
+    marks = [
+        "[SEP]",
+        "[CLS]",
+        "<|endoftext|>",
+        "<s>",
+        "</s>",
+        "[INST]",
+        "[REFERENCE_DOC_1]",
+        "[control_500]",
+    ]
     special = {tokenizer.vocabulary[token] for token in marks if token in tokenizer.vocabulary}
     assert not set(tokenizer.encode(" a ".join(marks)).ids.tolist()) & special
 
@@ -114,7 +163,9 @@ def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():
     tokenizer = build("unigram")
     ids = tokenizer.encode("a </s>").ids.tolist()
     assert tokenizer.token_id("</s>") not in ids and tokenizer.token_id("<unk>") in ids
-    library = tokenizers.Tokenizer(models.BPE(vocab={"<s>": 0, "a": 1, "<": 2, "s": 3, ">": 4}, merges=[], ignore_merges=True))
+    library = tokenizers.Tokenizer(
+        models.BPE(vocab={"<s>": 0, "a": 1, "<": 2, "s": 3, ">": 4}, merges=[], ignore_merges=True)
+    )
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     library.add_special_tokens(["<s>"])
     with pytest.raises(InputError, match=r"'<s>' at character 2 is the special token .* remove it"):
@@ -123,7 +174,9 @@ def test_a_special_token_that_cannot_be_avoided_is_unknown_or_an_error():
 
 def test_markers_names_and_texts_that_are_refused():
     tokenizer = build("bert_like")
-    assert tokenizer.begin_id == tokenizer.token_id("[CLS]") and tokenizer.end_id == tokenizer.token_id("[SEP]")
+    assert tokenizer.begin_id == tokenizer.token_id(
+        "[CLS]"
+    ) and tokenizer.end_id == tokenizer.token_id("[SEP]")
     assert build("neox_like").begin_id is None
     with pytest.raises(InputError, match=r"'\[SEPP\]'.* \[SEP\]"):
         tokenizer.token_id("[SEPP]")
@@ -131,7 +184,12 @@ def test_markers_names_and_texts_that_are_refused():
         LibraryTokenizer(tokenizer._source, end=99999)
     bert, world = build("bert_like"), build("rwkv_world")
     stream = world.stream()
-    for encode in (bert.encode, lambda text: bert.encode_batch(["a", text]), world.encode, stream.feed):
+    for encode in (
+        bert.encode,
+        lambda text: bert.encode_batch(["a", text]),
+        world.encode,
+        stream.feed,
+    ):
         with pytest.raises(InputError, match=r"U\+D800 .* at character 70000"):
             encode("a" * 70_000 + "\ud800")
         with pytest.raises(InputError, match=r"the text is 3; expected text \(str\)"):
@@ -141,11 +199,23 @@ def test_markers_names_and_texts_that_are_refused():
 
 @pytest.mark.parametrize("name", [*sorted(PUBLISHED), "neox_like"])
 def test_vocabularies_are_saved_and_loaded(name, tmp_path):
-    tokenizer = build(name) if name in PUBLISHED else LibraryTokenizer(build(name)._source, end="<|endoftext|>")
+    tokenizer = (
+        build(name)
+        if name in PUBLISHED
+        else LibraryTokenizer(build(name)._source, end="<|endoftext|>")
+    )
     tokenizer.save(tmp_path / "model")
     markers = {"begin": tokenizer.begin_id, "end": tokenizer.end_id} if name in PUBLISHED else {}
     again = Tokenizer.load(tmp_path / "model", **markers)
-    for kept in ("__class__", "adds_space", "vocab_size", "vocabulary", "begin_id", "end_id", "_source"):
+    for kept in (
+        "__class__",
+        "adds_space",
+        "vocab_size",
+        "vocabulary",
+        "begin_id",
+        "end_id",
+        "_source",
+    ):
         assert getattr(again, kept) == getattr(tokenizer, kept)
     text = "Les rivières — 今天天气很好。\n\n\tx = 12345;   y 😀"
     assert_equal(again.encode(text), tokenizer.encode(text))
@@ -159,10 +229,17 @@ def test_damaged_folders_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=f"{tmp_path} has no tokenizer"):
         Tokenizer.load(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"needs tokenizer\.json, because tokenizer\.model is not read; .*save_pretrained"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"needs tokenizer\.json, because tokenizer\.model is not read; .*save_pretrained",
+    ):
         Tokenizer.load(tmp_path)
     good = build("bert_like")._source
-    for tokenizer, config, file in (("{", "{}", "tokenizer.json"), (good, "[]", "tokenizer_config.json"), (good, "{", "config")):
+    for tokenizer, config, file in (
+        ("{", "{}", "tokenizer.json"),
+        (good, "[]", "tokenizer_config.json"),
+        (good, "{", "config"),
+    ):
         (tmp_path / "tokenizer.json").write_text(tokenizer)
         (tmp_path / "tokenizer_config.json").write_text(config)
         with pytest.raises(CheckpointError, match=file):
@@ -175,7 +252,10 @@ def test_padding_truncation_and_dropout_of_the_file_are_off():
     library = tokenizers.Tokenizer.from_str(json.dumps(spec))
     library.enable_truncation(2)
     library.enable_padding(length=9)
-    assert_equal(LibraryTokenizer(library.to_str()).encode("the dog jumps"), build("neox_like").encode("the dog jumps"))
+    assert_equal(
+        LibraryTokenizer(library.to_str()).encode("the dog jumps"),
+        build("neox_like").encode("the dog jumps"),
+    )
 
 
 @pytest.mark.parametrize("name", ["neox_like", "cl100k_like", "rwkv_world"])
@@ -187,29 +267,47 @@ def test_decoded_ids_are_the_text(name, text):
     expected = unicodedata.normalize("NFC", text) if name == "neox_like" else text
     assert tokenizer.decode(tokenizer.encode(text).ids.tolist()) == expected
     assert tokenizer.decode([tokenizer.token_id("<|endoftext|>")]) == "<|endoftext|>"
-    assert tokenizer.decode(tokenizer.encode("\U0001f9ff").ids.tolist()[:1]).endswith("\ufffd")  # a part of a character
+    # a part of a character
+    assert tokenizer.decode(tokenizer.encode("\U0001f9ff").ids.tolist()[:1]).endswith("\ufffd")
 
 
-# ---- the RWKV World tokenizer ----------------------------------------------------------------------------------------
+# ---- the RWKV World tokenizer --------------------------------------------------------------------
 
 BYTES = [f"{byte + 1} {bytes([byte])!r} 1" for byte in range(256)]
 
 
 def vocabulary(*tokens: str | bytes) -> str:
     """A vocabulary file of all bytes and these tokens, which get the ids from 257."""
-    rows = [(number, token, len(token.encode() if isinstance(token, str) else token)) for number, token in enumerate(tokens, 257)]
-    return "\n".join([*BYTES, *(f"{number} {token!r} {length}" for number, token, length in rows)]) + "\n"
+    rows = [
+        (number, token, len(token.encode() if isinstance(token, str) else token))
+        for number, token in enumerate(tokens, 257)
+    ]
+    return (
+        "\n".join([*BYTES, *(f"{number} {token!r} {length}" for number, token, length in rows)])
+        + "\n"
+    )
 
 
 def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tmp_path):
     build("rwkv_world").save(tmp_path)
     for file in ("tokenizer_config.json", "special_tokens_map.json"):
-        (tmp_path / file).write_text(json.dumps({"bos_token": "<s>", "eos_token": "\n\n", "add_bos_token": True}))
+        (tmp_path / file).write_text(
+            json.dumps({"bos_token": "<s>", "eos_token": "\n\n", "add_bos_token": True})
+        )
     (tmp_path / "added_tokens.json").write_text(json.dumps({"\n\n": 65530, "<s>": 1}))
     (tmp_path / "tokenizer.json").write_text(build("neox_like")._source)  # somebody's conversion
     tokenizer = Tokenizer.load(tmp_path)
-    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (0, 0, 65530, False)
-    assert tokenizer.encode("a\n\n\x00").ids.tolist() == [98, tokenizer.token_id("\n\n"), 1] == [98, 261, 1]
+    assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (
+        0,
+        0,
+        65530,
+        False,
+    )
+    assert (
+        tokenizer.encode("a\n\n\x00").ids.tolist()
+        == [98, tokenizer.token_id("\n\n"), 1]
+        == [98, 261, 1]
+    )
     assert tokenizer.token_id("<|endoftext|>") == 0 and tokenizer.decode([0]) == "<|endoftext|>"
     with pytest.raises(InputError, match="rwkv_vocab"):
         build("neox_like").save(tmp_path)

@@ -53,11 +53,18 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
     whole = words_of([f"京都 {text} 大学"])[0]
     (alone,) = words_of([text])
     assert sorted(whole) == sorted([*words_of(["京都 大学"])[0], *alone])
-    assert [word for word in unspaced_words(text).split() if not word.isascii()] == [word for word in alone if not word.isascii()]
+    assert [word for word in unspaced_words(text).split() if not word.isascii()] == [
+        word for word in alone if not word.isascii()
+    ]
 
 
 def test_numbered_words_are_the_same_words_and_those_that_splitting_at_spaces_does_not_find():
-    found = {"iPhone手机3台 case": "iPhone 手机 3 台", "foo_手机 ＡＢ手机": "手机 AB 手机", "no such café 한국어": "", "": ""}
+    found = {
+        "iPhone手机3台 case": "iPhone 手机 3 台",
+        "foo_手机 ＡＢ手机": "手机 AB 手机",
+        "no such café 한국어": "",
+        "": "",
+    }
     assert {text: unspaced_words(text) for text in found} == found
     texts = ["東京都 tower", "", "京都 Tower the"]
     numbered = numbered_words(iter(texts))
@@ -66,6 +73,15 @@ def test_numbered_words_are_the_same_words_and_those_that_splitting_at_spaces_do
 
 
 def test_bm25s_is_quiet_from_its_first_index_on():
-    quiet = "import logging; logging.basicConfig(level=0); from runnel.text.words import bm25; bm25().BM25().index([['a']])"
-    done = subprocess.run([sys.executable, "-c", quiet], capture_output=True, text=True, env=os.environ | PATHS, check=True)
+    quiet = (
+        "import logging; logging.basicConfig(level=0); from runnel.text.words import bm25;"
+        " bm25().BM25().index([['a']])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", quiet],
+        capture_output=True,
+        text=True,
+        env=os.environ | PATHS,
+        check=True,
+    )
     assert "index" not in done.stderr

@@ -1,4 +1,6 @@
-"""The site of the docs, built as `make docs` builds it, with warnings as errors, and the page that a script writes."""
+"""The site of the docs, built as `make docs` builds it, with warnings as errors, and the page that
+a script writes.
+"""
 
 import html
 import os
@@ -24,7 +26,13 @@ PAGES = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True)
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -34,18 +42,29 @@ def text_of(page):
 
 
 def test_every_page_is_built_and_listed(site):
-    listed = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8"))
+    listed = re.findall(
+        r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    )
     assert sorted(["README.md", *listed]) == PAGES
-    assert all((site / name).with_suffix(".html").exists() for name in listed) and (site / "index.html").exists()
+    assert (
+        all((site / name).with_suffix(".html").exists() for name in listed)
+        and (site / "index.html").exists()
+    )
 
 
-@pytest.mark.parametrize("command", [*(name for name in COMMANDS if name != "lab"), *(f"lab {name}" for name in LAB)])
+@pytest.mark.parametrize(
+    "command", [*(name for name in COMMANDS if name != "lab"), *(f"lab {name}" for name in LAB)]
+)
 def test_the_page_of_commands_has_what_help_prints(site, run, terminal, command):
     _, _, section = docs_site.commands_page().partition(f"\n## {command}\n")
     section = html.unescape(section.partition("\n## ")[0])
-    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(*command.split(), "--help").out)) - {"--help"}
+    options = set(re.findall(r"(?<![\w-])--\w[\w-]*", run(*command.split(), "--help").out)) - {
+        "--help"
+    }
     assert options and {option for option in options if option not in section} == set()
-    assert f'id="{command.replace(" ", "-")}"' in (site / "reference" / "commands.html").read_text(encoding="utf-8")
+    assert f'id="{command.replace(" ", "-")}"' in (site / "reference" / "commands.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
@@ -59,11 +78,14 @@ def test_the_page_of_names_has_those_of_the_package_and_of_the_pages(site):
         "runnel.text.documents.reader.read_document",
     }
     assert {name for name in names if f'id="{name}"' not in page} == set()
-    assert "the query is empty" in text_of(site / "reference" / "python.html")  # docstrings with what they raise
+    # docstrings with what they raise
+    assert "the query is empty" in text_of(site / "reference" / "python.html")
 
 
 def test_files_that_pages_link_to_are_on_the_site_and_nothing_of_other_hosts(site):
-    assert 'href="repository/examples/finetune_pairs.py.html"' in (site / "training.html").read_text(encoding="utf-8")
+    assert 'href="repository/examples/finetune_pairs.py.html"' in (
+        site / "training.html"
+    ).read_text(encoding="utf-8")
     example = (ROOT / "examples" / "finetune_pairs.py").read_text(encoding="utf-8")
     assert example.strip() in text_of(site / "repository" / "examples" / "finetune_pairs.py.html")
     recipes = text_of(site / "repository" / "src" / "runnel" / "lab" / "training" / "recipes.html")
@@ -76,5 +98,7 @@ def test_files_that_pages_link_to_are_on_the_site_and_nothing_of_other_hosts(sit
 
 @pytest.mark.parametrize("name", ["plan", "storage"])
 def test_the_page_of_scale_has_the_tables_of_its_script(name):
-    (found,) = re.findall(rf"(?s)<!-- {name} -->\n(.*?)\n<!-- end -->", scale.PAGE.read_text(encoding="utf-8"))
+    (found,) = re.findall(
+        rf"(?s)<!-- {name} -->\n(.*?)\n<!-- end -->", scale.PAGE.read_text(encoding="utf-8")
+    )
     assert found == getattr(scale, name)(), "run python -m tools.scale_arithmetic --write"

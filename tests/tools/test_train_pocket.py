@@ -26,7 +26,9 @@ D = 16
 
 
 def examples(count, seed=0, sentences=30):
-    """The sentence that answers points away from the query, and shares its words: neither cosine nor length tells."""
+    """The sentence that answers points away from the query, and shares its words: neither cosine
+    nor length tells.
+    """
     make = torch.Generator().manual_seed(seed)
     found = []
     for number in range(count):
@@ -36,12 +38,25 @@ def examples(count, seed=0, sentences=30):
         place = int(torch.randint(sentences, (1,), generator=make))
         vectors[place] = -query
         features[place, 4] = 1.0
-        found.append(Example(f"set {number % 2}", number, str(number), query, vectors, features, ((place, place + 1),)))
+        found.append(
+            Example(
+                f"set {number % 2}",
+                number,
+                str(number),
+                query,
+                vectors,
+                features,
+                ((place, place + 1),),
+            )
+        )
     return found
 
 
 def elsewhere(found):
-    return [Example(e.set, e.number, "0", e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ()) for e in found]
+    return [
+        Example(e.set, e.number, "0", e.query.roll(1), e.vectors.roll(3, 1), e.features * 0.5, ())
+        for e in found
+    ]
 
 
 def test_what_is_held_back_and_how_documents_are_cut():
@@ -56,10 +71,15 @@ def test_what_is_held_back_and_how_documents_are_cut():
 
 
 def document(tokens):
-    """A document whose sentences have so many tokens, a character each, and vectors of their own direction."""
+    """A document whose sentences have so many tokens, a character each, and vectors of their own
+    direction.
+    """
     bounds = np.cumsum([0, *tokens])
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    vectors, ids = 100 * np.eye(len(tokens), D, dtype=np.int8), np.arange(bounds[-1], dtype=np.int32)
+    vectors, ids = (
+        100 * np.eye(len(tokens), D, dtype=np.int8),
+        np.arange(bounds[-1], dtype=np.int32),
+    )
     scales, kinds = np.array(tokens, np.float32), np.zeros(len(tokens), np.uint8)
     return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, scales, kinds)
 
@@ -67,8 +87,14 @@ def document(tokens):
 def test_passages_are_whole_sentences():
     found = relevance.passages("long", document([100, 60, 1, 200, 20]))
     assert [(p.first, p.last) for p in found] == [(0, 2), (2, 3), (3, 4), (4, 5)]
-    assert [len(p.content.ids) for p in found] == [len(p.content.text) for p in found] == [160, 1, 200, 20]
-    assert found[0].content.sums().sum(0)[:3].tolist() == [10000.0, 6000.0, 0.0] and found[1].content.bounds.tolist() == [0, 1]
+    assert (
+        [len(p.content.ids) for p in found]
+        == [len(p.content.text) for p in found]
+        == [160, 1, 200, 20]
+    )
+    assert found[0].content.sums().sum(0)[:3].tolist() == [10000.0, 6000.0, 0.0] and found[
+        1
+    ].content.bounds.tolist() == [0, 1]
 
 
 def test_tuning_sees_what_answers_and_what_looks_most_like_it():
@@ -89,9 +115,11 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
 
 
 def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_the_same_document():
-    queries, passages = 0.05 * torch.eye(3, D), torch.eye(4, D)  # 0 answers query 0, 1 query 1, 2 query 2, 3 none
+    # 0 answers query 0, 1 query 1, 2 query 2, 3 none
+    queries, passages = 0.05 * torch.eye(3, D), torch.eye(4, D)
     loss = passage_loss(queries, passages, (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b"))
-    # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one, query 2 all
+    # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one,
+    # query 2 all
     expected = [np.log(1 + k * np.exp(-1.0)) for k in (2, 1, 3)]
     assert float(loss) == pytest.approx(np.mean(expected), rel=1e-5)
 
@@ -101,7 +129,14 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
     head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
 
     def hits(one):
-        return float(np.mean([recall(e.evidence, s.numpy(), 1) for e, s in zip(held, scores(one, held), strict=True)]))
+        return float(
+            np.mean(
+                [
+                    recall(e.evidence, s.numpy(), 1)
+                    for e, s in zip(held, scores(one, held), strict=True)
+                ]
+            )
+        )
 
     assert hits(VectorScore.module(D)) < 0.2 < 0.8 <= hits(head)
     calibrate_by_set(head, kept, elsewhere(kept))
@@ -109,19 +144,26 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
     assert float(expected) == pytest.approx(len(kept), rel=0.05)
     save(head, tmp_path, {})
     again = load(tmp_path, D)
-    assert all(torch.equal(a, b) for a, b in zip(scores(again, held), scores(head, held), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(scores(again, held), scores(head, held), strict=True)
+    )
     assert "area" in calibration_table(head, held, elsewhere(held))
     heads = [train(found, [], seed=seed, steps=4, hidden_size=D) for seed in range(3)]
-    means = [torch.stack(three).mean(0) for three in zip(*(scores(one, held) for one in heads), strict=True)]
+    means = [
+        torch.stack(three).mean(0)
+        for three in zip(*(scores(one, held) for one in heads), strict=True)
+    ]
     for one, mean, together in zip(held, means, scores(merged(heads), held), strict=True):
         plain = known(one.query, one.vectors, one.features)[:, 1:3].sum(1)
         torch.testing.assert_close(together, mean + 0.15 * plain, atol=1e-5, rtol=1e-5)
 
 
 def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third():
-    found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]  # one span in the first third, one in the last
+    # one span in the first third, one in the last
+    found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]
     documents = {(e.set, e.document): document([50 if e.number < 3 else 400] * 30) for e in found}
-    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)  # ten best sentences: one end each
+    # ten best sentences: one end each
+    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)
     rows = {ALONE: [last] * 4, LATE: [first] * 4, OTHER: [first] * 4, "**pocket**": [first] * 4}
     lines = context_table(found, documents, rows).splitlines()
     assert lines[2] == "| questions | 3 | 0 | 1 | 4 | 0 | 4 |"
@@ -140,4 +182,6 @@ def test_bm25_ndcg_and_recall():
     found = ndcg([np.array([5, 1, 2]), np.array([], np.int64)], [{5: 1, 2: 1}, {0: 2}])
     assert found == pytest.approx([(1 + 0.5) / (1 + 1 / np.log2(3)), 0])
     scores = -np.arange(30, dtype=np.float32)
-    assert recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0
+    assert (
+        recall(((0, 2), (7, 9)), scores, depth=5) == 0.5 and recall(((0, 2), (7, 9)), scores) == 1.0
+    )

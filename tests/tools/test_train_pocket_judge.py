@@ -1,4 +1,6 @@
-"""The second look: its training learns what answers, its fit finds what scores mean, and it is put into the folder that ships."""
+"""The second look: its training learns what answers, its fit finds what scores mean, and it is put
+into the folder that ships.
+"""
 
 import json
 import shutil
@@ -20,14 +22,21 @@ from tools.train_pocket.judge_fit import Look, fit, looks
 
 POCKET = BUILT_IN["pocket"]
 TEXT = (
-    "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs. The sea is far. "
-    "The cat runs on. "
-) * 2
+    "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs."
+    " The sea is far. The cat runs on. " * 2
+)
 
 
 def page(name):
     second = TEXT.index("The river")
-    return name, TEXT, [("the river", [(second, second + 5)]), ("the dog", [(TEXT.index("A dog"), TEXT.index("A dog") + 5)])]
+    return (
+        name,
+        TEXT,
+        [
+            ("the river", [(second, second + 5)]),
+            ("the dog", [(TEXT.index("A dog"), TEXT.index("A dog") + 5)]),
+        ],
+    )
 
 
 @pytest.mark.slow
@@ -38,10 +47,19 @@ def test_training_makes_what_answers_win(tmp_path, monkeypatch, form):
     asked = list(judge.read_asked(retriever, [page("a"), page("b")], parts=True))
     assert len(asked) == 4
     for one in asked:
-        assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), "an answer is no wrong one"
+        assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), (
+            "an answer is no wrong one"
+        )
         assert (one.sections[one.answers] == one.sections[one.answers[0]]).all()
     begin, end = model.tokenizer.markers()
-    small = {"LAYERS": 1, "_QUESTIONS": 4, "_SENTENCES": 6, "_MOST_QUERY": {form: 5}, "_CLS": begin, "_SEP": end}
+    small = {
+        "LAYERS": 1,
+        "_QUESTIONS": 4,
+        "_SENTENCES": 6,
+        "_MOST_QUERY": {form: 5},
+        "_CLS": begin,
+        "_SEP": end,
+    }
     for name, value in small.items():
         monkeypatch.setattr(judge, name, value)
     training = judge._Training(model.backbone, {"faq": asked}, model.words.idf, form)
@@ -58,8 +76,12 @@ def test_training_makes_what_answers_win(tmp_path, monkeypatch, form):
 
 
 def test_looks_are_at_the_document_asked_and_at_others(tmp_path):
-    found = looks(SentenceRetriever(judging_encoder(tmp_path)), [[page("a"), page("b")], [page("c")]])
-    assert sum(one.own for one in found) == 6 and all(one.answers.any() == one.own for one in found if not one.own)
+    found = looks(
+        SentenceRetriever(judging_encoder(tmp_path)), [[page("a"), page("b")], [page("c")]]
+    )
+    assert sum(one.own for one in found) == 6 and all(
+        one.answers.any() == one.own for one in found if not one.own
+    )
     assert any(one.answers.any() for one in found if one.own) and len(found) == 4 * 3 + 2 * 2
 
 
@@ -69,13 +91,26 @@ def test_the_fit_finds_what_scores_mean():
     for i in range(400):
         own, scores = i % 2 == 0, rng.normal(0, 3, 40)
         answers = own & (rng.random(40) < 1 / (1 + np.exp(2 - scores)))
-        found.append(Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4)))
+        found.append(
+            Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4))
+        )
     head = Judge.module(8).requires_grad_(False)
     fit(head, found)
     factor, summand = head.calibration.tolist()
-    assert head.calibrated and factor == pytest.approx(1, abs=0.1) and summand == pytest.approx(-2, abs=0.2)
-    answers = [head.answers(np.append(one.facts, [np.sort(one.judged)[-1], np.sort(one.judged)[-3:].mean()])) for one in found]
-    assert np.mean([(logit > 0) == one.own for logit, one in zip(answers, found, strict=True)]) > 0.95
+    assert (
+        head.calibrated
+        and factor == pytest.approx(1, abs=0.1)
+        and summand == pytest.approx(-2, abs=0.2)
+    )
+    answers = [
+        head.answers(
+            np.append(one.facts, [np.sort(one.judged)[-1], np.sort(one.judged)[-3:].mean()])
+        )
+        for one in found
+    ]
+    assert (
+        np.mean([(logit > 0) == one.own for logit, one in zip(answers, found, strict=True)]) > 0.95
+    )
 
 
 def new_layers(count):
@@ -88,7 +123,11 @@ def new_layers(count):
 def others(folder):
     """What is stored of every tensor but the judge's."""
     kept = load_file(folder / "model.safetensors").items()
-    return {name: (one.dtype, one.numpy().tobytes()) for name, one in kept if not name.startswith("backbone.judge_layers.")}
+    return {
+        name: (one.dtype, one.numpy().tobytes())
+        for name, one in kept
+        if not name.startswith("backbone.judge_layers.")
+    }
 
 
 def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp_path, monkeypatch):
@@ -112,7 +151,9 @@ def test_a_judge_in_the_folder_that_ships_leaves_every_other_tensor_as_it_is(tmp
     for path in POCKET.iterdir():
         if path.is_file() and path.name not in ("config.json", "model.safetensors"):
             assert (target / path.name).read_bytes() == path.read_bytes()
-    config, before = (json.loads((folder / "config.json").read_text())["runnel"] for folder in (target, POCKET))
+    config, before = (
+        json.loads((folder / "config.json").read_text())["runnel"] for folder in (target, POCKET)
+    )
     assert config["backbone"]["config"].pop("judge_layers") == 3
     before["backbone"]["config"].pop("judge_layers", None)
     assert config == before

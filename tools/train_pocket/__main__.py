@@ -1,4 +1,6 @@
-"""python -m tools.train_pocket STEP --data FOLDER [--out FOLDER] [--teacher FOLDER] [...]: see README.md."""
+"""python -m tools.train_pocket STEP --data FOLDER [--out FOLDER] [--teacher FOLDER] [...]: see
+README.md.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +14,18 @@ import torch
 def main() -> None:
     """Run one step of the training."""
     parser = argparse.ArgumentParser(prog="python -m tools.train_pocket", description=__doc__)
-    parser.add_argument("step", choices=("encode", "tune", "fit", "export", "judge", "pair", "add-judge", "measure"))
-    parser.add_argument("--data", type=Path, required=True, help="folder with evidence/, faq/ and retrieval/")
-    parser.add_argument("--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)")
-    parser.add_argument("--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)")
+    parser.add_argument(
+        "step", choices=("encode", "tune", "fit", "export", "judge", "pair", "add-judge", "measure")
+    )
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder with evidence/, faq/ and retrieval/"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/pocket"), help="work folder (default runs/pocket)"
+    )
+    parser.add_argument(
+        "--teacher", type=Path, help="folder of all-MiniLM-L6-v2 (default: the installed package's)"
+    )
     parser.add_argument(
         "--model",
         type=Path,
@@ -23,14 +33,27 @@ def main() -> None:
         help="model folder that export writes, add-judge changes and measure reads",
     )
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seeds", type=int, default=3, help="heads or judges that are trained and merged")
-    parser.add_argument("--minutes", type=float, default=30, help="of the steps tune, judge and pair (default 30)")
-    parser.add_argument("--without", nargs="*", default=[], help="sets left out of this training, which then keeps nothing")
+    parser.add_argument(
+        "--seeds", type=int, default=3, help="heads or judges that are trained and merged"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=30, help="of the steps tune, judge and pair (default 30)"
+    )
+    parser.add_argument(
+        "--without",
+        nargs="*",
+        default=[],
+        help="sets left out of this training, which then keeps nothing",
+    )
     options = parser.parse_args()
     if not (options.data / "evidence").is_dir():
-        parser.error(f"{options.data / 'evidence'} is no folder; --data names the folder that holds evidence/ and retrieval/")
+        parser.error(
+            f"{options.data / 'evidence'} is no folder; --data names the folder that holds"
+            " evidence/ and retrieval/"
+        )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
-    torch.set_num_threads(1 if options.step == "fit" else options.threads)  # the head is too small for more
+    # the head is too small for more
+    torch.set_num_threads(1 if options.step == "fit" else options.threads)
     from tools.train_pocket import steps
     from tools.train_pocket.data import minilm
     from tools.train_pocket.export import add_judge, export
@@ -44,9 +67,16 @@ def main() -> None:
     elif options.step == "fit":
         steps.fit(options.data, options.out, options.seeds, tuple(options.without))
     elif options.step == "export":
-        export(options.out, folder, options.model, (Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
+        export(
+            options.out,
+            folder,
+            options.model,
+            (Path(__file__).parent / "card.md").read_text(encoding="utf-8"),
+        )
     elif options.step in ("judge", "pair"):
-        train_judge(options.data, options.out, options.model, options.step, options.minutes, options.seeds)
+        train_judge(
+            options.data, options.out, options.model, options.step, options.minutes, options.seeds
+        )
     elif options.step == "add-judge":
         add_judge(options.data, options.out, options.model)
     else:

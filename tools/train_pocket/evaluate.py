@@ -1,4 +1,6 @@
-"""The retrieval sets that only ever measure: BM25's best documents of each query, and nDCG@10 of lists."""
+"""The retrieval sets that only ever measure: BM25's best documents of each query, and nDCG@10 of
+lists.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ LISTED = 50  # BM25's best documents of a query, which are reranked
 
 @dataclass
 class RetrievalSet:
-    """Queries, documents, and for each query the grades of its relevant documents by document number."""
+    """Queries, documents, and for each query the grades of its relevant documents by document
+    number.
+    """
 
     name: str
     queries: list[str]
@@ -37,11 +41,16 @@ class RetrievalSet:
 
 
 def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
-    """Load a set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their answers among them."""
+    """Load a set in BEIR layout. For medquad with `pool`: 100 queries and 4,000 documents, their
+    answers among them.
+    """
     files = find_task(data / "retrieval" / name)
     texts = {document.id: document.text for document in read_corpus(str(files.corpus))}
     queries, qrels = read_queries(str(files.queries)), read_qrels(files.qrels)
-    grades = {query: {d: grade for d, grade in judged.items() if grade > 0 and d in texts} for query, judged in qrels.items()}
+    grades = {
+        query: {d: grade for d, grade in judged.items() if grade > 0 and d in texts}
+        for query, judged in qrels.items()
+    }
     asked = [query for query in queries if grades.get(query)]
     kept = list(texts)
     if name == "medquad" and pool:
@@ -49,20 +58,37 @@ def load_set(data: Path, name: str, pool: bool = True) -> RetrievalSet:
         asked = [asked[i] for i in rng.permutation(len(asked))[:POOL_QUERIES]]
         wanted = {d for q in asked for d in grades[q]}
         others = [d for d in kept if d not in wanted]
-        kept = [*sorted(wanted), *(others[i] for i in rng.permutation(len(others))[: POOL - len(wanted)])]
+        kept = [
+            *sorted(wanted),
+            *(others[i] for i in rng.permutation(len(others))[: POOL - len(wanted)]),
+        ]
     number = {document: i for i, document in enumerate(kept)}
     found = [{number[d]: g for d, g in grades[q].items() if d in number} for q in asked]
     return RetrievalSet(name, [queries[q] for q in asked], [texts[d] for d in kept], found)
 
 
-def ndcg(lists: Sequence[NDArray[np.int64]], grades: Sequence[Mapping[int, int]]) -> NDArray[np.float64]:
+def ndcg(
+    lists: Sequence[NDArray[np.int64]], grades: Sequence[Mapping[int, int]]
+) -> NDArray[np.float64]:
     """Return nDCG@10 of each query's list, best document first."""
-    qrels = {str(q): {str(d): grade for d, grade in judged.items()} for q, judged in enumerate(grades)}
-    run = {str(q): {str(d): -float(rank) for rank, d in enumerate(listed)} for q, listed in enumerate(lists)}
+    qrels = {
+        str(q): {str(d): grade for d, grade in judged.items()} for q, judged in enumerate(grades)
+    }
+    run = {
+        str(q): {str(d): -float(rank) for rank, d in enumerate(listed)}
+        for q, listed in enumerate(lists)
+    }
     values = evaluate(parse_metrics(["nDCG@10"]), qrels, run)
     return np.array([values[query]["nDCG@10"] for query in qrels])
 
 
-def reranked(one: RetrievalSet, lists: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]) -> NDArray[np.float64]:
-    """Return nDCG@10 of each query after its list is ordered by scores; equal scores keep the list's order."""
-    return ndcg([listed[np.argsort(-s, kind="stable")] for listed, s in zip(lists, scores, strict=True)], one.grades)
+def reranked(
+    one: RetrievalSet, lists: list[NDArray[np.int64]], scores: list[NDArray[np.float32]]
+) -> NDArray[np.float64]:
+    """Return nDCG@10 of each query after its list is ordered by scores; equal scores keep the
+    list's order.
+    """
+    return ndcg(
+        [listed[np.argsort(-s, kind="stable")] for listed, s in zip(lists, scores, strict=True)],
+        one.grades,
+    )

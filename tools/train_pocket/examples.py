@@ -1,4 +1,5 @@
-"""Questions with all that the head sees: the query's vector, the vectors of the document's sentences, and the features.
+"""Questions with all that the head sees: the query's vector, the vectors of the document's
+sentences, and the features.
 
 S  sentences   D  width of the vectors   F  features
 """
@@ -20,7 +21,14 @@ from torch import Tensor
 from runnel.models.lexical import WordTable, sentence_features, word_table
 from runnel.models.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
-from tools.train_pocket.encode import Chosen, chosen_sets, document_path, question_vectors, save_array, stored
+from tools.train_pocket.encode import (
+    Chosen,
+    chosen_sets,
+    document_path,
+    question_vectors,
+    save_array,
+    stored,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +53,27 @@ class Example:
 
 
 def overlapping(spans: NDArray[np.int64], start: int, end: int) -> tuple[int, int]:
-    """Return the range of sentences that overlap the characters [start, end); spans tile the text."""
-    return int(np.searchsorted(spans[:, 1], start, side="right")), int(np.searchsorted(spans[:, 0], end, side="left"))
+    """Return the range of sentences that overlap the characters [start, end);
+    spans tile the text.
+    """
+    return int(np.searchsorted(spans[:, 1], start, side="right")), int(
+        np.searchsorted(spans[:, 0], end, side="left")
+    )
 
 
 def vocabulary(folder: Path) -> dict[str, int]:
     """Return the id of each piece."""
-    found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    found: dict[str, int] = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))[
+        "model"
+    ]["vocab"]
     return found
 
 
-def static_idf(documents: Iterable[Iterable[NDArray[np.int32]]], pieces: dict[str, int], block: int = 160) -> NDArray[np.float32]:
-    """Return the inverse document frequency (V,) of each id over blocks of the documents of each set, 1 for ids that none
-    has; a plural counts as its singular.
+def static_idf(
+    documents: Iterable[Iterable[NDArray[np.int32]]], pieces: dict[str, int], block: int = 160
+) -> NDArray[np.float32]:
+    """Return the inverse document frequency (V,) of each id over blocks of the documents of each
+    set, 1 for ids that none has; a plural counts as its singular.
     """
     table = word_table(pieces, np.zeros(len(pieces), np.float32))
     group = table.code.astype(np.int64) - 1
@@ -80,9 +96,14 @@ def load_table(data: Path, out: Path) -> WordTable:
     target, pieces = out / "idf.npy", vocabulary(out / "encoder")
     if not target.exists():
         sets = chosen_sets(data, measure=False)
-        read = {s.found.name: [d for d in s.documents if document_path(out, s.found.name, d).exists()] for s in sets}
+        read = {
+            s.found.name: [d for d in s.documents if document_path(out, s.found.name, d).exists()]
+            for s in sets
+        }
         ids = (
-            [stored(out, s.found.name, d, s.found.texts[d]).ids for d in read[s.found.name]] for s in sets if read[s.found.name]
+            [stored(out, s.found.name, d, s.found.texts[d]).ids for d in read[s.found.name]]
+            for s in sets
+            if read[s.found.name]
         )
         save_array(target, static_idf(ids, pieces))
     return word_table(pieces, np.load(target))
@@ -101,11 +122,21 @@ def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> 
     for one in chosen_sets(data, measure=measure):
         missing += _add_set(one, out, table, tokenizer, measure, found)
     if missing:
-        log.warning("%d questions are left out: their documents are not encoded yet; run the step encode", missing)
+        log.warning(
+            "%d questions are left out: their documents are not encoded yet; run the step encode",
+            missing,
+        )
     return found
 
 
-def _add_set(one: Chosen, out: Path, table: WordTable, tokenizer: Tokenizer, measure: bool, found: list[Example]) -> int:
+def _add_set(
+    one: Chosen,
+    out: Path,
+    table: WordTable,
+    tokenizer: Tokenizer,
+    measure: bool,
+    found: list[Example],
+) -> int:
     """Add the examples of a set, and return the number of questions without an encoded document."""
     name, kept, missing = one.found.name, dict[str, tuple[SentenceVectors, Tensor]](), 0
     queries = torch.from_numpy(question_vectors(out, one, measure))
@@ -118,7 +149,9 @@ def _add_set(one: Chosen, out: Path, table: WordTable, tokenizer: Tokenizer, mea
             read = stored(out, name, document, one.found.texts[document])
             kept[document] = read, unit_vectors(read)
         d, unit = kept[document]
-        features = torch.from_numpy(sentence_features(d.ids, d.bounds, tokenizer.encode(question.text.strip()).ids, table))
+        features = torch.from_numpy(
+            sentence_features(d.ids, d.bounds, tokenizer.encode(question.text.strip()).ids, table)
+        )
         evidence = tuple(overlapping(d.spans, *span) for span in question.spans)
         found.append(Example(name, number, document, queries[number], unit, features, evidence))
     return missing

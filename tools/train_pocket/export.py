@@ -1,4 +1,6 @@
-"""The model folders: the encoder that documents are read with, and the one that ships, with the fitted heads and a card."""
+"""The model folders: the encoder that documents are read with, and the one that ships, with the
+fitted heads and a card.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ from tools.train_pocket.judge_fit import fit_judge
 from tools.train_pocket.tune import FIRST_TUNED
 
 log = logging.getLogger(__name__)
-_POSITIONS = 256  # all that sentence-transformers lets this encoder read; later ones saw little training
+# all that sentence-transformers lets this encoder read; later ones saw little training
+_POSITIONS = 256
 MOST_BYTES = 44_000_000
 
 
@@ -43,7 +46,8 @@ def write_folder(
     tuned: Path | None = None,
     judge: Mapping[str, torch.Tensor] | None = None,
 ) -> None:
-    """Write a model folder with the weights of the encoder in `folder` in 8 bits; replace an existing folder.
+    """Write a model folder with the weights of the encoder in `folder` in 8 bits; replace an
+    existing folder.
 
     Args:
         tuned: folder of the encoder whose upper layers read sentences.
@@ -56,12 +60,20 @@ def write_folder(
     if tuned is not None:
         weights |= _sentence_layers(tuned)
     own = 0 if tuned is None else whole.num_layers - FIRST_TUNED
-    passages = {"max_positions": _POSITIONS, "passage_tokens": PASSAGE_TOKENS, "begin_id": 101}  # [CLS]
+    # [CLS]
+    passages = {"max_positions": _POSITIONS, "passage_tokens": PASSAGE_TOKENS, "begin_id": 101}
     encoder = Encoder(replace(whole.config, **passages, sentence_layers=own))
     encoder.load_state_dict(weights)
     features = TokenFeatures.module(encoder.vocab_size, encoder.hidden_size)
     features.idf.copy_(idf)
-    heads = nn.ModuleDict({"features": features, "embed": PlainMeanVector.module(), "sentences": sentences, "rerank": rerank})
+    heads = nn.ModuleDict(
+        {
+            "features": features,
+            "embed": PlainMeanVector.module(),
+            "sentences": sentences,
+            "rerank": rerank,
+        }
+    )
     tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
     if target.exists():
         shutil.rmtree(target)
@@ -74,9 +86,11 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
     """Return the model with these judge and pair layers in place of its own; the rest is the same.
 
     Args:
-        model: an encoder in fp32. If it was loaded from 8 bits, saving it in 8 bits gives the same bytes again.
-        tensors: `judge_layers.{i}.*` and the judge's head as `head.judge.*`, in fp32; of the head, those that training changes.
-            The same of the form "pair". A form without any stays as it is.
+        model: an encoder in fp32. If it was loaded from 8 bits, saving it in 8 bits gives the same
+            bytes again.
+        tensors: `judge_layers.{i}.*` and the judge's head as `head.judge.*`, in fp32; of the head,
+            those that training changes. The same of the form "pair". A form without any stays as it
+            is.
 
     Raises:
         CheckpointError: a tensor is missing, mis-shaped or none of these layers.
@@ -85,23 +99,37 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
     assert isinstance(encoder, Encoder)
     weights, heads, config = encoder.state_dict(), dict(model.heads.items()), encoder.config
     for form, kind in KINDS.items():
-        given = {name: tensor for name, tensor in tensors.items() if name.startswith((f"{form}_layers.", f"head.{form}."))}
+        given = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if name.startswith((f"{form}_layers.", f"head.{form}."))
+        }
         tensors = {name: tensor for name, tensor in tensors.items() if name not in given}
         if not given:
             continue
-        if own := {name.removeprefix(f"head.{form}."): tensor for name, tensor in given.items() if name.startswith("head.")}:
+        if own := {
+            name.removeprefix(f"head.{form}."): tensor
+            for name, tensor in given.items()
+            if name.startswith("head.")
+        }:
             heads[form] = head = kind.module(encoder.hidden_size)
             head.load_state_dict(head.state_dict() | own)
         layers = {name: tensor for name, tensor in given.items() if not name.startswith("head.")}
-        weights = {name: tensor for name, tensor in weights.items() if not name.startswith(f"{form}_layers.")} | layers
+        weights = {
+            name: tensor
+            for name, tensor in weights.items()
+            if not name.startswith(f"{form}_layers.")
+        } | layers
         config = replace(config, **{f"{form}_layers": len({name.split(".")[1] for name in layers})})
-    backbone = build_backbone(encoder.architecture, config.to_dict(), weights | dict(tensors), "float32", "cpu")
+    backbone = build_backbone(
+        encoder.architecture, config.to_dict(), weights | dict(tensors), "float32", "cpu"
+    )
     return replace(model, backbone=backbone, heads=nn.ModuleDict(heads))
 
 
 def add_judge(data: Path, out: Path, target: Path) -> None:
-    """Put the judge and pair layers of `out` into the model folder `target`, written by `export`, whose other tensors stay as
-    they are, and fit what scores mean.
+    """Put the judge and pair layers of `out` into the model folder `target`, written by `export`,
+    whose other tensors stay as they are, and fit what scores mean.
     """
     model = with_judge(load_model(target, "float32", "cpu"), _judges(out))
     fit_judge(model, data)
@@ -125,8 +153,17 @@ def write_encoder(folder: Path, out: Path) -> None:
     if not (target := out / "encoder").exists():
         out.mkdir(parents=True, exist_ok=True)
         part = out / "encoder.part"
-        size = len(json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"])
-        write_folder(folder, part, VectorScore.module(WIDTH), VectorRelevance.module(WIDTH), torch.ones(size), "")
+        size = len(
+            json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+        )
+        write_folder(
+            folder,
+            part,
+            VectorScore.module(WIDTH),
+            VectorRelevance.module(WIDTH),
+            torch.ones(size),
+            "",
+        )
         part.replace(target)
 
 
@@ -134,8 +171,8 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     """Write the model folder `target`.
 
     Args:
-        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy, perhaps also judge.safetensors and
-            pair.safetensors.
+        out: work folder with tuned/, head.safetensors, head.json, relevance.json and idf.npy,
+            perhaps also judge.safetensors and pair.safetensors.
         folder: of the encoder.
 
     Raises:
@@ -153,7 +190,9 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
 def _judges(out: Path) -> dict[str, torch.Tensor]:
     """Return the tensors that `judge.train` wrote."""
     files = (out / f"{form}.safetensors" for form in KINDS)
-    return {name: tensor for file in files if file.exists() for name, tensor in load_file(file).items()}
+    return {
+        name: tensor for file in files if file.exists() for name, tensor in load_file(file).items()
+    }
 
 
 def _check_size(target: Path) -> None:

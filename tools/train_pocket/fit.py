@@ -1,4 +1,6 @@
-"""Fitting the head over stored vectors with the package's trainer; heads merged into one, its calibration, and its file."""
+"""Fitting the head over stored vectors with the package's trainer; heads merged into one, its
+calibration, and its file.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,23 @@ from runnel.lab.training.vectors import VectorItem, VectorTrainer, calibrate, ma
 from runnel.models.heads import VectorScore
 from tools.train_pocket.examples import Example
 
-STEPS, _BATCH = 1000, 30  # questions of a step, some of them asked to a document that does not answer
+# questions of a step, some of them asked to a document that does not answer
+STEPS, _BATCH = 1000, 30
 _SETTINGS = ("train.learning_rate=1e-3", "train.warmup=50")  # of new weights
 _PLAIN = 0.15  # of the plain sum beside what was learned; chosen on the documents kept aside
 
 
 def aside(document: str) -> bool:
-    """Return True for one training document in ten, on which the head is calibrated and not trained."""
+    """Return True for one training document in ten, on which the head is calibrated and not
+    trained.
+    """
     return hashlib.blake2b(document.encode(), digest_size=4).digest()[1] % 10 == 0
 
 
 def tuned_on(document: str) -> bool:
-    """Return True for six training documents in ten. The sentence layers are tuned on these and the heads on the others, so
-    that a head is trained on vectors of documents that are new to the layers.
+    """Return True for six training documents in ten. The sentence layers are tuned on these and the
+    heads on the others, so that a head is trained on vectors of documents that are new to the
+    layers.
     """
     digest = hashlib.blake2b(document.encode(), digest_size=4).digest()
     return digest[1] % 10 != 0 and digest[2] % 3 != 0
@@ -53,7 +59,9 @@ class DrawnExamples:
 
     def __init__(self, examples: Sequence[Example], count: int, seed: int) -> None:
         self._examples, self.lengths = examples, np.ones(count, dtype=np.int64)
-        self._drawn = np.random.default_rng(seed).choice(len(examples), count, p=set_weights(examples))
+        self._drawn = np.random.default_rng(seed).choice(
+            len(examples), count, p=set_weights(examples)
+        )
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -69,10 +77,20 @@ def item(one: Example) -> VectorItem:
 
 
 def train(
-    examples: Sequence[Example], strangers: Sequence[Example], *, seed: int, steps: int = STEPS, hidden_size: int = 384
+    examples: Sequence[Example],
+    strangers: Sequence[Example],
+    *,
+    seed: int,
+    steps: int = STEPS,
+    hidden_size: int = 384,
 ) -> VectorScore:
     """Fit a head; `strangers`: questions to documents that do not answer."""
-    changes = (*_SETTINGS, f"train.batch={_BATCH}", f"train.max_steps={steps}", f"train.seed={seed}")
+    changes = (
+        *_SETTINGS,
+        f"train.batch={_BATCH}",
+        f"train.max_steps={steps}",
+        f"train.seed={seed}",
+    )
     torch.manual_seed(seed)
     head = VectorScore.module(hidden_size)
     drawn = DrawnExamples([*examples, *strangers], steps * _BATCH, seed)
@@ -83,13 +101,16 @@ def train(
         trainer.train()
     trainer.finish(None)
     with torch.no_grad():
-        head.calibration.copy_(torch.tensor([1.0, 0.0]))  # `calibrate_by_set` sets that of the merged head
+        # `calibrate_by_set` sets that of the merged head
+        head.calibration.copy_(torch.tensor([1.0, 0.0]))
     return head.eval()
 
 
 @torch.no_grad()
 def merged(heads: Sequence[VectorScore]) -> VectorScore:
-    """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the z-scores of cosine and BM25."""
+    """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the
+    z-scores of cosine and BM25.
+    """
     hidden_size, sizes = heads[0].sentence.in_features, [h.sentence.out_features for h in heads]
     head = VectorScore.module(hidden_size, sum(sizes))
     for name in ("sentence", "query", "known"):
@@ -111,21 +132,35 @@ def scores(head: VectorScore, examples: Sequence[Example]) -> list[Tensor]:
     return [head(one.query, one.vectors, one.features) for one in examples]
 
 
-def calibrate_by_set(head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]) -> None:
-    """Calibrate the head; every set has the weight that it was drawn with, and strangers belong to their set."""
+def calibrate_by_set(
+    head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]
+) -> None:
+    """Calibrate the head; every set has the weight that it was drawn with, and strangers belong to
+    their set.
+    """
     chosen = [*examples, *strangers]
     calibrate(head, [item(one) for one in chosen], set_weights(chosen).tolist())
 
 
 def save(head: Any, out: Path, note: dict[str, object]) -> None:
     """Write `out`/head.safetensors, and its settings to `out`/head.json."""
-    save_file({name: tensor.contiguous() for name, tensor in head.state_dict().items()}, out / "head.safetensors")
-    known = {"kind": "vector_score", "options": head.options, "calibration": head.calibration.tolist(), **note}
+    save_file(
+        {name: tensor.contiguous() for name, tensor in head.state_dict().items()},
+        out / "head.safetensors",
+    )
+    known = {
+        "kind": "vector_score",
+        "options": head.options,
+        "calibration": head.calibration.tolist(),
+        **note,
+    }
     (out / "head.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
 def load(out: Path, hidden_size: int = 384) -> VectorScore:
     """Load the head that `save` wrote."""
-    head = VectorScore.module(hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"])
+    head = VectorScore.module(
+        hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"]
+    )
     head.load_state_dict(load_file(out / "head.safetensors"))
     return head.eval()

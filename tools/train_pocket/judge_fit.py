@@ -1,7 +1,8 @@
-"""Fit what the judge's scores mean: that a sentence answers, if its document does, and that a document answers at all.
+"""Fit what the judge's scores mean: that a sentence answers, if its document does, and that a
+document answers at all.
 
-Questions are asked to their own document, to another one of its set, and to one of another set. None of these documents trained
-the judge (`judge.for_fit`).
+Questions are asked to their own document, to another one of its set, and to one of another set.
+None of these documents trained the judge (`judge.for_fit`).
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ _FLOOR = 10  # percentile of the judge's scores that a sentence has that is not 
 
 @dataclass(frozen=True)
 class Look:
-    """A question's look at a document: `own` one or another, the sums of both looks of the sentences that were read again, which
-    of them answer, the judge's scores, and the facts of the document after the first look.
+    """A question's look at a document: `own` one or another, the sums of both looks of the
+    sentences that were read again, which of them answer, the judge's scores, and the facts of the
+    document after the first look.
     """
 
     own: bool
@@ -52,19 +54,32 @@ def looks(retriever: SentenceRetriever, groups: Sequence[Sequence[Page]]) -> lis
     for g, group in enumerate(groups):
         for d, (_, _, asked) in enumerate(group):
             same = [(g, i) for i in range(len(group)) if i != d]
-            other = [(h, i) for h, documents in enumerate(groups) if h != g for i in range(len(documents))]
+            other = [
+                (h, i)
+                for h, documents in enumerate(groups)
+                if h != g
+                for i in range(len(documents))
+            ]
             for question, evidence in [asked[i] for i in rng.permutation(len(asked))[:_ASKED]]:
-                places = [(g, d), *([same[rng.integers(len(same))]] if same else []), other[rng.integers(len(other))]]
+                places = [
+                    (g, d),
+                    *([same[rng.integers(len(same))]] if same else []),
+                    other[rng.integers(len(other))],
+                ]
                 for place in places:
                     document = remembered[place[0]][place[1]]
                     (one,) = retriever.scan(question, [document])
                     if one.first is None or one.second is None or not one.second.read.any():
                         continue
                     spans = one.spans
-                    right = np.any([(spans[:, 1] > a) & (spans[:, 0] < b) for a, b in evidence], axis=0) & (place == (g, d))
+                    right = np.any(
+                        [(spans[:, 1] > a) & (spans[:, 0] < b) for a, b in evidence], axis=0
+                    ) & (place == (g, d))
                     read = one.second.read
                     sums = (one.first.scores + one.second.judged + one.second.led)[read]
-                    found.append(Look(place == (g, d), sums, right[read], one.second.apart, one.first.facts))
+                    found.append(
+                        Look(place == (g, d), sums, right[read], one.second.apart, one.first.facts)
+                    )
         log.info("group %d of %d: %d looks", g + 1, len(groups), len(found))
     return found
 
@@ -73,27 +88,40 @@ def fit(head: Judge, found: Sequence[Look]) -> None:
     """Set the head's calibration, its floor and what makes a document answer."""
     head.floor.fill_(float(np.percentile(np.concatenate([one.judged for one in found]), _FLOOR)))
     own = [one for one in found if one.own and one.answers.any()]
-    scores, right = (np.concatenate([getattr(one, name) for one in own]) for name in ("scores", "answers"))
+    scores, right = (
+        np.concatenate([getattr(one, name) for one in own]) for name in ("scores", "answers")
+    )
     (factor,), summand = _logistic(scores[:, None], right, np.ones(len(scores)))
     head.calibration.copy_(torch.tensor([float(factor), summand]))
     facts = np.stack([facts_with_judged(one.facts, one.judged, float(head.floor)) for one in found])
     right = np.array([one.own for one in found])
-    weights = np.where(right, (~right).sum() / max(1, right.sum()), 1.0)  # as many that answer as that do not
+    # as many that answer as that do not
+    weights = np.where(right, (~right).sum() / max(1, right.sum()), 1.0)
     factors, summand = _logistic(facts, right, weights)
     with torch.no_grad():
         head.document.weight.copy_(factors)
         head.document.bias.fill_(summand)
-    log.info("floor %.2f, calibration %s, document %s", float(head.floor), head.calibration.tolist(), factors.tolist())
+    log.info(
+        "floor %.2f, calibration %s, document %s",
+        float(head.floor),
+        head.calibration.tolist(),
+        factors.tolist(),
+    )
 
 
 def _logistic(inputs: np.ndarray, right: np.ndarray, weights: np.ndarray) -> tuple[Tensor, float]:
-    """Return the factors (F,) and the summand of a logistic regression, fitted on inputs (n, F) in standard form."""
+    """Return the factors (F,) and the summand of a logistic regression, fitted on inputs (n, F) in
+    standard form.
+    """
     mean, deviation = inputs.mean(0), inputs.std(0) + 1e-9
     x, y = torch.from_numpy((inputs - mean) / deviation).double(), torch.from_numpy(right).double()
 
     def loss(theta: Tensor) -> Tensor:
         logits = x @ theta[:-1] + theta[-1]
-        return F.binary_cross_entropy_with_logits(logits, y, torch.from_numpy(weights)) + 1e-3 * theta[:-1].square().sum()
+        return (
+            F.binary_cross_entropy_with_logits(logits, y, torch.from_numpy(weights))
+            + 1e-3 * theta[:-1].square().sum()
+        )
 
     theta = minimize([0.0] * (x.shape[1] + 1), loss)
     factors = theta[:-1] / torch.from_numpy(deviation)
@@ -101,12 +129,18 @@ def _logistic(inputs: np.ndarray, right: np.ndarray, weights: np.ndarray) -> tup
 
 
 def documents_to_fit(data: Path) -> list[list[Page]]:
-    """Return documents that trained neither the judge nor the sentence layers, by project or set."""
+    """Return documents that trained neither the judge nor the sentence layers,
+    by project or set.
+    """
     faq = [one for one in pages(data) if for_fit(one[0])][: _DOCUMENTS["faq"]]
     howto = [one for one in sections(data) if for_fit(one[0])][: _DOCUMENTS["howto"]]
     found = [faq, howto]
     for name in EVIDENCE:
-        some = [one for one in evidence_pages(data, name) if for_fit(f"{name}/{one[0]}") and not tuned_on(one[0])]
+        some = [
+            one
+            for one in evidence_pages(data, name)
+            if for_fit(f"{name}/{one[0]}") and not tuned_on(one[0])
+        ]
         found.append([one for one in some if len(one[1]) < _LONGEST][: _DOCUMENTS["evidence"]])
     return [group for group in found if group]
 

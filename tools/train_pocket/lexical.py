@@ -1,4 +1,6 @@
-"""BM25 over words, the yardstick: k1 0.9, b 0.4, stop words and the plural s removed. Also mines hard negatives."""
+"""BM25 over words, the yardstick: k1 0.9, b 0.4, stop words and the plural s removed. Also mines
+hard negatives.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,10 @@ from numpy.typing import NDArray
 
 _WORD = re.compile(r"[a-z0-9]+")
 _STOP = frozenset(
-    "a an and are as at be been but by can could did do does for from had has have he her his how i if in into is "
-    "it its me my no not of on or our she should so such than that the their them then there these they this those "
-    "to was we were what when where which who whom whose why will with would you your".split()
+    "a an and are as at be been but by can could did do does for from had has have he her his how i"
+    " if in into is it its me my no not of on or our she should so such than that the their them"
+    " then there these they this those to was we were what when where which who whom whose why will"
+    " with would you your".split()
 )
 
 
@@ -53,7 +56,9 @@ class Bm25:
         return total
 
     def top(self, query: str, count: int) -> NDArray[np.int64]:
-        """Return the best documents with a score above zero, best first; earlier documents win ties."""
+        """Return the best documents with a score above zero, best first; earlier documents win
+        ties.
+        """
         scores = self.scores(query)
         best = np.argsort(-scores, kind="stable")[:count]
         return best[scores[best] > 0]

@@ -1,7 +1,8 @@
 """Ranking of long documents by one vector of each, by its nearest passage, and by words.
 
-The encoder's own library reads the first 256 tokens of a text. The documents are those of the evidence sets, and a question's
-document is its one answer. No weight of the ways measured here was trained.
+The encoder's own library reads the first 256 tokens of a text. The documents are those of the
+evidence sets, and a question's document is its one answer. No weight of the ways measured here was
+trained.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ _DOCUMENTS, _QUESTIONS = 250, 600  # of a set, at most
 
 @dataclass(frozen=True, eq=False)
 class LongDocuments:
-    """Documents by name, and n questions: their texts, the names of their documents, and their vectors (n, D)."""
+    """Documents by name, and n questions: their texts, the names of their documents, and their
+    vectors (n, D).
+    """
 
     texts: dict[str, str]
     questions: list[str]
@@ -48,21 +51,38 @@ def measured(data: Path, out: Path) -> dict[str, dict[str, NDArray[np.float64]]]
 
 
 def load(data: Path, out: Path, name: str) -> LongDocuments:
-    """Choose documents of a set, trained on and held back, and questions about them at random; read the documents."""
-    parts = [(one, measure) for measure in (False, True) for one in chosen_sets(data, measure=measure) if one.found.name == name]
+    """Choose documents of a set, trained on and held back, and questions about them at random; read
+    the documents.
+    """
+    parts = [
+        (one, measure)
+        for measure in (False, True)
+        for one in chosen_sets(data, measure=measure)
+        if one.found.name == name
+    ]
     texts = {document: one.found.texts[document] for one, _ in parts for document in one.documents}
     rng, names = np.random.default_rng(0), list(texts)
     texts = {names[n]: texts[names[n]] for n in rng.permutation(len(names))[:_DOCUMENTS]}
     questions = [question for one, _ in parts for question in one.questions]
     read = np.concatenate([question_vectors(out, one, measure) for one, measure in parts])
-    chosen = [n for n in rng.permutation(len(questions)) if questions[n].document in texts][:_QUESTIONS]
+    chosen = [n for n in rng.permutation(len(questions)) if questions[n].document in texts][
+        :_QUESTIONS
+    ]
     read_documents(out, [(name, document, text) for document, text in texts.items()])
-    return LongDocuments(texts, [questions[n].text for n in chosen], [questions[n].document for n in chosen], read[chosen])
+    return LongDocuments(
+        texts,
+        [questions[n].text for n in chosen],
+        [questions[n].document for n in chosen],
+        read[chosen],
+    )
 
 
 def _ranked(out: Path, name: str, one: LongDocuments) -> dict[str, NDArray[np.float64]]:
     backbone, texts = load_model(out / "encoder").backbone, list(one.texts.values())
-    passages = [stored(out, name, document, text).passage_sums(backbone) for document, text in one.texts.items()]
+    passages = [
+        stored(out, name, document, text).passage_sums(backbone)
+        for document, text in one.texts.items()
+    ]
     whole, nearest = cosines(one.vectors, passages)
     index = Bm25(texts)
     words = np.stack([index.scores(question) for question in one.questions])
@@ -71,17 +91,23 @@ def _ranked(out: Path, name: str, one: LongDocuments) -> dict[str, NDArray[np.fl
         "mean of all tokens": whole,
         "nearest passage": nearest,
         "BM25": words,
-        "z(BM25) + z(nearest passage)": np.stack([standard(a) + standard(b) for a, b in zip(words, nearest, strict=True)]),
+        "z(BM25) + z(nearest passage)": np.stack(
+            [standard(a) + standard(b) for a, b in zip(words, nearest, strict=True)]
+        ),
     }
     number = {document: i for i, document in enumerate(one.texts)}
     grades = [{number[document]: 1} for document in one.answers]
-    return {way: ndcg(list(np.argsort(-score, axis=1, kind="stable")), grades) for way, score in ways.items()}
+    return {
+        way: ndcg(list(np.argsort(-score, axis=1, kind="stable")), grades)
+        for way, score in ways.items()
+    }
 
 
 def cosines(
     queries: NDArray[np.float32], passages: Sequence[NDArray[np.float32]]
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return the cosines of unit vectors (n, D) with each whole document and with its nearest passage, both (n, documents).
+    """Return the cosines of unit vectors (n, D) with each whole document and with its nearest
+    passage, both (n, documents).
 
     Args:
         passages: of each document the sums of hidden vectors (P, D) of its passages.

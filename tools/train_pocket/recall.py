@@ -1,7 +1,7 @@
 """Sentence recall on held-back documents, and which questions measure it.
 
-recall@10 of a question is the share of its evidence spans that one of the ten best sentences overlaps. Whole documents;
-sets whose documents have more than ten sentences on average.
+recall@10 of a question is the share of its evidence spans that one of the ten best sentences
+overlaps. Whole documents; sets whose documents have more than ten sentences on average.
 """
 
 from __future__ import annotations
@@ -15,9 +15,20 @@ from numpy.typing import NDArray
 from tools.train_pocket.documents import EvidenceSet, Question
 
 LONG = (
-    "covidqa", "evidence_inference", "cuad", "qmsum", "doc2dial", "fairytaleqa", "2wiki_long", "2wiki_distractor",
-    "hotpotqa_long", "hotpotqa_distractor", "musique_long", "musique_distractor", "squad_xquad_en",
-)  # fmt: skip
+    "covidqa",
+    "evidence_inference",
+    "cuad",
+    "qmsum",
+    "doc2dial",
+    "fairytaleqa",
+    "2wiki_long",
+    "2wiki_distractor",
+    "hotpotqa_long",
+    "hotpotqa_distractor",
+    "musique_long",
+    "musique_distractor",
+    "squad_xquad_en",
+)
 DEPTH = 10
 
 
@@ -30,11 +41,15 @@ def chosen_questions(found: EvidenceSet, most: int) -> list[Question]:
     for seed, questions in by_document.items():
         random.Random(seed).shuffle(questions)
     turns = max((len(q) for q in by_document.values()), default=0)
-    spread = [q[turn] for turn in range(turns) for _, q in sorted(by_document.items()) if turn < len(q)]
+    spread = [
+        q[turn] for turn in range(turns) for _, q in sorted(by_document.items()) if turn < len(q)
+    ]
     return spread[:most]
 
 
-def recall(evidence: Sequence[tuple[int, int]], scores: NDArray[np.float32], depth: int = DEPTH) -> float:
+def recall(
+    evidence: Sequence[tuple[int, int]], scores: NDArray[np.float32], depth: int = DEPTH
+) -> float:
     """Return the share of the evidence spans that one of the `depth` best sentences overlaps."""
     best = np.argsort(-scores, kind="stable")[:depth]
     return float(np.mean([((best >= a) & (best < b)).any() for a, b in evidence]))
@@ -46,8 +61,12 @@ def standard(x: NDArray[np.floating]) -> NDArray[np.floating]:
     return z
 
 
-def interval(sets: Sequence[str], difference: np.ndarray, seed: int = 0) -> tuple[float, float, float]:
-    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap interval within sets."""
+def interval(
+    sets: Sequence[str], difference: np.ndarray, seed: int = 0
+) -> tuple[float, float, float]:
+    """Return the mean over sets of paired differences (N,), each set alike, and its 90 % bootstrap
+    interval within sets.
+    """
     rng = np.random.default_rng(seed)
     names, of = sorted(set(sets)), np.array(sets)
     parts = [difference[of == name] for name in names]

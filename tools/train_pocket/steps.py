@@ -1,7 +1,8 @@
-"""The steps: read the documents once, tune layers for sentences, fit the heads on what these read, print every table.
+"""The steps: read the documents once, tune layers for sentences, fit the heads on what these read,
+print every table.
 
-`OUT` holds the documents as the published encoder reads them, `OUT/sentences` as the tuned one does, and `OUT/model-DIGEST` as
-the exported model does.
+`OUT` holds the documents as the published encoder reads them, `OUT/sentences` as the tuned one
+does, and `OUT/model-DIGEST` as the exported model does.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _ASKED_ELSEWHERE = 4  # one question in so many is also asked to another documen
 
 
 def encode(data: Path, out: Path, folder: Path) -> None:
-    """Read the held-back documents, the training documents, and the documents of the retrieval sets."""
+    """Read the held-back documents, the training documents, and the documents of the retrieval
+    sets.
+    """
     write_encoder(folder, out)
     reading.encode(data, out, measure=True)
     reading.encode(data, out, measure=False)
@@ -48,11 +51,19 @@ def tune(data: Path, out: Path, folder: Path, minutes: float) -> None:
     tuning.tune(data, out, folder, examples, minutes)
 
 
-def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
+def _training(
+    data: Path, out: Path
+) -> tuple[list[Example], list[Example], list[Example], list[Example]]:
     """Load examples and strangers to train the heads on, and others for the calibration."""
     table = load_table(data, out)
-    examples = [one for one in load_examples(data, out, table, measure=False) if not fitting.tuned_on(one.document)]
-    strangers = measuring.asked_elsewhere(data, out, table, examples[::_ASKED_ELSEWHERE], measure=False)
+    examples = [
+        one
+        for one in load_examples(data, out, table, measure=False)
+        if not fitting.tuned_on(one.document)
+    ]
+    strangers = measuring.asked_elsewhere(
+        data, out, table, examples[::_ASKED_ELSEWHERE], measure=False
+    )
 
     def split(found: Sequence[Example]) -> tuple[list[Example], list[Example]]:
         kept = [fitting.aside(one.document) for one in found]
@@ -65,7 +76,9 @@ def _training(data: Path, out: Path) -> tuple[list[Example], list[Example], list
 
 
 def _read_tuned(data: Path, out: Path) -> Path:
-    """Read the documents that fit and measure the heads with the tuned encoder; return the folder."""
+    """Read the documents that fit and measure the heads with the tuned encoder;
+    return the folder.
+    """
     if not (out / "tuned").is_dir():
         raise FileNotFoundError(f"{out / 'tuned'} is missing; run the step tune")
     sentences = out / "sentences"
@@ -73,12 +86,15 @@ def _read_tuned(data: Path, out: Path) -> Path:
     load_table(data, out)
     shutil.copy(out / "idf.npy", sentences)
     reading.encode(data, sentences, measure=True)
-    reading.encode(data, sentences, measure=False, wanted=lambda document: not fitting.tuned_on(document))
+    reading.encode(
+        data, sentences, measure=False, wanted=lambda document: not fitting.tuned_on(document)
+    )
     return sentences
 
 
 def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
-    """Fit heads with several seeds, log their recall, and keep them as one head, with the reranker's weights.
+    """Fit heads with several seeds, log their recall, and keep them as one head, with the
+    reranker's weights.
 
     Args:
         without: sets whose questions are left out; nothing is kept then.
@@ -88,13 +104,24 @@ def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
     trained = [one for one in trained if one.set not in without]
     strange = [one for one in strange if one.set not in without]
     held = load_examples(data, sentences, load_table(data, sentences), measure=True)
-    log.info("%d questions trained on, %d to calibrate, %d held back", len(trained), len(aside), len(held))
+    log.info(
+        "%d questions trained on, %d to calibrate, %d held back",
+        len(trained),
+        len(aside),
+        len(held),
+    )
     heads = [fitting.train(trained, strange, seed=seed) for seed in range(seeds)]
     means = [_recall(head, held, f"seed {seed}") for seed, head in enumerate(heads)]
-    log.info("%d seeds: recall@10 %.4f, standard deviation %.4f", seeds, np.mean(means), np.std(means))
+    log.info(
+        "%d seeds: recall@10 %.4f, standard deviation %.4f", seeds, np.mean(means), np.std(means)
+    )
     head = fitting.merged(heads)
     fitting.calibrate_by_set(head, aside, strange_aside)
-    note: dict[str, object] = {"questions": len(trained), "seeds": seeds, "recall@10": _recall(head, held, "together")}
+    note: dict[str, object] = {
+        "questions": len(trained),
+        "seeds": seeds,
+        "recall@10": _recall(head, held, "together"),
+    }
     if not without:
         fitting.save(head, out, note)
         relevance.fit_relevance(data, out)
@@ -105,7 +132,9 @@ def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
     values = measuring.recalls(held, [score.numpy() for score in fitting.scores(head, held)], 10)
     sets = measuring.by_set(held, values)
     mean = float(np.mean(list(sets.values())))
-    log.info("%s: recall@10 %.4f; %s", name, mean, ", ".join(f"{k} {v:.3f}" for k, v in sets.items()))
+    log.info(
+        "%s: recall@10 %.4f; %s", name, mean, ", ".join(f"{k} {v:.3f}" for k, v in sets.items())
+    )
     return mean
 
 
@@ -122,19 +151,32 @@ def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
         reading.encode(data, place, measure=True)
     relevance.encode_sets(data, out)
     head, rerank = loaded.head("sentences"), loaded.head("rerank")
-    assert isinstance(head, VectorScore) and isinstance(rerank, VectorRelevance) and loaded.features is not None
+    assert (
+        isinstance(head, VectorScore)
+        and isinstance(rerank, VectorRelevance)
+        and loaded.features is not None
+    )
     table = word_table(loaded.tokenizer.vocabulary, loaded.features.idf.numpy())
     held, tuned = (load_examples(data, place, table, measure=True) for place in (out, shipped))
     documents = measuring.documents_of(data, out, held)
     rows = measuring.sentence_rows(data, out, held, tuned, documents, head)
     _say("Sentences", measuring.sentence_tables(held, rows))
-    _say("Sentences by length of the document and position of the evidence", measuring.context_table(held, documents, rows))
+    _say(
+        "Sentences by length of the document and position of the evidence",
+        measuring.context_table(held, documents, rows),
+    )
     strangers = measuring.asked_elsewhere(data, shipped, table, tuned, measure=True)
     _say("Calibration", measuring.calibration_table(head, tuned, strangers))
     weights = rerank.linear.weight[0].detach().double().numpy()
-    lists = {name: relevance.rows_of(relevance.measured(data, out, name, table), weights) for name in MEASURED}
+    lists = {
+        name: relevance.rows_of(relevance.measured(data, out, name, table), weights)
+        for name in MEASURED
+    }
     _say("Reranking BM25's best documents, nDCG@10", _ndcg_table(lists, "BM25"))
-    _say("Ranking long documents, nDCG@10", _ndcg_table(long_documents.measured(data, out), long_documents.BEGINNING))
+    _say(
+        "Ranking long documents, nDCG@10",
+        _ndcg_table(long_documents.measured(data, out), long_documents.BEGINNING),
+    )
     found = whole_index.measured(data, shipped, model)
     _say("Searching whole collections, nDCG@10", _ndcg_table(found, "BM25"))
 
@@ -150,14 +192,18 @@ def _read_shipped(out: Path, model: Path) -> Path:
 
 
 def _ndcg_table(columns: Mapping[str, Mapping[str, NDArray[np.float64]]], baseline: str) -> str:
-    """Format the mean of each set and way, and the difference to the way `baseline` with its interval."""
+    """Format the mean of each set and way, and the difference to the way `baseline` with its
+    interval.
+    """
     ways = list(next(iter(columns.values())))
     lines = []
     sets = [name for name, rows in columns.items() for _ in rows[baseline]]
     base = np.concatenate([rows[baseline] for rows in columns.values()])
     for way in ways:
         means = [float(rows[way].mean()) for rows in columns.values()]
-        gain = measuring.difference(sets, np.concatenate([rows[way] for rows in columns.values()]) - base)
+        gain = measuring.difference(
+            sets, np.concatenate([rows[way] for rows in columns.values()]) - base
+        )
         lines.append([way, *(f"{m:.3f}" for m in [*means, float(np.mean(means))]), gain])
     return table(["way", *columns, "mean", f"against {baseline}"], lines)
 

@@ -1,8 +1,10 @@
-"""Tune the encoder's upper layers: the cosine of a question and a sentence learns to find what BM25 alone does not.
+"""Tune the encoder's upper layers: the cosine of a question and a sentence learns to find what BM25
+alone does not.
 
-Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine plus the z-score of BM25, the
-evidence must come first. Of the passages of all questions of a step, each as one vector, those that answer must come first. And
-all vectors must stay near those of the encoder as it was. The result is an encoder, whose upper layers become sentence layers.
+Three losses. Of the sentences of a few passages of the document, scored by a multiple of the cosine
+plus the z-score of BM25, the evidence must come first. Of the passages of all questions of a step,
+each as one vector, those that answer must come first. And all vectors must stay near those of the
+encoder as it was. The result is an encoder, whose upper layers become sentence layers.
 
 S  sentences of the chosen passages   P  passages of a step   D  width of the vectors
 """
@@ -36,9 +38,11 @@ log = logging.getLogger(__name__)
 FIRST_TUNED = 3  # the layers below are not
 _SCALE = 10.0  # of the cosine beside the z-score of BM25
 _KEEP = 1.0  # weight of the distance to the vectors as they were
-_WHOLE, _WHOLE_SCALE = 0.5, 20.0  # weight of the loss of whole passages, and what it multiplies their cosines by
+# weight of the loss of whole passages, and what it multiplies their cosines by
+_WHOLE, _WHOLE_SCALE = 0.5, 20.0
 _BATCH = 6  # questions
-_ANSWERS, _OTHERS, _LEADING = 2, 3, 8  # passages of a question: that answer, that do not, and the best from which these are drawn
+# passages of a question: that answer, that do not, and the best from which these are drawn
+_ANSWERS, _OTHERS, _LEADING = 2, 3, 8
 _RATE, _WARMUP, _DECAY = 6e-5, 30, 0.01
 _MOST_TOKENS = 250  # of a passage or a question
 _CLS, _SEP = 101, 102
@@ -46,16 +50,23 @@ _WRITE_MINUTES = 10
 
 
 class _Passage(NamedTuple):
-    """Ids, and of each sentence its number in the document, its first token and one past its last, [CLS] counted."""
+    """Ids, and of each sentence its number in the document, its first token and one past its last,
+    [CLS] counted.
+    """
 
     ids: NDArray[np.int32]
     sentences: list[tuple[int, int, int]]
 
 
 def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tensor]:
-    """Return hidden vectors (n, T, D) fp32 of [CLS] row [SEP], computed in bf16, and (n, T) bool, False for padding."""
+    """Return hidden vectors (n, T, D) fp32 of [CLS] row [SEP], computed in bf16, and (n, T) bool,
+    False for padding.
+    """
     width = max(len(row) for row in rows) + 2
-    ids, mask = torch.zeros(len(rows), width, dtype=torch.int64), torch.zeros(len(rows), width, dtype=torch.bool)
+    ids, mask = (
+        torch.zeros(len(rows), width, dtype=torch.int64),
+        torch.zeros(len(rows), width, dtype=torch.bool),
+    )
     for i, row in enumerate(rows):
         ids[i, : len(row) + 2] = torch.tensor([_CLS, *row.tolist(), _SEP])
         mask[i, : len(row) + 2] = True
@@ -65,32 +76,52 @@ def hidden(model: Any, rows: Sequence[NDArray[np.int32]]) -> tuple[Tensor, Tenso
 
 
 def means(vectors: Tensor, mask: Tensor) -> Tensor:
-    """Return unit vectors (n, D) of texts (n, T, D): the mean over their tokens, as the encoder was trained with."""
+    """Return unit vectors (n, D) of texts (n, T, D): the mean over their tokens, as the encoder was
+    trained with.
+    """
     return F.normalize((vectors * mask[..., None]).sum(1), dim=-1)
 
 
-def chosen_passages(one: Example, document: SentenceVectors, rng: np.random.Generator) -> tuple[list[_Passage], Tensor]:
-    """Choose passages that answer and ones that look most like it; return them, and BM25's z-scores (S,) of all sentences."""
+def chosen_passages(
+    one: Example, document: SentenceVectors, rng: np.random.Generator
+) -> tuple[list[_Passage], Tensor]:
+    """Choose passages that answer and ones that look most like it; return them, and BM25's z-scores
+    (S,) of all sentences.
+    """
     numbers = known(one.query, one.vectors, one.features)
     plain = (numbers[:, 1] + numbers[:, 2]).numpy()
     cuts = passage_bounds(document.bounds, PASSAGE_TOKENS)
     pairs = list(zip(cuts[:-1].tolist(), cuts[1:].tolist(), strict=True))
     answers = [any(a < last and b > first for a, b in one.evidence) for first, last in pairs]
     right = rng.permutation(np.flatnonzero(answers))[:_ANSWERS]
-    best = np.array([-np.inf if a else plain[first:last].max() for a, (first, last) in zip(answers, pairs, strict=True)])
+    best = np.array(
+        [
+            -np.inf if a else plain[first:last].max()
+            for a, (first, last) in zip(answers, pairs, strict=True)
+        ]
+    )
     wrong = np.argsort(-best)[: min(_LEADING, answers.count(False))]
     wrong = rng.permutation(wrong)[:_OTHERS]
     found = []
     for first, last in (pairs[i] for i in [*right, *wrong]):
-        start, stop = int(document.bounds[first]), min(int(document.bounds[last]), int(document.bounds[first]) + _MOST_TOKENS)
+        start, stop = (
+            int(document.bounds[first]),
+            min(int(document.bounds[last]), int(document.bounds[first]) + _MOST_TOKENS),
+        )
         edges = document.bounds[first : last + 1].clip(start, stop) - start + 1
-        sentences = [(first + i, a, b) for i, (a, b) in enumerate(pairwise(edges.tolist())) if b > a]
+        sentences = [
+            (first + i, a, b) for i, (a, b) in enumerate(pairwise(edges.tolist())) if b > a
+        ]
         found.append(_Passage(document.ids[start:stop], sentences))
     return found, numbers[:, 2]
 
 
-def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the list loss of a question (D,) and the sentences (S, D) at `places`, and the distance to the original vectors."""
+def loss_of(
+    one: Example, query: Tensor, vectors: Tensor, places: Sequence[int], bm25: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the list loss of a question (D,) and the sentences (S, D) at `places`, and the
+    distance to the original vectors.
+    """
     place = {number: i for i, number in enumerate(places)}
     evidence = [[place[s] for s in range(a, b) if s in place] for a, b in one.evidence]
     score = _SCALE * (vectors @ query) + bm25[list(places)]
@@ -100,19 +131,30 @@ def loss_of(one: Example, query: Tensor, vectors: Tensor, places: Sequence[int],
 
 
 def passage_loss(
-    queries: Tensor, passages: Tensor, owner: Sequence[int], answers: Sequence[bool], documents: Sequence[str]
+    queries: Tensor,
+    passages: Tensor,
+    owner: Sequence[int],
+    answers: Sequence[bool],
+    documents: Sequence[str],
 ) -> Tensor:
-    """Return the mean over queries (n, D) of the negative log of what the answering passages have of the softmax over all (P, D).
+    """Return the mean over queries (n, D) of the negative log of what the answering passages have
+    of the softmax over all (P, D).
 
     Args:
         owner: of each passage, the query it was chosen for.
         answers: whether it answers that query.
-        documents: of each query, its document. Passages chosen for another query to the same document do not count.
+        documents: of each query, its document. Passages chosen for another query to the same
+            document do not count.
     """
     score = _WHOLE_SCALE * queries @ passages.T
-    right = torch.tensor([[answers[p] and owner[p] == q for p in range(len(passages))] for q in range(len(queries))])
+    right = torch.tensor(
+        [[answers[p] and owner[p] == q for p in range(len(passages))] for q in range(len(queries))]
+    )
     same = torch.tensor(
-        [[owner[p] != q and documents[owner[p]] == documents[q] for p in range(len(passages))] for q in range(len(queries))]
+        [
+            [owner[p] != q and documents[owner[p]] == documents[q] for p in range(len(passages))]
+            for q in range(len(queries))
+        ]
     )
     share = F.log_softmax(score.masked_fill(same, -torch.inf), 1)
     return -torch.logsumexp(share.masked_fill(~right, -torch.inf), 1).mean()
@@ -130,40 +172,75 @@ class _Tuning:
 
     def losses(self) -> Tensor:
         """Return the list loss, the distance, and the loss of whole passages of a batch."""
-        asked = [self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)]
+        asked = [
+            self.examples[i] for i in self.rng.choice(len(self.examples), _BATCH, p=self.weight)
+        ]
         texts = [self.sets[one.set].questions[one.number].text.strip() for one in asked]
-        queries = means(*hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts]))
-        documents = [stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document]) for one in asked]
-        chosen = [chosen_passages(one, document, self.rng) for one, document in zip(asked, documents, strict=True)]
-        vectors, mask = hidden(self.model, [passage.ids for passages, _ in chosen for passage in passages])
+        queries = means(
+            *hidden(self.model, [self.tokenizer.encode(text).ids[:_MOST_TOKENS] for text in texts])
+        )
+        documents = [
+            stored(self.out, one.set, one.document, self.sets[one.set].found.texts[one.document])
+            for one in asked
+        ]
+        chosen = [
+            chosen_passages(one, document, self.rng)
+            for one, document in zip(asked, documents, strict=True)
+        ]
+        vectors, mask = hidden(
+            self.model, [passage.ids for passages, _ in chosen for passage in passages]
+        )
         rows, losses, owner, answers = iter(vectors), [], list[int](), list[bool]()
-        for number, (one, query, (passages, bm25)) in enumerate(zip(asked, queries, chosen, strict=True)):
+        for number, (one, query, (passages, bm25)) in enumerate(
+            zip(asked, queries, chosen, strict=True)
+        ):
             parts, places = [], []
             for passage in passages:
                 sums = F.pad(next(rows).cumsum(0), (0, 0, 1, 0))
-                numbers, starts, ends = (list(column) for column in zip(*passage.sentences, strict=True))
+                numbers, starts, ends = (
+                    list(column) for column in zip(*passage.sentences, strict=True)
+                )
                 parts.append(F.normalize(sums[ends] - sums[starts], dim=-1))
                 places += numbers
                 owner.append(number)
                 answers.append(any(a <= s < b for s in numbers for a, b in one.evidence))
             losses.append(torch.stack(loss_of(one, query, torch.cat(parts), places, bm25)))
-        whole = passage_loss(queries, means(vectors, mask), owner, answers, [f"{one.set}/{one.document}" for one in asked])
+        whole = passage_loss(
+            queries,
+            means(vectors, mask),
+            owner,
+            answers,
+            [f"{one.set}/{one.document}" for one in asked],
+        )
         return torch.cat([torch.stack(losses).mean(0), whole[None]])
 
 
 def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minutes: float) -> None:
-    """Tune for a number of minutes; write `out`/tuned, an average over the last steps, every ten minutes and at the end."""
+    """Tune for a number of minutes; write `out`/tuned, an average over the last steps, every ten
+    minutes and at the end.
+    """
     from transformers import BertModel
 
     torch.manual_seed(0)
-    model = BertModel.from_pretrained(str(folder), dtype=torch.float32, add_pooling_layer=False).eval()
+    model = BertModel.from_pretrained(
+        str(folder), dtype=torch.float32, add_pooling_layer=False
+    ).eval()
     model.requires_grad_(False)
     for layer in model.encoder.layer[FIRST_TUNED:]:
         layer.requires_grad_(True)
-    weights, weight = [p for p in model.parameters() if p.requires_grad], torch.tensor([1.0, _KEEP, _WHOLE])
+    weights, weight = (
+        [p for p in model.parameters() if p.requires_grad],
+        torch.tensor([1.0, _KEEP, _WHOLE]),
+    )
     mean = [p.detach().clone() for p in weights]
     optimizer = torch.optim.AdamW(weights, lr=_RATE, weight_decay=_DECAY)
-    tuning, began, step, shown, written = _Tuning(model, data, out, examples), time.monotonic(), 0, [], 0
+    tuning, began, step, shown, written = (
+        _Tuning(model, data, out, examples),
+        time.monotonic(),
+        0,
+        [],
+        0,
+    )
     while (share := (time.monotonic() - began) / 60 / minutes) < 1:
         for group in optimizer.param_groups:
             group["lr"] = _RATE * min(1, (step + 1) / _WARMUP) * max(0.05, 1 - share)
@@ -178,14 +255,20 @@ def tune(data: Path, out: Path, folder: Path, examples: Sequence[Example], minut
             kept.mul_(keep).add_(new.detach(), alpha=1 - keep)
         shown.append(losses.detach().numpy())
         if step % 25 == 0:
-            log.info("step %d: loss %.3f, distance %.4f, of passages %.3f", step, *np.mean(shown[-100:], axis=0))
+            log.info(
+                "step %d: loss %.3f, distance %.4f, of passages %.3f",
+                step,
+                *np.mean(shown[-100:], axis=0),
+            )
         if share * minutes > written + _WRITE_MINUTES:
             written += _WRITE_MINUTES
             _write(model, weights, mean, folder, out / "tuned")
     _write(model, weights, mean, folder, out / "tuned")
 
 
-def _write(model: Any, weights: Sequence[Tensor], mean: Sequence[Tensor], folder: Path, target: Path) -> None:
+def _write(
+    model: Any, weights: Sequence[Tensor], mean: Sequence[Tensor], folder: Path, target: Path
+) -> None:
     """Write the model with the mean weights, and the other files of its folder."""
     now = [new.detach().clone() for new in weights]
     with torch.no_grad():

@@ -30,20 +30,28 @@ WAYS: Mapping[str, Mapping[str, float]] = {
 
 
 def indexed(out: Path, one: RetrievalSet, embedder: Embedder) -> Index:
-    """Open the index of a collection, which is made once in `out`, without documents that have no text."""
+    """Open the index of a collection, which is made once in `out`, without documents that have no
+    text.
+    """
     path = out / "index" / one.name
     if not path.exists():
         part = path.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
         with Index.create(part, embedder) as index:
-            index.add([Document(str(i), text) for i, text in enumerate(one.documents) if text.strip()])
+            index.add(
+                [Document(str(i), text) for i, text in enumerate(one.documents) if text.strip()]
+            )
         part.replace(path)
     return Index.open(path, embedder)
 
 
 def searched(index: Index, one: RetrievalSet, reranker: Reranker) -> dict[str, NDArray[np.float64]]:
     """Return nDCG@10 of each query by every way."""
-    chosen = np.random.default_rng(0).permutation(len(one.queries))[: _FEWER.get(one.name, _QUERIES)].tolist()
+    chosen = (
+        np.random.default_rng(0)
+        .permutation(len(one.queries))[: _FEWER.get(one.name, _QUERIES)]
+        .tolist()
+    )
     found, grades = {}, [one.grades[n] for n in chosen]
     for way, options in WAYS.items():
         hits = [index.search(one.queries[n], top_k=10, sentences=0, **options) for n in chosen]  # type: ignore[arg-type]
@@ -73,5 +81,9 @@ def measured(data: Path, out: Path, model: Path) -> dict[str, dict[str, NDArray[
         one = load_set(data, name, pool=False)
         with indexed(out, one, embedder) as index:
             found[name] = searched(index, one, reranker)
-        log.info("%s: %s", name, ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()))
+        log.info(
+            "%s: %s",
+            name,
+            ", ".join(f"{way} {values.mean():.3f}" for way, values in found[name].items()),
+        )
     return found

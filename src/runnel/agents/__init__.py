@@ -1,1 +1,3 @@
-"""Tools for language-model agents: search, find, read and verify, by the Model Context Protocol (MCP)."""
+"""Tools for language-model agents: search, find, read and verify, by the Model Context Protocol
+(MCP).
+"""

@@ -1,4 +1,6 @@
-"""The documents that an agent may read: files below the allowed folders, and documents of one index."""
+"""The documents that an agent may read: files below the allowed folders, and documents of one
+index.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,13 @@ _NAMED = 5  # the most files to name that an update could not read
 
 
 class Models:
-    """The sentence retriever (default: of the settings' model) and the index. Safe to use from several threads."""
+    """The sentence retriever (default: of the settings' model) and the index. Safe to use from
+    several threads.
+    """
 
-    def __init__(self, settings: AgentSettings, load: Callable[[], SentenceRetriever] | None = None) -> None:
+    def __init__(
+        self, settings: AgentSettings, load: Callable[[], SentenceRetriever] | None = None
+    ) -> None:
         self._settings = settings
         self._load = load or partial(SentenceRetriever.load, settings.model)
         self._loading, self._searching = threading.Lock(), threading.Lock()
@@ -53,13 +59,16 @@ class Models:
 
     @contextmanager
     def store(self) -> Iterator[Store]:
-        """Yield the content of the index at its last commit, without loading a model, to one thread at a time."""
+        """Yield the content of the index at its last commit, without loading a model, to one thread
+        at a time.
+        """
         with self._searching:
             yield self._newest()
 
     @contextmanager
     def index(self, notes: list[str], progress: Progress) -> Iterator[Index]:
-        """Yield the index at its last commit, to one thread at a time; a project's index is first brought up to date.
+        """Yield the index at its last commit, to one thread at a time; a project's index is first
+        brought up to date.
 
         `notes` receives why it could not be, and the files that could not be read.
         """
@@ -67,23 +76,33 @@ class Models:
             store = self._newest()
             if self._index is None:
                 same = store.settings.model == self._settings.model
-                embedder = Embedder(self.retriever().model) if same else Embedder.load(store.settings.model)
+                embedder = (
+                    Embedder(self.retriever().model)
+                    if same
+                    else Embedder.load(store.settings.model)
+                )
                 self._index = Index(store, embedder)
             if (project := self._settings.project) is not None:
                 try:
                     with self._index as index:  # other processes may write afterwards
                         failed = project.update(index, keep_missing=True, progress=progress).failed
-                    notes += [left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)]
+                    notes += [
+                        left_out(name, reason) for name, reason in islice(failed.items(), _NAMED)
+                    ]
                     if len(failed) > _NAMED:
                         notes.append(f"{len(failed) - _NAMED:,} more files were left out")
-                except (StoreError, OSError) as error:  # another process writes, or the disk is full
+                except (StoreError, OSError) as error:
+                    # another process writes, or the disk is full
                     notes.append(f"{describe(error)}; this is the index as it was before")
             yield self._index
 
     def _newest(self) -> Store:
         place = self._settings.index
         if place is None:
-            raise InputError("this server has no index; use find on a file, or run `runnel index` and start the server again")
+            raise InputError(
+                "this server has no index; use find on a file, or run `runnel index` and start the"
+                " server again"
+            )
         if self._store is None:
             self._store = open_store(place)
         self._store.refresh()
@@ -100,25 +119,35 @@ Remember = Callable[[DocumentText], SentenceVectors | None]
 class AgentSettings:
     """What agents may read, and how much of it they get at once."""
 
-    roots: tuple[Path, ...]  # only files below these folders are read; paths of agents are relative to the first one
+    # only files below these folders are read; paths of agents are relative to the first one
+    roots: tuple[Path, ...]
     index: str | None = None  # folder or URI of the index to search
     model: str = "pocket"  # that finds sentences in files
     max_characters: int = 20_000  # of documents in one answer
-    project: Project | None = None  # whose index it is, brought up to date before each search; None: it is never updated
+    # whose index it is, brought up to date before each search; None: it is never updated
+    project: Project | None = None
 
 
 class AgentDocuments:
-    """Documents by name. Safe to use from several threads; `store` opens the content of the index when a name needs it."""
+    """Documents by name. Safe to use from several threads; `store` opens the content of the index
+    when a name needs it.
+    """
 
-    def __init__(self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]) -> None:
+    def __init__(
+        self, settings: AgentSettings, store: Callable[[], AbstractContextManager[Store]]
+    ) -> None:
         self._store = store
         self._roots = tuple(root.resolve() for root in settings.roots)
         self._reader, self._reading = DocumentReader(), threading.Lock()
         self._kept = Recent[FileDocument](lambda one: one.bytes, _KEPT_BYTES)
-        self._ids = Recent[str](len, _KEPT_BYTES)  # of documents of the index, by names that are shorter
+        # of documents of the index, by names that are shorter
+        self._ids = Recent[str](len, _KEPT_BYTES)
 
-    def read(self, name: str, notes: list[str], remember: Remember = lambda document: None) -> Iterable[FileDocument]:
-        """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream; add warnings to `notes`.
+    def read(
+        self, name: str, notes: list[str], remember: Remember = lambda document: None
+    ) -> Iterable[FileDocument]:
+        """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream;
+        add warnings to `notes`.
 
         A document that is not rows is kept, with its sentence vectors if `remember` returns them.
         """
@@ -144,23 +173,30 @@ class AgentDocuments:
             os.close(file)
 
     def _parse(self, path: Path, file: int) -> Iterator[DocumentText]:
-        """Yield the documents of a file; only whole ones are parsed by the reader's process, for one thread at a time."""
+        """Yield the documents of a file; only whole ones are parsed by the reader's process, for
+        one thread at a time.
+        """
         documents = self._reader.read(file, name=str(path))
         with self._reading:
             first = list(islice(documents, 1))
             if first and first[0].id is None:
-                first += documents  # to the end, where the reader checks that the file has not changed
+                # to the end, where the reader checks that the file has not changed
+                first += documents
         yield from first
         yield from documents
 
     def indexed_name(self, id: str) -> str:
-        """Return the name of a document of the index, which `read` takes: a short one for a long id."""
+        """Return the name of a document of the index, which `read` takes: a short one for a long
+        id.
+        """
         name = short_name(INDEXED + id)
         self._ids.put(name, id)
         return name
 
     def shows(self, source: str) -> bool:
-        """Return whether a document of the index may be shown: one of a file below the allowed folders, or of no file."""
+        """Return whether a document of the index may be shown: one of a file below the allowed
+        folders, or of no file.
+        """
         with suppress(OSError, RuntimeError, ValueError):
             return not source or self._root_of(Path(source).resolve()) is not None
         return False
@@ -172,16 +208,21 @@ class AgentDocuments:
         """Open the file of a name; return its path and its descriptor."""
         why = "it is outside of the allowed folders"
         try:
-            path = (self._roots[0] / name).resolve()  # follows links, so a link cannot lead out of the folders
+            # follows links, so a link cannot lead out of the folders
+            path = (self._roots[0] / name).resolve()
             if (root := self._root_of(path)) is not None:
                 file = _open_below(root, path)
                 if stat.S_ISREG(os.fstat(file).st_mode):
                     return path, file
                 os.close(file)
                 why = "it is not a regular file"
-        except (OSError, RuntimeError, ValueError) as error:  # missing, too long, a circle of links, a null character
+        except (OSError, RuntimeError, ValueError) as error:
+            # missing, too long, a circle of links, a null character
             why = describe(error)
-        raise InputError(f"{name!r} cannot be opened: {why}; name a file below {', '.join(map(str, self._roots))}")
+        raise InputError(
+            f"{name!r} cannot be opened: {why}; name a file below"
+            f" {', '.join(map(str, self._roots))}"
+        )
 
     def name(self, path: Path) -> str:
         """Return the name of a file: relative to the first folder if it is below it."""
@@ -195,7 +236,8 @@ class AgentDocuments:
             stored = store.documents([wanted])
         if wanted not in stored or not self.shows(stored[wanted].source):
             raise InputError(
-                f"the index has no document {short_name(wanted)!r} of the allowed folders; use a name that search returned"
+                f"the index has no document {short_name(wanted)!r} of the allowed folders; use a"
+                " name that search returned"
             )
         return FileDocument(self.indexed_name(wanted), replace(stored[wanted].document(), id=None))
 
@@ -210,14 +252,17 @@ class AgentDocuments:
 
 
 def _open_below(root: Path, path: Path) -> int:
-    """Open a path without links folder by folder, so that a link that has replaced one of its names meanwhile is an error."""
+    """Open a path without links folder by folder, so that a link that has replaced one of its names
+    meanwhile is an error.
+    """
     if os.open not in os.supports_dir_fd:  # Windows, where links need a right of their own
         return os.open(path, os.O_RDONLY)
     opened = os.open(root, os.O_RDONLY | os.O_NOFOLLOW)
     for name in path.relative_to(root).parts:
         folder = opened
         try:
-            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)  # a pipe would block
+            # a pipe would block
+            opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         finally:
             os.close(folder)
     return opened

@@ -1,4 +1,6 @@
-"""The tools as a server of the Model Context Protocol, over standard input and output or streamable HTTP on this machine."""
+"""The tools as a server of the Model Context Protocol, over standard input and output or streamable
+HTTP on this machine.
+"""
 
 import inspect
 import socket
@@ -34,11 +36,16 @@ with it for the rest.
 
 _TOGETHER = 4  # calls that run a model at once; others wait
 _REPORT_S = 0.25  # between progress notifications
-_READ_ONLY = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
+_READ_ONLY = ToolAnnotations(
+    read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
+)
 
 
-def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter, most: int) -> Callable[..., Awaitable[CallToolResult]]:
-    """Return a method of `Tools` as a tool, which runs it in a thread. Errors of the package are for the agent to read.
+def _as_tool(
+    method: Callable[..., Answer], models: anyio.CapacityLimiter, most: int
+) -> Callable[..., Awaitable[CallToolResult]]:
+    """Return a method of `Tools` as a tool, which runs it in a thread. Errors of the package are
+    for the agent to read.
 
     A method with `progress` runs a model: a few do so at the same time.
     """
@@ -49,7 +56,9 @@ def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter, most:
         if reports:
             arguments["progress"] = _reporting(ctx)
         try:
-            answer = await anyio.to_thread.run_sync(partial(method, **arguments), limiter=models if reports else None)
+            answer = await anyio.to_thread.run_sync(
+                partial(method, **arguments), limiter=models if reports else None
+            )
         except (RunnelError, OSError) as error:
             raise ToolError(refusal(error, most)) from error
         text, fields = TextContent(type="text", text=shown(answer)), answer.model_dump(mode="json")
@@ -64,7 +73,9 @@ def _as_tool(method: Callable[..., Answer], models: anyio.CapacityLimiter, most:
 
 
 def _reporting(ctx: Context) -> Progress:
-    """Return what sends the progress of a call, which must grow, and ends the thread of a call that was cancelled."""
+    """Return what sends the progress of a call, which must grow, and ends the thread of a call that
+    was cancelled.
+    """
     reported, due = 0, 0.0
 
     def progress(tokens: int, total: int | None) -> None:
@@ -79,7 +90,9 @@ def _reporting(ctx: Context) -> Progress:
 
 def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
-    server = MCPServer("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
+    server = MCPServer(
+        "runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
+    )
     models = anyio.CapacityLimiter(_TOGETHER)
     for method in (tools.search, tools.find, tools.read, tools.verify, tools.status):
         tool = _as_tool(method, models, tools.settings.max_characters)
@@ -95,8 +108,9 @@ def serve_stdio(server: MCPServer) -> None:
 def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) -> None:
     """Serve clients of this machine at http://127.0.0.1:PORT/mcp until SIGTERM or Ctrl-C.
 
-    Requests are answered without sessions. Requests with the Host or Origin of another machine are refused, so that no web page
-    can reach the server by rebinding its name. `on_ready` receives the address once the port is bound.
+    Requests are answered without sessions. Requests with the Host or Origin of another machine are
+    refused, so that no web page can reach the server by rebinding its name. `on_ready` receives the
+    address once the port is bound.
     """
     with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(stateless_http=True)

@@ -1,8 +1,10 @@
-"""What the tools do and return: plain functions that block, without the protocol. Agents read these docstrings and field texts.
+"""What the tools do and return: plain functions that block, without the protocol. Agents read these
+docstrings and field texts.
 
-A result has structured content, and for agents that read none the same as text (`shown`). All texts are verbatim text of
-documents. In `shown` they, and all other words of documents, are between two lines that carry a random mark, so that no document
-can end its own quotation. All of them count when an answer is limited, once.
+A result has structured content, and for agents that read none the same as text (`shown`). All texts
+are verbatim text of documents. In `shown` they, and all other words of documents, are between two
+lines that carry a random mark, so that no document can end its own quotation. All of them count
+when an answer is limited, once.
 """
 
 import hashlib
@@ -35,18 +37,32 @@ _MARK_BYTES = 4
 _SHOWN_DIGITS = 16  # of a SHA-256 in text: enough for `read`, which takes its beginning
 
 File = Annotated[
-    str, Field(description="Path below the allowed folders, relative to the first, or a name that search returned (index:...).")
+    str,
+    Field(
+        description=(
+            "Path below the allowed folders, relative to the first, or a name that search returned"
+            " (index:...)."
+        )
+    ),
 ]
 Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
 Cursor = Annotated[str | None, Field(description="next_cursor of the last answer, to continue it.")]
 
 
 class ToolResult(BaseModel):
-    """What a tool returns. A `text` shorter than `end - start` is cut: read the rest by characters."""
+    """What a tool returns. A `text` shorter than `end - start` is cut: read the
+    rest by characters.
+    """
 
-    notes: list[str] = Field([], description="Warnings about the file; why the index is not up to date, or not shown whole.")
+    notes: list[str] = Field(
+        [],
+        description="Warnings about the file; why the index is not up to date, or not shown whole.",
+    )
     next_cursor: str | None = Field(
-        None, description="If not null, the answer continues: call again with the same arguments and this cursor."
+        None,
+        description=(
+            "If not null, the answer continues: call again with the same arguments and this cursor."
+        ),
     )
 
 
@@ -59,13 +75,20 @@ class ToolList(ToolResult):
 
 Answers = Annotated[
     float | None,
-    Field(description="Probability that there is an answer at all: below 0.15, say that there is none. Null: not known."),
+    Field(
+        description=(
+            "Probability that there is an answer at all: below 0.15, say that there is none. Null:"
+            " not known."
+        )
+    ),
 ]
 
 
 @dataclass(frozen=True)
 class ListedSentence(AnsweringSentence):
-    """A sentence that answers the question, with the text around it. `answers`: the probability; null if the model only ranks."""
+    """A sentence that answers the question, with the text around it. `answers`: the probability;
+    null if the model only ranks.
+    """
 
     also_omitted: int = 0
 
@@ -80,7 +103,9 @@ class Found(ToolList):
 class IndexedDocument(BaseModel):
     """A document of the index with its best sentences, in reading order."""
 
-    file: str = Field(description="Name for find, read and verify: the document as it was when it was indexed.")
+    file: str = Field(
+        description="Name for find, read and verify: the document as it was when it was indexed."
+    )
     source: str = Field(description="The file that was indexed, if any.")
     title: str
     sentences: list[ListedSentence]
@@ -110,8 +135,9 @@ class ListedQuote(QuotedPlace):
 
 
 class VerifiedQuote(ToolList):
-    """Whether the file has the quote. exact: the same characters; normalized: the same words in another typography;
-    changed: the nearest stretch, with the words that differ; absent: nothing near.
+    """Whether the file has the quote. exact: the same characters; normalized: the same words in
+    another typography; changed: the nearest stretch, with the words that differ; absent: nothing
+    near.
     """
 
     match: Literal["exact", "normalized", "changed", "absent"]
@@ -144,7 +170,9 @@ P = TypeVar("P", bound=Place)
 
 
 class Tools:
-    """The tools of one server. All methods may be called from several threads; `progress` may raise to stop a call."""
+    """The tools of one server. All methods may be called from several threads; `progress` may raise
+    to stop a call.
+    """
 
     def __init__(self, settings: AgentSettings, models: Models | None = None) -> None:
         self.settings = settings
@@ -155,13 +183,17 @@ class Tools:
         self,
         query: Query,
         top_k: Annotated[int, Field(ge=1, le=100, description="Documents to return.")] = 5,
-        sentences: Annotated[int, Field(ge=0, le=20, description="Sentences of each document.")] = 3,
+        sentences: Annotated[
+            int, Field(ge=0, le=20, description="Sentences of each document.")
+        ] = 3,
         cursor: Cursor = None,
         progress: Progress | None = None,
     ) -> Searched:
-        """Search the index for documents, by meaning and words: when you do not know which file has the answer.
+        """Search the index for documents, by meaning and words: when you do not know which file has
+        the answer.
 
-        Returns documents, best first, each with its best sentences. Continue with find or read on one of them.
+        Returns documents, best first, each with its best sentences. Continue with find or read on
+        one of them.
         """
         notes: list[str] = []
         count = TokenCount(progress)
@@ -175,7 +207,10 @@ class Tools:
                 asked *= 2
         if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
-        documents = [self._fit(partial(_document, self._documents.indexed_name(hit.id), hit)) for hit in shown[:top_k]]
+        documents = [
+            self._fit(partial(_document, self._documents.indexed_name(hit.id), hit))
+            for hit in shown[:top_k]
+        ]
         answers = highest(hit.answers for hit in shown[:top_k])
         page, place = self._page(documents, cursor, notes)
         return Searched(answers=answers, documents=page, **place)
@@ -185,23 +220,32 @@ class Tools:
         query: Query,
         file: File,
         top_k: Annotated[int, Field(ge=1, le=100, description="Sentences to return.")] = 5,
-        context: Annotated[int, Field(ge=0, le=5, description="Sentences before and after each one.")] = 1,
+        context: Annotated[
+            int, Field(ge=0, le=5, description="Sentences before and after each one.")
+        ] = 1,
         cursor: Cursor = None,
         progress: Progress | None = None,
     ) -> Found:
-        """Find the sentences of one file that answer a question: when you know the file, and it is too long to read whole.
+        """Find the sentences of one file that answer a question: when you know the file, and it is
+        too long to read whole.
 
-        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The first question about a file
-        reads all of it; with the default model, later ones do not.
+        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The
+        first question about a file reads all of it; with the default model, later ones do not.
         """
         notes: list[str] = []
 
         def remember(document: DocumentText) -> SentenceVectors | None:
             retriever = self._models.retriever()
-            return next(retriever.remember([document], progress=progress)) if retriever.remembers else None
+            return (
+                next(retriever.remember([document], progress=progress))
+                if retriever.remembers
+                else None
+            )
 
         documents, retriever = self._documents.read(file, notes, remember), self._models.retriever()
-        findings = find(retriever, query, documents, top_k=top_k, context=context, progress=progress)
+        findings = find(
+            retriever, query, documents, top_k=top_k, context=context, progress=progress
+        )
         sentences = [self._fit(partial(_sentence, sentence)) for sentence in findings.sentences]
         page, place = self._page(sentences, cursor, notes)
         return Found(answers=findings.answers, sentences=page, **place)
@@ -210,15 +254,23 @@ class Tools:
         self,
         file: File,
         by: Annotated[By, Field(description="The unit of start and end.")] = "line",
-        start: Annotated[int | None, Field(ge=0, description="First line or page, from 1; or first character, from 0.")] = None,
-        end: Annotated[int | None, Field(ge=0, description="Last line or page; or the character after the last one.")] = None,
+        start: Annotated[
+            int | None,
+            Field(ge=0, description="First line or page, from 1; or first character, from 0."),
+        ] = None,
+        end: Annotated[
+            int | None,
+            Field(ge=0, description="Last line or page; or the character after the last one."),
+        ] = None,
         row: Annotated[str | None, Field(description="Id of a row of jsonl, csv or tsv.")] = None,
         sha256: Annotated[
-            str | None, Field(description="Fail if the document has another SHA-256; 12 digits are enough.")
+            str | None,
+            Field(description="Fail if the document has another SHA-256; 12 digits are enough."),
         ] = None,
         cursor: Cursor = None,
     ) -> Read:
-        """Read the exact text of a document by lines, pages or characters: to see more around a place, or to check one again.
+        """Read the exact text of a document by lines, pages or characters: to see more around a
+        place, or to check one again.
 
         Without start and end, the whole document, in as many answers as it needs.
         """
@@ -226,8 +278,12 @@ class Tools:
         documents = iter(self._documents.read(file, notes))
         first_source = list(islice(documents, 1))
         document = choose_row((one.document for one in chain(first_source, documents)), file, row)
-        if sha256 is not None and (len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())):
-            raise InputError(f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}")
+        if sha256 is not None and (
+            len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())
+        ):
+            raise InputError(
+                f"{file} has changed: its text has the SHA-256 {document.sha256}; expected {sha256}"
+            )
         first, stop = span_of(document, file, by, start, end)
         if cursor is not None:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
@@ -247,11 +303,15 @@ class Tools:
 
     def verify(
         self,
-        quote: Annotated[str, Field(min_length=1, description="The words, as you would quote them.")],
+        quote: Annotated[
+            str, Field(min_length=1, description="The words, as you would quote them.")
+        ],
         file: File,
         cursor: Cursor = None,
     ) -> VerifiedQuote:
-        """Check a quotation before you use it: is it in the file word for word, where, and if not, which words differ?"""
+        """Check a quotation before you use it: is it in the file word for word, where, and if not,
+        which words differ?
+        """
         notes: list[str] = []
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
@@ -260,11 +320,17 @@ class Tools:
         page, place = self._page(quotes, cursor, notes)
         similarity = round(verified.similarity, 3)
         return VerifiedQuote(
-            match=verified.match, word_for_word=verified.word_for_word, similarity=similarity, places=page, **place
+            match=verified.match,
+            word_for_word=verified.word_for_word,
+            similarity=similarity,
+            places=page,
+            **place,
         )
 
     def status(self) -> ServerStatus:
-        """Return the folders whose files can be read, the index, the model and the size of an answer."""
+        """Return the folders whose files can be read, the index, the model and the size of an
+        answer.
+        """
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
@@ -287,15 +353,24 @@ class Tools:
         return item
 
     def _noted(self, notes: list[str]) -> tuple[list[str], int]:
-        """Return notes that fit into a quarter of an answer, and how many characters are left for documents."""
+        """Return notes that fit into a quarter of an answer, and how many characters are left for
+        documents.
+        """
         most = self.settings.max_characters
         shown = [_short(note, most // 4 // _NOTES) for note in notes[:_NOTES]]
         if len(notes) > len(shown):
-            shown.append(f"{len(notes) - len(shown):,} more notes; `runnel read` and `runnel index` print all")
+            shown.append(
+                f"{len(notes) - len(shown):,} more notes; `runnel read` and `runnel index`"
+                " print all"
+            )
         return shown, most - sum(map(len, shown))
 
-    def _page(self, items: Sequence[T], cursor: str | None, notes: list[str]) -> tuple[list[T], dict[str, Any]]:
-        """Return the items from the cursor on that fit into one answer, at least one, and the fields of a `ToolList`."""
+    def _page(
+        self, items: Sequence[T], cursor: str | None, notes: list[str]
+    ) -> tuple[list[T], dict[str, Any]]:
+        """Return the items from the cursor on that fit into one answer, at least one, and the
+        fields of a `ToolList`.
+        """
         notes, left = self._noted(notes)
         fingerprint = hashlib.sha256("\n".join(map(_identity, items)).encode()).hexdigest()[:12]
         first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
@@ -304,7 +379,12 @@ class Tools:
             left -= _size(items[stop])
             stop += 1
         more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
-        return list(items[first:stop]), {"total": len(items), "first": first + 1, "next_cursor": more, "notes": notes}
+        return list(items[first:stop]), {
+            "total": len(items),
+            "first": first + 1,
+            "next_cursor": more,
+            "notes": notes,
+        }
 
 
 def _identity(item: T) -> str:
@@ -326,20 +406,30 @@ def _size(item: Place | IndexedDocument) -> int:
 
 
 def _bounded(place: P, most: int) -> P:
-    """Return a place with a short id, which `read` takes, and with a text and headings of at most `most` characters each."""
+    """Return a place with a short id, which `read` takes, and with a text and headings of at most
+    `most` characters each.
+    """
     id = None if place.id is None else short_name(place.id)
     headings = tuple(_short(title, most // _HEADINGS) for title in place.headings[-_HEADINGS:])
     return replace(place, id=id, text=place.text[:most], headings=headings)
 
 
 def _document(name: str, hit: Hit, most: int) -> IndexedDocument:
-    sentences = [_sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences]
-    return IndexedDocument(file=name, source=hit.source, title=_short(hit.title, most), sentences=sentences)
+    sentences = [
+        _sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences
+    ]
+    return IndexedDocument(
+        file=name, source=hit.source, title=_short(hit.title, most), sentences=sentences
+    )
 
 
 def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
     also = tuple(_bounded(place, most // 4) for place in sentence.also[:_ALSO])
-    around = {"before": sentence.before[-(most // 2) :], "after": sentence.after[: most // 2], "also": also}
+    around = {
+        "before": sentence.before[-(most // 2) :],
+        "after": sentence.after[: most // 2],
+        "also": also,
+    }
     omitted = len(sentence.also) - len(also)
     return ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
 
@@ -360,7 +450,10 @@ def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
     """Return from where to where an answer of so many items or characters continues."""
     match = _CURSOR.fullmatch(cursor)
     if match is None or match[3] != fingerprint or not int(match[1]) <= int(match[2]) <= size:
-        raise InputError(f"the cursor {cursor!r} does not continue this answer, or its file has changed; call again without it")
+        raise InputError(
+            f"the cursor {cursor!r} does not continue this answer, or its file has changed; call"
+            " again without it"
+        )
     return int(match[1]), int(match[2])
 
 
@@ -373,10 +466,17 @@ def _cut(text: str, first: int, stop: int, most: int) -> int:
 
 
 def refusal(error: Exception, most: int) -> str:
-    """Return an error as text. It may quote documents and names of files, so it is marked and cut as they are."""
+    """Return an error as text. It may quote documents and names of files, so it is marked and cut
+    as they are.
+    """
     reason = describe(error)
     cut = f"; here the first {most:,} of {len(reason):,} characters" if len(reason) > most else ""
-    return "\n".join([f"the reason may quote documents{cut}:", *_quotation(reason[:most], secrets.token_hex(_MARK_BYTES))])
+    return "\n".join(
+        [
+            f"the reason may quote documents{cut}:",
+            *_quotation(reason[:most], secrets.token_hex(_MARK_BYTES)),
+        ]
+    )
 
 
 def shown(answer: ToolResult | ServerStatus) -> str:
@@ -395,7 +495,10 @@ def shown(answer: ToolResult | ServerStatus) -> str:
 
 def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
     if isinstance(answer, Read):
-        yield f"{_place(answer.place)}; the document has {answer.characters} characters and {answer.lines} lines"
+        yield (
+            f"{_place(answer.place)}; the document has {answer.characters} characters and"
+            f" {answer.lines} lines"
+        )
         yield from _labels(answer.place, mark)
         yield from _quotation(answer.place.text, mark)
     elif isinstance(answer, Searched):
@@ -410,16 +513,27 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
         for rank, sentence in enumerate(answer.sentences, start=answer.first):
             others = len(sentence.also) + sentence.also_omitted
             also = f", and {counted(others, 'more place')}" if others else ""
-            chance = "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
+            chance = (
+                "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
+            )
             yield f"{rank}. {_place(sentence)}{_cut_note(sentence)}{chance}{also}"
             yield from _labels(sentence, mark)
-            yield from _quotation(f"{sentence.before}[answer {mark}]{sentence.text}[/answer {mark}]{sentence.after}", mark)
+            yield from _quotation(
+                f"{sentence.before}[answer {mark}]{sentence.text}[/answer {mark}]{sentence.after}",
+                mark,
+            )
     elif isinstance(answer, VerifiedQuote):
-        yield f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity {answer.similarity}"
+        yield (
+            f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity"
+            f" {answer.similarity}"
+        )
         for place in answer.places:
             yield f"{place.match}{' except for case' if place.case_differs else ''}"
             yield from _passage(place, mark)
-            changes = [f"quote: {json.dumps(one.quote)}  document: {json.dumps(one.text)}" for one in place.changes]
+            changes = [
+                f"quote: {json.dumps(one.quote)}  document: {json.dumps(one.text)}"
+                for one in place.changes
+            ]
             yield from _quotation("\n".join(changes), mark)
 
 
@@ -430,7 +544,11 @@ def _passage(place: Place, mark: str) -> Iterator[str]:
 
 
 def _cut_note(place: Place) -> str:
-    return "" if len(place.text) == place.end - place.start else f", here only its first {len(place.text)}"
+    return (
+        ""
+        if len(place.text) == place.end - place.start
+        else f", here only its first {len(place.text)}"
+    )
 
 
 def _quotation(text: str, mark: str) -> list[str]:
@@ -438,14 +556,21 @@ def _quotation(text: str, mark: str) -> list[str]:
 
 
 def _place(place: Place) -> str:
-    """Return a place in one line, without words of documents: the path of a file is the agent's own."""
+    """Return a place in one line, without words of documents: the path of a file is the agent's
+    own.
+    """
     name = "" if place.file.startswith(INDEXED) else f"{_name(place.file)}, "
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    return f"{name}{where}, characters {place.start}-{place.end}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+    return (
+        f"{name}{where}, characters {place.start}-{place.end}, sha256"
+        f" {place.sha256[:_SHOWN_DIGITS]}"
+    )
 
 
 def _labels(place: Place, mark: str) -> list[str]:
-    """Return the words of documents that belong to a place, quoted and without line breaks: row, headings, name in an index."""
+    """Return the words of documents that belong to a place, quoted and without line breaks: row,
+    headings, name in an index.
+    """
     name = [json.dumps(place.file)] if place.file.startswith(INDEXED) else []
     row = [] if place.id is None else [f"row {json.dumps(place.id)}"]
     under = [f"under {json.dumps(' > '.join(place.headings))}"] if place.headings else []

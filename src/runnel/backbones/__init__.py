@@ -1,1 +1,3 @@
-"""Recurrent language models without their heads: token ids and a state in, hidden vectors and a state out."""
+"""Recurrent language models without their heads: token ids and a state in, hidden vectors and a
+state out.
+"""

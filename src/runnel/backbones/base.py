@@ -1,7 +1,7 @@
 """The contract of every backbone: packed token ids and a state in, hidden vectors and a state out.
 
 T  tokens in the packed batch        S  sequences in the packed batch        R  rows of a state pool
-D  width of the hidden vectors       L  layers                               V  rows of the embedding table
+D  width of the hidden vectors      L  layers      V  rows of the embedding table
 """
 
 import logging
@@ -21,47 +21,62 @@ from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
 
 
 class FastPath(Protocol):
-    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without copies.
+    """Inference kernels of one backbone on one device: `Backbone.step` without autograd and without
+    copies.
 
-    `hidden` (T, D) is what `Backbone.embed` returned with what was added to it; it may be overwritten.
+    `hidden` (T, D) is what `Backbone.embed` returned with what was added to it; it may be
+    overwritten.
     """
 
-    def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor: ...
+    def step(
+        self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
+    ) -> Tensor: ...
 
 
-Markers = Mapping[str, tuple[int | None, int | None]]  # begin and end ids by the name of a vocabulary, see `models/bare.py`
+# begin and end ids by the name of a vocabulary, see `models/bare.py`
+Markers = Mapping[str, tuple[int | None, int | None]]
 
 
 class PlainForm(NamedTuple):
     """The chunked form of a recurrence in plain torch."""
 
     operator: str  # its name in `ops`
-    chunk: int  # tokens of a chunk where it is fastest; longer or shorter chunks also take more memory
+    # tokens of a chunk where it is fastest; longer or shorter chunks also take more memory
+    chunk: int
     copies: int  # of a chunk's tensors that it has in memory at a time, as measured
 
 
 class Backbone(Blocks, nn.Module, ABC):
     """A language model without its LM head; all are recurrent except `Encoder` and `Library`.
 
-    Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the state are fp32.
+    Hidden vectors are those after the final norm. Weights may be bf16; the residual stream and the
+    state are fp32.
 
-    Sub-classes give the class attributes and properties below and `_forward`. Only `Library`, which needs the ids and has no
-    state, overrides `forward` and `step`.
+    Sub-classes give the class attributes and properties below and `_forward`. Only `Library`, which
+    needs the ids and has no state, overrides `forward` and `step`.
     """
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    matrices: ClassVar[tuple[str, ...]]  # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
-    # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
-    int8_layers: ClassVar[tuple[str, ...]] = ()  # ends of the names of the linear layers that have kernels for 8 bits
-    stays_wide: ClassVar[tuple[str, ...]] = ()  # ends of the names of small linear layers that feed exponentials: never in 4 bits
+    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
+    matrices: ClassVar[tuple[str, ...]]
+    # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays
+    # fp32.
+    # ends of the names of the linear layers that have kernels for 8 bits
+    int8_layers: ClassVar[tuple[str, ...]] = ()
+    # ends of the names of small linear layers that feed exponentials: never in 4 bits
+    stays_wide: ClassVar[tuple[str, ...]] = ()
     plain: ClassVar[PlainForm | None] = None  # None: the recurrence has no chunks in plain torch
     model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
-    markers: ClassVar[Markers] = {}  # of published checkpoints, whose configs often contradict what they were trained with
+    # of published checkpoints, whose configs often contradict what they were trained with
+    markers: ClassVar[Markers] = {}
     begins: ClassVar[bool] = True  # with another vocabulary a text begins with its begin marker
-    ties_lm_head: ClassVar[bool] = False  # whether published LM heads are the embedding table, where the config does not say
-    logit_cap: ClassVar[float | None] = None  # c of their c tanh(x / c), where the config does not say
-    has_kernels: ClassVar[bool] = False  # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
+    # whether published LM heads are the embedding table, where the config does not say
+    ties_lm_head: ClassVar[bool] = False
+    # c of their c tanh(x / c), where the config does not say
+    logit_cap: ClassVar[float | None] = None
+    # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
+    has_kernels: ClassVar[bool] = False
     vocab_size: int
     hidden_size: int
     num_layers: int
@@ -74,23 +89,34 @@ class Backbone(Blocks, nn.Module, ABC):
 
     @abstractmethod
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of one sequence's state by name, layers first, e.g. {"conv": (L, C, w-1), "ssm": (L, H, P, N)}."""
+        """Return the shapes of one sequence's state by name, layers first, e.g. {"conv": (L, C,
+        w-1), "ssm": (L, H, P, N)}.
+        """
 
     @abstractmethod
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        """Run embedded tokens (T, D) through all layers and the final norm as `forward` does; `state` is left unchanged."""
+    def _forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+    ) -> tuple[Tensor, State]:
+        """Run embedded tokens (T, D) through all layers and the final norm as `forward` does;
+        `state` is left unchanged.
+        """
 
     @abstractmethod
     def embed(self, ids: Tensor) -> Tensor:
         """Return token embeddings (T, D) fp32 of ids (T,)."""
 
     def prepare(self) -> None:
-        """Build `self.fast` where kernels run for the present device and weights. Call it again after changing weights."""
+        """Build `self.fast` where kernels run for the present device and weights. Call it again
+        after changing weights.
+        """
         self.fast = None
         problem = self.kernel_problem()
         if problem is not None:
             lost = self.has_kernels and self.device.type == "cpu" and problem == numba_problem()
-            say_once(f"{self.title} runs in plain torch, because {problem}", logging.WARNING if lost else logging.INFO)
+            say_once(
+                f"{self.title} runs in plain torch, because {problem}",
+                logging.WARNING if lost else logging.INFO,
+            )
             return
         family = type(self).__module__.rpartition(".")[0]
         kernels = import_module(f"{family}.cpu")  # here, because numba takes a while to import
@@ -105,17 +131,26 @@ class Backbone(Blocks, nn.Module, ABC):
             return f"it is on {self.device}"
         if self.adapted:
             return "it has adapters; merge them for the kernels"
-        linear = [(name, m) for name, m in self.named_modules() if isinstance(m, nn.Linear | Int8Linear)]
+        linear = [
+            (name, m) for name, m in self.named_modules() if isinstance(m, nn.Linear | Int8Linear)
+        ]
         large = {weight_dtype(layer) for name, layer in linear if name.endswith(self.int8_layers)}
-        other = {weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)}
+        other = {
+            weight_dtype(layer) for name, layer in linear if not name.endswith(self.int8_layers)
+        }
         wide = other | large - {torch.int8}
         if len(large) > 1 or len(wide) > 1 or not wide <= {torch.float32, torch.bfloat16}:
             dtypes = ", ".join(sorted(map(str, large | other)))
-            return f"its linear layers are {dtypes} (the kernels take all float32, all bfloat16, or 8 bits with one of them)"
+            return (
+                f"its linear layers are {dtypes} (the kernels take all float32, all bfloat16, or 8"
+                " bits with one of them)"
+            )
         return int8_problem(self.device) if torch.int8 in large else numba_problem()
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode. Training drops the kernels' copies of the weights and the fingerprint; `eval()` builds the kernels."""
+        """Set the mode. Training drops the kernels' copies of the weights and the fingerprint;
+        `eval()` builds the kernels.
+        """
         super().train(mode)
         self.fast, self._fingerprint = None, None
         if not mode:
@@ -124,7 +159,9 @@ class Backbone(Blocks, nn.Module, ABC):
 
     @property
     def adapted(self) -> bool:
-        """Whether a layer has a LoRA adapter, which the kernels would ignore: they read plain weights."""
+        """Whether a layer has a LoRA adapter, which the kernels would ignore: they read plain
+        weights.
+        """
         return any(hasattr(module, "base_layer") for module in self.modules())
 
     def forward(
@@ -140,23 +177,32 @@ class Backbone(Blocks, nn.Module, ABC):
 
         Args:
             ids: (T,) int32 or int64 token ids, sequences end to end without padding.
-            cu_seqlens: (S+1,) int, cumulative lengths starting at 0 and ending at T; default: one sequence. Empty
-                sequences are allowed.
-            state: states of the S sequences to continue; default: all start from zero. Left unchanged.
+            cu_seqlens: (S+1,) int, cumulative lengths starting at 0 and ending at T; default: one
+                sequence. Empty sequences are allowed.
+            state: states of the S sequences to continue; default: all start from zero. Left
+                unchanged.
             added: (T, D) vectors added to the token embeddings.
-            recompute: keep only each layer's input for the backward pass, which then runs the layer again (in training mode).
+            recompute: keep only each layer's input for the backward pass, which then runs the layer
+                again (in training mode).
 
         Returns:
-            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence; where `block` is not 1 it holds
-            nothing but the numbers of tokens.
+            hidden (T, D) fp32, and the state (S rows) after the last token of each sequence; where
+            `block` is not 1 it holds nothing but the numbers of tokens.
 
         Raises:
-            InputError: ids are outside the vocabulary, or cu_seqlens or the lengths are invalid for this backbone.
+            InputError: ids are outside the vocabulary, or cu_seqlens or the lengths are invalid for
+                this backbone.
             StateError: the state belongs to another backbone, or this backbone has no state.
         """
         cu_seqlens = self._check(ids, cu_seqlens, state)
-        inputs = [*self.parameters(), *([added] if added is not None else []), *(state.tensors.values() if state else [])]
-        if self.fast is None or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)):
+        inputs = [
+            *self.parameters(),
+            *([added] if added is not None else []),
+            *(state.tensors.values() if state else []),
+        ]
+        if self.fast is None or (
+            torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        ):
             hidden, new = self._forward(self.embed_with(ids, added), cu_seqlens, state, recompute)
             base = torch.zeros(len(new), dtype=torch.int64) if state is None else state.tokens
             new.tokens = base + cu_seqlens.diff().to(base)
@@ -167,13 +213,21 @@ class Backbone(Blocks, nn.Module, ABC):
         return self.step(ids, cu_seqlens, pool, read_rows, rows, added), pool
 
     def step(
-        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor,
+        pool: State,
+        read_rows: Tensor,
+        write_rows: Tensor,
+        added: Tensor | None = None,
     ) -> Tensor:
-        """Run one step of the engine, without autograd: like `forward`, with states in a pool that is updated in place.
+        """Run one step of the engine, without autograd: like `forward`, with states in a pool that
+        is updated in place.
 
-        read_rows and write_rows (S,) int64 are the rows of the pool where each sequence's state is (-1: start from zero) and
-        where its end state goes (-1: nowhere). Several sequences may read one row, a fork without a copy, but no row may be
-        written by one sequence and read or written by another.
+        read_rows and write_rows (S,) int64 are the rows of the pool where each sequence's state is
+        (-1: start from zero) and where its end state goes (-1: nowhere). Several sequences may read
+        one row, a fork without a copy, but no row may be written by one sequence and read or
+        written by another.
         """
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()))
@@ -191,7 +245,9 @@ class Backbone(Blocks, nn.Module, ABC):
         """Return token embeddings with the vectors that are added to them, (T, D)."""
         return self.embed(ids) if added is None else self.embed(ids) + added
 
-    def _step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
+    def _step(
+        self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
+    ) -> Tensor:
         fresh = read_rows < 0
         state = pool.select(read_rows.clamp(min=0)) if not bool(fresh.all()) else None
         if state is not None:
@@ -206,7 +262,10 @@ class Backbone(Blocks, nn.Module, ABC):
     @plain_numbers()
     def new_state(self, rows: int) -> State:
         """Return a zero state of `rows` sequences, fp32."""
-        tensors = {name: torch.zeros(rows, *shape, device=self.device) for name, shape in self.state_shapes().items()}
+        tensors = {
+            name: torch.zeros(rows, *shape, device=self.device)
+            for name, shape in self.state_shapes().items()
+        }
         return State(tensors, torch.zeros(rows, dtype=torch.int64))
 
     @property
@@ -216,7 +275,9 @@ class Backbone(Blocks, nn.Module, ABC):
     @property
     def dtypes(self) -> list[str]:
         """The dtypes of the weights, sorted."""
-        return sorted({str(tensor.dtype).removeprefix("torch.") for tensor in self.state_dict().values()})
+        return sorted(
+            {str(tensor.dtype).removeprefix("torch.") for tensor in self.state_dict().values()}
+        )
 
     @property
     def state_bytes(self) -> int:
@@ -231,7 +292,8 @@ class Backbone(Blocks, nn.Module, ABC):
     @property
     @abstractmethod
     def flops_per_token(self) -> int:
-        """Useful floating-point operations for one token, a multiply-add counting 2: linear layers, convolution, recurrence.
+        """Useful floating-point operations for one token, a multiply-add counting 2: linear layers,
+        convolution, recurrence.
 
         The embedding, the LM head and, in transformers, attention are left out.
         """
@@ -241,20 +303,26 @@ class Backbone(Blocks, nn.Module, ABC):
         return [module for module in self.modules() if isinstance(module, nn.Linear | Int8Linear)]
 
     def flops(self, tokens: int) -> int:
-        """Return the useful floating-point operations for a text of `tokens` tokens, attention included."""
+        """Return the useful floating-point operations for a text of `tokens` tokens, attention
+        included.
+        """
         return tokens * self.flops_per_token
 
     def standard_flops(self, tokens: int) -> int:
-        """Return the operations for a text by the formula that papers print: 2 for each parameter and token, and attention.
+        """Return the operations for a text by the formula that papers print: 2 for each parameter
+        and token, and attention.
 
         Source: Kaplan et al. (2020), table 1.
-        Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a recurrence.
+        Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a
+            recurrence.
         """
         attention = self.flops(tokens) - tokens * self.flops_per_token
         return 2 * tokens * sum(parameter.numel() for parameter in self.parameters()) + attention
 
     def fingerprint(self) -> str:
-        """Return a hex digest of the architecture and every weight, computed once; saved states carry it."""
+        """Return a hex digest of the architecture and every weight, computed once; saved states
+        carry it.
+        """
         if self._fingerprint is None:
             self._fingerprint = digest_weights(self.architecture, self)
         return self._fingerprint
@@ -263,8 +331,15 @@ class Backbone(Blocks, nn.Module, ABC):
         expect_ids(ids, self.vocab_size)
         if cu_seqlens is None:
             cu_seqlens = torch.tensor([0, ids.numel()])
-        if int(cu_seqlens[0]) != 0 or int(cu_seqlens[-1]) != ids.numel() or bool((cu_seqlens.diff() < 0).any()):
-            raise InputError(f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got {cu_seqlens.tolist()[:8]}")
+        if (
+            int(cu_seqlens[0]) != 0
+            or int(cu_seqlens[-1]) != ids.numel()
+            or bool((cu_seqlens.diff() < 0).any())
+        ):
+            raise InputError(
+                f"cu_seqlens must rise from 0 to the {ids.numel()} tokens in ids, got"
+                f" {cu_seqlens.tolist()[:8]}"
+            )
         if not self.recurrent:
             self.check_whole(cu_seqlens, continues=state is not None)
         if state is not None:
@@ -275,11 +350,19 @@ class Backbone(Blocks, nn.Module, ABC):
 def digest_weights(name: str, module: nn.Module) -> str:
     """Return a hex digest of a name and every tensor of a module."""
     tensors = [(key, tensor.detach().cpu()) for key, tensor in sorted(module.state_dict().items())]
-    return digest_arrays(name, ((key, (t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy()) for key, t in tensors))
+    return digest_arrays(
+        name,
+        (
+            (key, (t.view(torch.uint16) if t.dtype == torch.bfloat16 else t).numpy())
+            for key, t in tensors
+        ),
+    )
 
 
 def stream_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype of the residual stream and of the state: fp32 for every weight dtype except fp64."""
+    """Return the dtype of the residual stream and of the state: fp32 for every weight dtype except
+    fp64.
+    """
     return torch.float64 if weight.dtype == torch.float64 else torch.float32
 
 

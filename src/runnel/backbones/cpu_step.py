@@ -1,6 +1,8 @@
-"""Shared by the CPU fast paths: one step at a time with memory of its own, matrix products, the residual stream.
+"""Shared by the CPU fast paths: one step at a time with memory of its own, matrix products, the
+residual stream.
 
-T  tokens      K  inputs      N  outputs      D  hidden_size      G  groups of inputs that share a scale, in 8 bits
+T  tokens      K  inputs      N  outputs      D  hidden_size
+G  groups of inputs that share a scale, in 8 bits
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ Indices = NDArray[np.int64]
 
 
 class Activations(NamedTuple):
-    """Numbers of each token, or bytes with their scales, as torch's products and as the kernels read them: the same memory."""
+    """Numbers of each token, or bytes with their scales, as torch's products and as the kernels
+    read them: the same memory.
+    """
 
     tensor: Tensor  # (..., T, K) fp32 or bf16; in 8 bits (..., T, G bytes_per_group) uint8
     array: NDArray[Any]  # the same, bf16 as bit patterns
@@ -38,10 +42,11 @@ class Activations(NamedTuple):
 
 
 class Product:
-    """A linear layer in fp32, bf16 or 8 bits that writes into given memory. Its weight stays the model's own.
+    """A linear layer in fp32, bf16 or 8 bits that writes into given memory. Its weight stays the
+    model's own.
 
-    `memory`: of the step that it is part of. `bias`: whether to add the layer's, if it has one; False where the kernel that comes
-    next does.
+    `memory`: of the step that it is part of. `bias`: whether to add the layer's, if it has one;
+    False where the kernel that comes next does.
     """
 
     def __init__(
@@ -74,10 +79,12 @@ class Product:
 class CpuStep(ABC):
     """The `FastPath` of a backbone on the CPU, for linear layers in fp32, bf16 or 8 bits.
 
-    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
-    reused. Steps may be called from several threads; one runs at a time, on as many cores as torch uses.
+    Small weights are copied: build a new one after changing the model's. Memory grows to the
+    largest step seen and is reused. Steps may be called from several threads; one runs at a time,
+    on as many cores as torch uses.
 
-    `layer` is one of the model's that may be in 8 bits; then `wide` is the dtype of the numbers between products.
+    `layer` is one of the model's that may be in 8 bits; then `wide` is the dtype of the numbers
+    between products.
     """
 
     def __init__(self, model: Backbone, layer: nn.Linear | Int8Linear, wide: torch.dtype) -> None:
@@ -86,20 +93,33 @@ class CpuStep(ABC):
         self._int8 = weight_dtype(layer) == torch.int8
         self._dtype = wide if self._int8 else weight_dtype(layer)
 
-    def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
+    def step(
+        self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
+    ) -> Tensor:
         """See `FastPath.step`."""
         rows = [index_array(tensor) for tensor in (cu_seqlens, read_rows, write_rows)]
         with self._memory.lock:
             tensors = [pool[name].to(torch.float32).contiguous() for name in self._states]
-            hidden = self._run(hidden.float().contiguous(), [tensor.numpy() for tensor in tensors], *rows)
+            hidden = self._run(
+                hidden.float().contiguous(), [tensor.numpy() for tensor in tensors], *rows
+            )
             for name, tensor in zip(self._states, tensors, strict=True):
                 if tensor.data_ptr() != pool[name].data_ptr():  # not the pool's own memory
                     pool[name].copy_(tensor)
             return hidden
 
     @abstractmethod
-    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
-        """Run all layers on hidden (T, D) fp32, which may be overwritten; update the pool's states, ordered as `state_shapes`."""
+    def _run(
+        self,
+        hidden: Tensor,
+        states: list[Floats],
+        cu_seqlens: Indices,
+        read_rows: Indices,
+        write_rows: Indices,
+    ) -> Tensor:
+        """Run all layers on hidden (T, D) fp32, which may be overwritten; update the pool's states,
+        ordered as `state_shapes`.
+        """
 
     def _product(self, layer: nn.Linear | Int8Linear, groups: int = 1) -> Product:
         """Return the product with a linear layer, whose inputs have G scales in 8 bits."""
@@ -108,7 +128,9 @@ class CpuStep(ABC):
     def _tensor(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return memory of any content as a tensor of fp32, bf16 or uint8."""
         kinds = {torch.bfloat16: np.uint16, torch.uint8: np.uint8}
-        return torch.from_numpy(self._memory.array(name, *shape, dtype=kinds.get(dtype, np.float32))).view(dtype)
+        return torch.from_numpy(
+            self._memory.array(name, *shape, dtype=kinds.get(dtype, np.float32))
+        ).view(dtype)
 
     def _numbers(self, name: str, tokens: int, columns: int) -> Activations:
         """Return memory for what a product gives: (T, N)."""
@@ -142,7 +164,9 @@ class ResidualStream(NamedTuple):
     memory: StepMemory
 
     def norm(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> None:
-        """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see `add_rms_norm`."""
+        """Add `out` to the residual stream and fill `normed`; for `squares` and `count` see
+        `add_rms_norm`.
+        """
         self._add(weight, squares, count, self.normed.array, self.normed.scale)
 
     def end(self, weight: Floats, squares: Floats | None = None, count: int = 1) -> Tensor:
@@ -151,7 +175,9 @@ class ResidualStream(NamedTuple):
         self._add(weight, squares, count, hidden.numpy(), self.nothing)
         return hidden
 
-    def _add(self, weight: Floats, squares: Floats | None, count: int, out: NDArray[Any], scales: Floats) -> None:
+    def _add(
+        self, weight: Floats, squares: Floats | None, count: int, out: NDArray[Any], scales: Floats
+    ) -> None:
         squares = self.nothing if squares is None else squares
         with parallel():
             scratch = self.memory.scratch("row", self.array.shape[1])

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """weight (N, K) -> q (N, K) int8 and scale (N,) fp32 with weight near q * scale; the largest of each row becomes +-127."""
+    """weight (N, K) -> q (N, K) int8 and scale (N,) fp32 with weight near q * scale; the largest of
+    each row becomes +-127.
+    """
     weight = weight.detach().float()
     scale = (weight.abs().amax(dim=1) / 127).clamp(min=1e-12)
     return (weight / scale[:, None]).round().to(torch.int8), scale
@@ -29,8 +31,9 @@ def quantize(weight: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     """A linear layer with weight (N, K) int8 and weight_scale (N,) fp32. It cannot be trained.
 
-    `forward` rounds the weight alone. The fused kernels, which are what it is for, round the input as well. From their first
-    use on the weight is held only as they read it, and `weight` and the state dict are made from that, bit by bit.
+    `forward` rounds the weight alone. The fused kernels, which are what it is for, round the input
+    as well. From their first use on the weight is held only as they read it, and `weight` and the
+    state dict are made from that, bit by bit.
     """
 
     bias: Tensor | None
@@ -42,7 +45,9 @@ class Int8Linear(nn.Module):
     def __init__(self, inputs: int, outputs: int, bias: bool) -> None:
         super().__init__()
         self.in_features, self.out_features = inputs, outputs
-        self.register_buffer("_rows", torch.zeros(outputs, inputs, dtype=torch.int8), persistent=False)
+        self.register_buffer(
+            "_rows", torch.zeros(outputs, inputs, dtype=torch.int8), persistent=False
+        )
         self.register_buffer("_words", None, persistent=False)
         self.register_buffer("_offsets", None, persistent=False)
         self.register_buffer("weight_scale", torch.ones(outputs))
@@ -57,30 +62,46 @@ class Int8Linear(nn.Module):
 
         assert self._words is not None
         assert self._offsets is not None
-        parts = [tensor.cpu().numpy() for tensor in (self._words, self._offsets, self.weight_scale.float())]
-        return torch.from_numpy(unpack(Int8Weights(*parts), self.in_features)).to(self._words.device)
+        parts = [
+            tensor.cpu().numpy()
+            for tensor in (self._words, self._offsets, self.weight_scale.float())
+        ]
+        return torch.from_numpy(unpack(Int8Weights(*parts), self.in_features)).to(
+            self._words.device
+        )
 
     def packed(self, groups: int) -> Int8Weights:
-        """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the CPU, and keep only that form."""
+        """Pack the weight for `ops.int8_matmul.multiply` with `groups` groups of inputs, on the
+        CPU, and keep only that form.
+        """
         from runnel.ops.int8_matmul import Int8Weights, pack
 
         if self._words is None or self._offsets is None or self._offsets.shape[1] != groups:
             new = pack(self.weight.numpy(), self.weight_scale.float().numpy(), groups)
             self._words, self._offsets = torch.from_numpy(new.words), torch.from_numpy(new.offsets)
             self._rows = None
-        return Int8Weights(self._words.numpy(), self._offsets.numpy(), self.weight_scale.float().numpy())
+        return Int8Weights(
+            self._words.numpy(), self._offsets.numpy(), self.weight_scale.float().numpy()
+        )
 
     def forward(self, input: Tensor) -> Tensor:  # torch's name
         """input (..., K) -> (..., N) in its dtype."""
         weight = self.weight.to(input.dtype) * self.weight_scale.to(input.dtype)[:, None]
         return F.linear(input, weight, None if self.bias is None else self.bias.to(input.dtype))
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(
+        self, destination: dict[str, Any], prefix: str, keep_vars: bool
+    ) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
         destination[prefix + "weight"] = self.weight
 
     def _load_from_state_dict(
-        self, state_dict: Mapping[str, Any], prefix: str, local_metadata: Mapping[str, Any], strict: bool, *problems: list[str]
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,
+        *problems: list[str],
     ) -> None:
         name, (missing_keys, _, error_msgs) = prefix + "weight", problems
         others = {key: value for key, value in state_dict.items() if key != name}
@@ -89,17 +110,25 @@ class Int8Linear(nn.Module):
         if weight is None:
             missing_keys.append(name)
         elif weight.dtype != torch.int8 or tuple(weight.shape) != shape:
-            error_msgs.append(f"{name} is {weight.dtype} {tuple(weight.shape)}, expected torch.int8 {shape}")
+            error_msgs.append(
+                f"{name} is {weight.dtype} {tuple(weight.shape)}, expected torch.int8 {shape}"
+            )
         else:
             copied = not local_metadata.get("assign_to_params_buffers")
-            self._rows, self._words, self._offsets = weight.clone() if copied else weight.detach(), None, None
+            self._rows, self._words, self._offsets = (
+                weight.clone() if copied else weight.detach(),
+                None,
+                None,
+            )
 
 
 def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:
     """Replace each linear layer whose name has one of these ends by an empty `Int8Linear`."""
     for name, module in list(model.named_modules()):
         if isinstance(module, nn.Linear) and name.endswith(ends):
-            model.set_submodule(name, Int8Linear(module.in_features, module.out_features, module.bias is not None))
+            model.set_submodule(
+                name, Int8Linear(module.in_features, module.out_features, module.bias is not None)
+            )
 
 
 def int8_problem(device: torch.device) -> str | None:
@@ -115,6 +144,10 @@ def int8_problem(device: torch.device) -> str | None:
 
 
 def check_int8(title: str, layers: tuple[str, ...], device: torch.device, where: str) -> None:
-    """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have kernels here."""
+    """Raise unless the 8-bit linear layers of a backbone (`Backbone.title` and `int8_layers`) have
+    kernels here.
+    """
     if problem := int8_problem(device) if layers else f"{title} has no 8-bit kernels":
-        raise BackendUnavailable(f'{where}: 8-bit products cannot run because {problem}; use dtype="bfloat16" or "auto"')
+        raise BackendUnavailable(
+            f'{where}: 8-bit products cannot run because {problem}; use dtype="bfloat16" or "auto"'
+        )

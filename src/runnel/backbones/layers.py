@@ -1,4 +1,5 @@
-"""Parts of several backbones: norms, linear layers in their own dtype, recomputed layers, padded batches, initialization.
+"""Parts of several backbones: norms, linear layers in their own dtype, recomputed layers, padded
+batches, initialization.
 
 T tokens, D width, L layers, Di inner width.
 """
@@ -35,13 +36,17 @@ class LayerNorm(nn.LayerNorm):
     """Torch's in the dtype of x, whatever those of weight and bias."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.layer_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
+        return F.layer_norm(
+            x, x.shape[-1:], self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps
+        )
 
 
 def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
-    """Return `layer(x)` in x's dtype, computed in the weight's dtype (autocast may lower it further).
+    """Return `layer(x)` in x's dtype, computed in the weight's dtype (autocast may lower it
+    further).
 
-    8-bit weights are converted to x's dtype. Layers of other classes (adapters, 4-bit weights) are called unchanged.
+    8-bit weights are converted to x's dtype. Layers of other classes (adapters, 4-bit weights) are
+    called unchanged.
     """
     if isinstance(layer, Int8Linear):
         return layer(x)
@@ -52,20 +57,28 @@ def apply_linear(layer: nn.Linear | Int8Linear, x: Tensor) -> Tensor:
 
 
 def as_weight(layer: nn.Module, x: Tensor) -> Tensor:
-    """Return x in the dtype of a layer's weight, which `apply_linear` then returns too, unless that is in 4 or 8 bits."""
+    """Return x in the dtype of a layer's weight, which `apply_linear` then returns too, unless that
+    is in 4 or 8 bits.
+    """
     weight = cast("Tensor", layer.weight)
     return x.to(weight.dtype) if weight.is_floating_point() else x
 
 
 def scan_dtype(layer: nn.Module, x: Tensor) -> torch.dtype:
-    """Return the dtype in which a recurrence reads what `layer` gave: x's, but on a GPU bf16 where the layer computes in bf16.
+    """Return the dtype in which a recurrence reads what `layer` gave: x's, but on a GPU bf16 where
+    the layer computes in bf16.
 
-    The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream, to 11 bits.
+    The chunked GPU kernels multiply in bf16 and would round fp32, the dtype of the residual stream,
+    to 11 bits.
     """
     if not on_gpu(x):
         return x.dtype
     kind = x.device.type
-    computed = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else getattr(layer, "weight", x).dtype
+    computed = (
+        torch.get_autocast_dtype(kind)
+        if torch.is_autocast_enabled(kind)
+        else getattr(layer, "weight", x).dtype
+    )
     return computed if computed == torch.bfloat16 else x.dtype
 
 
@@ -75,7 +88,9 @@ def on_gpu(x: Tensor) -> bool:
 
 
 class WideBiasLinear(nn.Linear):
-    """A linear layer whose product is computed in the weight's dtype, and whose bias is added in the input's."""
+    """A linear layer whose product is computed in the weight's dtype, and whose bias is added in
+    the input's.
+    """
 
     def forward(self, input: Tensor) -> Tensor:  # torch's name
         """input (..., K) -> (..., N) in its dtype."""
@@ -83,12 +98,19 @@ class WideBiasLinear(nn.Linear):
 
 
 def run_layer(layer: Callable[..., Any], recompute: bool, *inputs: Any) -> Any:
-    """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls the layer again."""
-    return checkpoint(layer, *inputs, use_reentrant=False) if recompute and torch.is_grad_enabled() else layer(*inputs)
+    """Call a layer. With `recompute` autograd keeps only the inputs, and the backward pass calls
+    the layer again.
+    """
+    return (
+        checkpoint(layer, *inputs, use_reentrant=False)
+        if recompute and torch.is_grad_enabled()
+        else layer(*inputs)
+    )
 
 
 def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
-    """Yield the indices of sequences to pad together, longest first; at most an eighth of their tokens is padding.
+    """Yield the indices of sequences to pad together, longest first; at most an eighth of their
+    tokens is padding.
 
     Empty sequences are left out. Very small batches may have more padding.
     """
@@ -108,7 +130,8 @@ def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
 def init_dt_bias(channels: int) -> Tensor:
     """Return (channels,) biases whose softplus is log-uniform in [0.001, 0.1].
 
-    On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's compiler, which takes seconds.
+    On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's
+    compiler, which takes seconds.
     """
     low, high = math.log(_DT_MIN), math.log(_DT_MAX)
     dt = torch.empty(channels, device="cpu").uniform_(low, high).exp().clamp(min=_DT_FLOOR)
@@ -116,7 +139,9 @@ def init_dt_bias(channels: int) -> Tensor:
 
 
 def init_out_proj(layer: nn.Linear, num_layers: int) -> None:
-    """Fill Kaiming-uniformly, divided by sqrt(L) so that the residual stream does not grow with depth."""
+    """Fill Kaiming-uniformly, divided by sqrt(L) so that the residual stream does not grow with
+    depth.
+    """
     bound = (layer.in_features * num_layers) ** -0.5
     nn.init.uniform_(layer.weight, -bound, bound)
 
@@ -127,7 +152,9 @@ Mixer = TypeVar("Mixer", bound=nn.Module)
 
 @dataclass(frozen=True)
 class HeadsConfig(BackboneConfig):
-    """Sizes of blocks whose inner channels are divided into heads, and whose heads share groups of B and C."""
+    """Sizes of blocks whose inner channels are divided into heads, and whose heads share groups of
+    B and C.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -140,8 +167,18 @@ class HeadsConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.expect(self.inner_size % self.head_size == 0, "inner_size", "head_size", rule="a multiple of the latter")
-        self.expect(self.num_heads % self.groups == 0, "num_heads", "groups", rule="a multiple of the latter")
+        self.expect(
+            self.inner_size % self.head_size == 0,
+            "inner_size",
+            "head_size",
+            rule="a multiple of the latter",
+        )
+        self.expect(
+            self.num_heads % self.groups == 0,
+            "num_heads",
+            "groups",
+            rule="a multiple of the latter",
+        )
 
     @property
     def inner_size(self) -> int:
@@ -162,14 +199,17 @@ class MixerLayer(nn.Module, Generic[Mixer]):
         self.norm = RMSNorm(config.hidden_size, config.norm_eps)
         self.mixer = mixer(config)
 
-    def forward(self, hidden: Tensor, cu_seqlens: Tensor, *states: Tensor | None) -> tuple[Tensor, ...]:
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, *states: Tensor | None
+    ) -> tuple[Tensor, ...]:
         """hidden (T, D) and states, as the mixer's -> the same, all new."""
         out, *states = self.mixer(self.norm(hidden), cu_seqlens, *states)
         return (hidden + out, *states)
 
 
 class BlockBackbone(Backbone, Generic[Block]):
-    """A backbone whose blocks map (hidden, cu_seqlens, *states) to the same, with states in the order of `state_shapes`.
+    """A backbone whose blocks map (hidden, cu_seqlens, *states) to the same, with states in the
+    order of `state_shapes`.
 
     Args:
         config: with vocab_size, hidden_size, num_layers and norm_eps.
@@ -177,10 +217,16 @@ class BlockBackbone(Backbone, Generic[Block]):
         embedding_std: standard deviation of fresh embeddings.
     """
 
-    def __init__(self, config: Any, block: Callable[[Any], Block], embedding_std: float = 0.02) -> None:
+    def __init__(
+        self, config: Any, block: Callable[[Any], Block], embedding_std: float = 0.02
+    ) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.vocab_size, self.hidden_size, self.num_layers = (
+            config.vocab_size,
+            config.hidden_size,
+            config.num_layers,
+        )
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(block(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)
@@ -194,11 +240,24 @@ class BlockBackbone(Backbone, Generic[Block]):
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
-        hidden, names, after = hidden.to(stream_dtype(self.embeddings.weight)), list(self.state_shapes()), []
+    def _forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+    ) -> tuple[Tensor, State]:
+        hidden, names, after = (
+            hidden.to(stream_dtype(self.embeddings.weight)),
+            list(self.state_shapes()),
+            [],
+        )
         for index, layer in enumerate(self.layers):
-            before = [None if state is None else state[name][:, index].to(hidden.dtype) for name in names]
+            before = [
+                None if state is None else state[name][:, index].to(hidden.dtype) for name in names
+            ]
             hidden, *ends = run_layer(layer, recompute, hidden, cu_seqlens, *before)
             after.append(ends)
-        tensors = {name: torch.stack(ends, dim=1) for name, ends in zip(names, zip(*after, strict=True), strict=True)}
-        return self.norm_f(hidden), State(tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64))
+        tensors = {
+            name: torch.stack(ends, dim=1)
+            for name, ends in zip(names, zip(*after, strict=True), strict=True)
+        }
+        return self.norm_f(hidden), State(
+            tensors, torch.zeros(cu_seqlens.numel() - 1, dtype=torch.int64)
+        )

@@ -1,9 +1,10 @@
-"""Models of sentence-transformers behind the interface of every backbone: its own modules read, pool and score.
+"""Models of sentence-transformers behind the interface of every backbone: its own modules read,
+pool and score.
 
 T  tokens of the packed batch   S  sequences   D  width of the output
 
-Every token of a sequence gets the one output that the library has for it: the vector of a text, or the logits of a pair. There is
-no state, and a text is read whole or not at all.
+Every token of a sequence gets the one output that the library has for it: the vector of a text, or
+the logits of a pair. There is no state, and a text is read whole or not at all.
 """
 
 import logging
@@ -39,7 +40,9 @@ class LibraryConfig(BackboneConfig):
 
 
 class Library(Backbone):
-    """A `SentenceTransformer` or a `CrossEncoder`. It overrides `forward` and `step`, which need the ids and keep no state."""
+    """A `SentenceTransformer` or a `CrossEncoder`. It overrides `forward` and `step`, which need
+    the ids and keep no state.
+    """
 
     architecture = "library"
     config_class = LibraryConfig
@@ -59,7 +62,10 @@ class Library(Backbone):
         self.scores = type(model).__name__ == "CrossEncoder"
         self.hidden_size = model.num_labels if self.scores else model.get_embedding_dimension()
         self.max_tokens = model.max_seq_length
-        self._types = "token_type_ids" in model.tokenizer.model_input_names and getattr(settings, "type_vocab_size", 0) > 1
+        self._types = (
+            "token_type_ids" in model.tokenizer.model_input_names
+            and getattr(settings, "type_vocab_size", 0) > 1
+        )
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         return {}
@@ -74,16 +80,27 @@ class Library(Backbone):
         return 2 * sum(layer.weight.numel() for layer in self.linear_layers())
 
     def flops(self, tokens: int) -> int:
-        """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel; causal pairs count once."""
-        facts, causal = self._facts, getattr(self._inner.config, "is_causal", True) and is_decoder(self.config.model_type)
+        """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel;
+        causal pairs count once.
+        """
+        facts, causal = (
+            self._facts,
+            getattr(self._inner.config, "is_causal", True) and is_decoder(self.config.model_type),
+        )
         heads = facts.num_attention_heads
-        width = heads * (getattr(facts, "d_kv", None) or getattr(facts, "head_dim", None) or facts.hidden_size // heads)
+        width = heads * (
+            getattr(facts, "d_kv", None)
+            or getattr(facts, "head_dim", None)
+            or facts.hidden_size // heads
+        )
         pairs = tokens * (tokens + 1) // 2 if causal else tokens * tokens
         return tokens * self.flops_per_token + 4 * width * self.num_layers * pairs
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, feed-forward and an eighth of padding, fp32; attention over long texts may take more."""
+        """Residual, projections, feed-forward and an eighth of padding, fp32; attention over long
+        texts may take more.
+        """
         widest = max(layer.out_features for layer in self.linear_layers())
         return 9 * 4 * (6 * self._facts.hidden_size + 3 * widest) // 8
 
@@ -100,17 +117,28 @@ class Library(Backbone):
     ) -> tuple[Tensor, State]:
         """As `Backbone.forward`, differentiable; nothing can be added to the embeddings."""
         cu_seqlens = self._check(ids, cu_seqlens, state)
-        for layer in self._inner.modules():  # the library's own switch changes its name and side effects with its versions
+        # the library's own switch changes its name and side effects with its versions
+        for layer in self._inner.modules():
             if hasattr(layer, "gradient_checkpointing"):
                 layer.gradient_checkpointing = recompute
                 layer._gradient_checkpointing_func = partial(checkpoint, use_reentrant=False)
         return self._read(ids, cu_seqlens), State({}, cu_seqlens.diff().to("cpu", torch.int64))
 
     def step(
-        self, ids: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor, added: Tensor | None = None
+        self,
+        ids: Tensor,
+        cu_seqlens: Tensor,
+        pool: State,
+        read_rows: Tensor,
+        write_rows: Tensor,
+        added: Tensor | None = None,
     ) -> Tensor:
-        """As `Backbone.step`, where no sequence has a state to read or to write (all rows are -1)."""
-        self.check_whole(cu_seqlens, continues=bool((read_rows >= 0).any()) or bool((write_rows >= 0).any()))
+        """As `Backbone.step`, where no sequence has a state to read or to write
+        (all rows are -1).
+        """
+        self.check_whole(
+            cu_seqlens, continues=bool((read_rows >= 0).any()) or bool((write_rows >= 0).any())
+        )
         with inference():
             return self._read(ids, cu_seqlens)
 
@@ -122,13 +150,18 @@ class Library(Backbone):
         padding = self.model.tokenizer.pad_token_id or 0
         for batch in sub_batches(lengths):
             features = {
-                "input_ids": pad_sequence([rows[i] for i in batch], batch_first=True, padding_value=padding),
-                "attention_mask": pad_sequence([torch.ones_like(rows[i]) for i in batch], batch_first=True),
+                "input_ids": pad_sequence(
+                    [rows[i] for i in batch], batch_first=True, padding_value=padding
+                ),
+                "attention_mask": pad_sequence(
+                    [torch.ones_like(rows[i]) for i in batch], batch_first=True
+                ),
             }
             if self._types:
                 separators = features["input_ids"].eq(self.model.tokenizer.sep_token_id).long()
                 before = separators.cumsum(dim=1) - separators
-                features["token_type_ids"] = before.clamp(max=1)  # 1 after the first, as tokenizers write pairs
+                # 1 after the first, as tokenizers write pairs
+                features["token_type_ids"] = before.clamp(max=1)
             found = self.model(features)["scores" if self.scores else "sentence_embedding"]
             for row, i in zip(found, batch, strict=True):
                 outputs[i] = row.expand(lengths[i], -1)
@@ -137,20 +170,35 @@ class Library(Backbone):
 
 
 def is_decoder(model_type: str) -> bool:
-    """Return whether the transformers library has a model of this type that reads from left to right alone."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    """Return whether the transformers library has a model of this type that reads from left to
+    right alone.
+    """
+    from transformers.models.auto.modeling_auto import (
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+        MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    )
 
-    return model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    return (
+        model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+        and model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    )
 
 
 def open_library(
-    folder: Path, dtype: str | torch.dtype, device: str | torch.device, mode: str | None, scores: bool, own_code: bool
+    folder: Path,
+    dtype: str | torch.dtype,
+    device: str | torch.device,
+    mode: str | None,
+    scores: bool,
+    own_code: bool,
 ) -> Library:
     """Load a folder with sentence-transformers, in evaluation mode.
 
     Args:
-        dtype: of the whole model: "auto" is bf16 where the processor computes it natively, else fp32.
-        mode: how a text is pooled, in place of the folder's modules; with `scores` a new linear layer follows.
+        dtype: of the whole model: "auto" is bf16 where the processor computes it natively, else
+            fp32.
+        mode: how a text is pooled, in place of the folder's modules; with `scores` a new linear
+            layer follows.
         scores: as a `CrossEncoder`.
         own_code: run code that comes with the model.
 
@@ -171,23 +219,46 @@ def open_library(
     with _whole_weights(folder):
         try:
             if mode is None:
-                model = cls(str(folder), device=str(target), model_kwargs={"dtype": wanted}, **options)
+                model = cls(
+                    str(folder), device=str(target), model_kwargs={"dtype": wanted}, **options
+                )
             else:
-                reader = Transformer(str(folder), model_kwargs=loading, processor_kwargs=options, config_kwargs=options)
-                width = getattr(reader.model.config, "word_embed_proj_dim", None) or reader.get_embedding_dimension()  # OPT-350m
+                reader = Transformer(
+                    str(folder),
+                    model_kwargs=loading,
+                    processor_kwargs=options,
+                    config_kwargs=options,
+                )
+                # OPT-350m
+                width = (
+                    getattr(reader.model.config, "word_embed_proj_dim", None)
+                    or reader.get_embedding_dimension()
+                )
                 modules: list[nn.Module] = [reader, Pooling(width, mode)]
                 if scores:
-                    layer = Dense(width, 1, activation_function=nn.Identity(), module_output_name="scores")
+                    layer = Dense(
+                        width, 1, activation_function=nn.Identity(), module_output_name="scores"
+                    )
                     modules.append(layer.to(wanted))
                 model = cls(modules=modules, device=str(target))
         except Exception as error:  # each part of the libraries has errors of its own kind
-            advice = "" if own_code else "; for a model with code of its own, if you trust it, write st-code:"
+            advice = (
+                ""
+                if own_code
+                else "; for a model with code of its own, if you trust it, write st-code:"
+            )
             reason = " ".join(str(error).split())[:300]
-            raise CheckpointError(f"sentence-transformers cannot load {folder} ({reason}){advice}") from error
-    if model.transformers_model is None or getattr(model[0], "transformer_task", "") == "text-generation":
+            raise CheckpointError(
+                f"sentence-transformers cannot load {folder} ({reason}){advice}"
+            ) from error
+    if (
+        model.transformers_model is None
+        or getattr(model[0], "transformer_task", "") == "text-generation"
+    ):
         raise CheckpointError(
-            f"{folder} begins with {type(model[0]).__name__}, for {getattr(model[0], 'transformer_task', 'no transformer')}; "
-            "expected a transformer that embeds or classifies"
+            f"{folder} begins with {type(model[0]).__name__}, for"
+            f" {getattr(model[0], 'transformer_task', 'no transformer')}; expected a transformer"
+            " that embeds or classifies"
         )
     backbone = Library(model)
     backbone.eval()
@@ -196,7 +267,9 @@ def open_library(
 
 @contextmanager
 def _whole_weights(folder: Path) -> Iterator[None]:
-    """Raise CheckpointError for weights that a folder lacks: the library draws them at random and only logs it."""
+    """Raise CheckpointError for weights that a folder lacks: the library draws them at random and
+    only logs it.
+    """
     import transformers
 
     log, messages = logging.getLogger("transformers.modeling_utils"), [""]
@@ -208,7 +281,8 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     settings, level = transformers.utils.logging, log.level
     bars = settings.is_progress_bar_enabled()
     log.addFilter(take)
-    log.setLevel(logging.INFO + 1)  # from WARNING on the library also logs how it would split the layers over devices
+    # from WARNING on the library also logs how it would split the layers over devices
+    log.setLevel(logging.INFO + 1)
     settings.disable_progress_bar()
     try:
         yield
@@ -217,13 +291,20 @@ def _whole_weights(folder: Path) -> Iterator[None]:
         log.setLevel(level)
         if bars:
             settings.enable_progress_bar()
-    missing = [name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(messages), re.M) if "pooler." not in name]
+    missing = [
+        name
+        for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(messages), re.M)
+        if "pooler." not in name
+    ]
     check_tensors({}, dict.fromkeys(missing, ()), str(folder))
 
 
 def require_library(what: str) -> Any:
-    """Return the transformers library; raise MissingDependency unless sentence-transformers is installed too."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns of kernels in 4 bits, which are not used to read
+    """Return the transformers library; raise MissingDependency unless sentence-transformers is
+    installed too.
+    """
+    # it warns of kernels in 4 bits, which are not used to read
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     with needing(f"{what} is read by sentence-transformers", "lab"):
         import sentence_transformers  # noqa: F401
         import transformers

@@ -1,8 +1,8 @@
 """State: what a backbone carries from one token to the next.
 
-A `State` holds the states of S sequences. Every tensor has the sequence (a "row") as its first dimension, the layer as
-its second, and is fp32 unless asked otherwise, so that one row is one contiguous block that can be saved, forked or
-handed to another step.
+A `State` holds the states of S sequences. Every tensor has the sequence (a "row") as its first
+dimension, the layer as its second, and is fp32 unless asked otherwise, so that one row is one
+contiguous block that can be saved, forked or handed to another step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ class State:
     """The states of S sequences.
 
     Args:
-        tensors: name -> tensor (S, L, ...); the names and shapes are the backbone's (`Backbone.state_shapes`).
+        tensors: name -> tensor (S, L, ...); the names and shapes are the backbone's
+            (`Backbone.state_shapes`).
         tokens: (S,) int64 on the CPU, how many tokens each sequence has read.
     """
 
@@ -44,7 +45,12 @@ class State:
     def dtype(self) -> torch.dtype:
         return next(iter(self.tensors.values())).dtype
 
-    def check(self, shapes: Mapping[str, tuple[int, ...]], source: str = "the state", rows: int | None = None) -> State:
+    def check(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        source: str = "the state",
+        rows: int | None = None,
+    ) -> State:
         """Return the state if it has a backbone's tensors: kernels take their shapes on trust.
 
         Args:
@@ -56,12 +62,18 @@ class State:
             StateError: a tensor is missing, unexpected, of another shape or not of floating point.
         """
         held = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
-        expected = {name: (len(self) if rows is None else rows, *shape) for name, shape in shapes.items()}
-        floats = {name: tensor.dtype for name, tensor in self.tensors.items() if tensor.dtype not in _FLOATS}
+        expected = {
+            name: (len(self) if rows is None else rows, *shape) for name, shape in shapes.items()
+        }
+        floats = {
+            name: tensor.dtype
+            for name, tensor in self.tensors.items()
+            if tensor.dtype not in _FLOATS
+        }
         if held != expected or floats:
             raise StateError(
-                f"{source} has the tensors {held} {floats or ''}, expected {expected} of floating point; use the model that made "
-                "it, or read the text again"
+                f"{source} has the tensors {held} {floats or ''}, expected {expected} of floating"
+                " point; use the model that made it, or read the text again"
             )
         return self
 
@@ -76,11 +88,16 @@ class State:
         """Return one state with the rows of all `states`, in order."""
         parts = list(states)
         names = parts[0].tensors
-        return State({k: torch.cat([p.tensors[k] for p in parts]) for k in names}, torch.cat([p.tokens for p in parts]))
+        return State(
+            {k: torch.cat([p.tensors[k] for p in parts]) for k in names},
+            torch.cat([p.tokens for p in parts]),
+        )
 
     def clone(self) -> State:
         return State({k: v.clone() for k, v in self.tensors.items()}, self.tokens.clone())
 
     def to(self, target: torch.dtype | torch.device | str) -> State:
-        """Return the state in another floating dtype or on another device; the counts stay on the CPU."""
+        """Return the state in another floating dtype or on another device; the counts stay on the
+        CPU.
+        """
         return State({k: v.to(target) for k, v in self.tensors.items()}, self.tokens)

@@ -1,4 +1,6 @@
-"""`runnel ask`: an answer by a language model from the sentences that runnel finds, with checked citations."""
+"""`runnel ask`: an answer by a language model from the sentences that runnel finds, with checked
+citations.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from runnel.commands.display import (
     say,
     stream_text,
 )
-from runnel.commands.find import FileOptions, MinScore, Remember, check_retriever, expect_query_first, parse_min_score
+from runnel.commands.find import (
+    FileOptions,
+    MinScore,
+    Remember,
+    check_retriever,
+    expect_query_first,
+    parse_min_score,
+)
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
 from runnel.records import AnsweringSentence, highest, unanswered
@@ -43,24 +52,42 @@ class LlmOptions:
 
     llm: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Endpoint, e.g. http://127.0.0.1:8080/v1; or local:MODEL.", envvar="OPENAI_BASE_URL"),
+        typer.Option(
+            metavar="URL",
+            help="Endpoint, e.g. http://127.0.0.1:8080/v1; or local:MODEL.",
+            envvar="OPENAI_BASE_URL",
+        ),
     ] = None
     llm_model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Its model (default: the only one it lists).", envvar="RUNNEL_LLM_MODEL")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Its model (default: the only one it lists).",
+            envvar="RUNNEL_LLM_MODEL",
+        ),
     ] = None
 
     def open(self) -> LanguageModelClient:
-        """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as `Endpoint` and `LocalModel`."""
+        """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as
+        `Endpoint` and `LocalModel`.
+        """
         from runnel.generation.endpoint import LOCAL, Endpoint, LocalModel
 
         note_compiling()
         local = self.llm is not None and self.llm.startswith(LOCAL)
-        return LocalModel(str(self.llm).removeprefix(LOCAL)) if local else Endpoint(self.llm, self.llm_model)
+        return (
+            LocalModel(str(self.llm).removeprefix(LOCAL))
+            if local
+            else Endpoint(self.llm, self.llm_model)
+        )
 
 
 def ask(
     question: Query,
-    paths: Annotated[list[str] | None, typer.Argument(metavar="PATH", help="Files, folders and globs; - is stdin.")] = None,
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATH", help="Files, folders and globs; - is stdin."),
+    ] = None,
     *,
     model: ModelOfIndex = None,
     place: In = None,
@@ -68,10 +95,18 @@ def ask(
     llm: LlmOptions = LlmOptions(),
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to look for.")] = 20,
     min_score: MinScore = None,
-    context_tokens: Annotated[int, typer.Option(min=100, help="The most tokens for the language model to read.")] = 3000,
-    answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of the answer.")] = 1000,
-    anyway: Annotated[bool, typer.Option("--anyway", help="Ask even if nothing found seems to answer.")] = False,
-    show_context: Annotated[bool, typer.Option("--show-context", help="Also show everything that it reads.")] = False,
+    context_tokens: Annotated[
+        int, typer.Option(min=100, help="The most tokens for the language model to read.")
+    ] = 3000,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="The most tokens of the answer.")
+    ] = 1000,
+    anyway: Annotated[
+        bool, typer.Option("--anyway", help="Ask even if nothing found seems to answer.")
+    ] = False,
+    show_context: Annotated[
+        bool, typer.Option("--show-context", help="Also show everything that it reads.")
+    ] = False,
     files: FileOptions = FileOptions(),
     remember: Remember = None,
     as_json: Json = False,
@@ -81,45 +116,73 @@ def ask(
     Prints the answer, whose citations are checked, and the sentences that it cites.
     Example: runnel ask "when does the museum open" notes/ --llm http://127.0.0.1:8080/v1
 
-    Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an answer, 1 for none, 2 for an
-    error, even if other files have an answer, 3 for an answer with a sentence that cites nothing: "(no source)" follows it.
+    Without PATH and --in: from the project's own index, as `runnel search`. Exit code: 0 for an
+    answer, 1 for none, 2 for an error, even if other files have an answer, 3 for an answer with a
+    sentence that cites nothing: "(no source)" follows it.
     """
     refuse({"PATH": place and paths}, "cannot be given with --in")
     refuse({"--no-update": no_update and (place or paths)}, "is for the project's own index")
     if paths:
         expect_query_first("ask", question, paths)
     else:
-        refuse(given_options(files) | {"--remember or --no-remember": remember is not None}, "has no effect on an index")
+        refuse(
+            given_options(files) | {"--remember or --no-remember": remember is not None},
+            "has no effect on an index",
+        )
     lowest = parse_min_score(min_score)
     from runnel.generation.asking import answer, choose, excerpts_of_hits
     from runnel.models.sentence_retriever import SentenceRetriever
 
     endpoint, skipped = llm.open(), list[Skipped]()
     index = None if paths else open_index(place, model, {}, update=not no_update)
-    retriever = SentenceRetriever.load(model or "pocket") if index is None else SentenceRetriever(index.embedder.model)
-    check_retriever(retriever, model or "pocket" if paths else retriever.model.source, remember, min_score)
+    retriever = (
+        SentenceRetriever.load(model or "pocket")
+        if index is None
+        else SentenceRetriever(index.embedder.model)
+    )
+    check_retriever(
+        retriever, model or "pocket" if paths else retriever.model.source, remember, min_score
+    )
     if index is None:
-        sentences, answers = _find_in_files(question, paths or [], files, skipped, retriever, remember, top_k)
+        sentences, answers = _find_in_files(
+            question, paths or [], files, skipped, retriever, remember, top_k
+        )
     else:
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
         sentences, answers = excerpts_of_hits(hits), highest(hit.answers for hit in hits)
     excerpts = [one for one in sentences if lowest is None or one.score >= lowest]
     failed = any(one.error for one in skipped)
     about = {"answers": answers, "skipped": [asdict(one) for one in skipped]}
-    missing = "" if excerpts else f"no sentence has a score of {min_score} or more" if sentences else "nothing found"
+    missing = (
+        ""
+        if excerpts
+        else f"no sentence has a score of {min_score} or more"
+        if sentences
+        else "nothing found"
+    )
     if missing or (unanswered(answers) and not anyway):
-        say(f"{missing or unanswered(answers)}; the language model was not asked{'' if missing else ' (--anyway asks it)'}")
+        say(
+            f"{missing or unanswered(answers)}; the language model was not"
+            f" asked{'' if missing else ' (--anyway asks it)'}"
+        )
         if as_json:
             print_json({"question": question, "answer": None} | about)
         return 2 if failed else 1
-    context = choose(question, excerpts, context_tokens, lambda text: len(retriever.model.tokenizer.encode(text).ids))
+    context = choose(
+        question,
+        excerpts,
+        context_tokens,
+        lambda text: len(retriever.model.tokenizer.encode(text).ids),
+    )
     if as_json:
         result = answer(endpoint, context, max_tokens=answer_tokens)
         print_json(_as_json(endpoint.model, context, result) | about)
     else:
         result = _print_answer(endpoint, context, answer_tokens, whole=show_context)
     _report(context, result, answer_tokens)
-    return 2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
+    return (
+        2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
+    )
 
 
 def _find_in_files(
@@ -135,13 +198,19 @@ def _find_in_files(
 
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, Meter("reading") as meter:
-        documents = read_documents(paths, reader, skipped, selection=files.selection(), cache=cache, report=say)
+        documents = read_documents(
+            paths, reader, skipped, selection=files.selection(), cache=cache, report=say
+        )
         findings = find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter)
     return excerpts_of_findings(findings), findings.answers
 
 
-def _print_answer(endpoint: LanguageModelClient, context: AnswerContext, max_tokens: int, *, whole: bool) -> CitedAnswer:
-    """Print an answer as it arrives, then the excerpts that it cites; or with `whole` before it all that the model reads."""
+def _print_answer(
+    endpoint: LanguageModelClient, context: AnswerContext, max_tokens: int, *, whole: bool
+) -> CitedAnswer:
+    """Print an answer as it arrives, then the excerpts that it cites; or with `whole` before it all
+    that the model reads.
+    """
     from runnel.generation.asking import answer
 
     if whole:
@@ -173,7 +242,10 @@ def _show_excerpts(excerpts: tuple[AnsweringSentence, ...], numbers: Any) -> Non
 
 
 def _as_json(model: str, context: AnswerContext, result: CitedAnswer) -> dict[str, object]:
-    counts = {name: getattr(result.reply, name) for name in ("finish", "prompt_tokens", "completion_tokens")}
+    counts = {
+        name: getattr(result.reply, name)
+        for name in ("finish", "prompt_tokens", "completion_tokens")
+    }
     return {
         "question": context.question,
         "answer": result.text or None,
@@ -193,7 +265,11 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
     """Say on stderr what the reader of the answer must know."""
     if not result.text:
         silent = not result.reply.text.strip()
-        why = "the language model's reply is empty" if silent else "the language model finds no answer there"
+        why = (
+            "the language model's reply is empty"
+            if silent
+            else "the language model finds no answer there"
+        )
         say(f"{counted(len(context.excerpts), 'excerpt')} read; {why}")
     elif not result.cited:
         say("note: the answer cites no excerpt")
@@ -201,11 +277,17 @@ def _report(context: AnswerContext, result: CitedAnswer, answer_tokens: int) -> 
         say(f"note: {counted(len(result.unsourced), 'sentence')} without a source")
     if result.removed:
         removed = ", ".join(f"[{number}]" for number in result.removed)
-        say(f"note: removed from the answer: {removed}; it read {counted(len(context.excerpts), 'excerpt')}")
+        say(
+            f"note: removed from the answer: {removed}; it read"
+            f" {counted(len(context.excerpts), 'excerpt')}"
+        )
     for quotation in result.misquoted:
         say(f'note: no excerpt says, word for word: "{quotation}"')
     if context.left_out:
         left_out = counted(context.left_out, "excerpt")
-        say(f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens to use more")
+        say(
+            f"note: {left_out} did not fit into {context.tokens:,} tokens; raise --context-tokens"
+            " to use more"
+        )
     if result.reply.finish == "length":
         say(f"note: the answer was cut at {answer_tokens:,} tokens; raise --answer-tokens")

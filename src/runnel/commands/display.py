@@ -1,4 +1,6 @@
-"""The options that commands share, and how they show results: notes, errors and progress on stderr, JSON or text on stdout."""
+"""The options that commands share, and how they show results: notes, errors and progress on stderr,
+JSON or text on stdout.
+"""
 
 from __future__ import annotations
 
@@ -29,40 +31,98 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 Query = Annotated[str, typer.Argument(metavar="QUERY", help="A question, or words to look for.")]
-Model = Annotated[str, typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id.")]
+Model = Annotated[
+    str,
+    typer.Option("--model", "-m", help="Built-in name (pocket, pocket-mamba2), folder or hub id."),
+]
 ModelOfIndex = Annotated[
-    str | None, typer.Option("--model", "-m", help="Built-in name, folder or hub id (default: the index's own, else pocket).")
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Built-in name, folder or hub id (default: the index's own, else pocket).",
+    ),
 ]
 Dtype = Annotated[
     Literal["auto", "bf16", "fp32", "int8"],
-    typer.Option(help="Precision of weights; auto is bf16 where the processor multiplies it. int8 is fastest on CPUs."),
+    typer.Option(
+        help=(
+            "Precision of weights; auto is bf16 where the processor multiplies it. int8 is fastest"
+            " on CPUs."
+        )
+    ),
 ]
-DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}  # as `load_backbone` calls them
-Include = Annotated[list[str] | None, typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md.")]
-Exclude = Annotated[list[str] | None, typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/.")]
+# as `load_backbone` calls them
+DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
+Include = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="GLOB", help="Skip files and folders, e.g. drafts/."),
+]
 OcrOption = Annotated[
-    str | None, typer.Option("--ocr", metavar="COMMAND", help='Read scanned pages by a command: "tesseract {image} stdout".')
+    str | None,
+    typer.Option(
+        "--ocr",
+        metavar="COMMAND",
+        help='Read scanned pages by a command: "tesseract {image} stdout".',
+    ),
 ]
 PARSE_SECONDS = 120  # as `Limits.seconds`, whose import would take time
 ParseSeconds = Annotated[
-    int, typer.Option("--parse-seconds", metavar="SECONDS", min=1, max=10**6, help="Most processor time to parse a file.")
+    int,
+    typer.Option(
+        "--parse-seconds",
+        metavar="SECONDS",
+        min=1,
+        max=10**6,
+        help="Most processor time to parse a file.",
+    ),
 ]
-Encoding = Annotated[str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")]
-NoIgnore = Annotated[bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")]
+Encoding = Annotated[
+    str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")
+]
+NoIgnore = Annotated[
+    bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")
+]
 Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 TestSets = Annotated[
     list[str] | None,
-    typer.Option(metavar="TESTSET", help="Leave out what shares sentences with it, or with qa:PATH; repeatable."),
+    typer.Option(
+        metavar="TESTSET",
+        help="Leave out what shares sentences with it, or with qa:PATH; repeatable.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
-NoUpdate = Annotated[bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")]
-Device = Annotated[str, typer.Option("--device", help="Where models run: cpu, cuda or cuda:1; auto: on a GPU if there is one.")]
+NoUpdate = Annotated[
+    bool, typer.Option("--no-update", help="Do not bring the project's index up to date first.")
+]
+Device = Annotated[
+    str,
+    typer.Option(
+        "--device", help="Where models run: cpu, cuda or cuda:1; auto: on a GPU if there is one."
+    ),
+]
 ShowProgress = Annotated[
     bool | None,
-    typer.Option("--progress/--no-progress", help="Show progress on stderr (default: yes, without --quiet).", show_default=False),
+    typer.Option(
+        "--progress/--no-progress",
+        help="Show progress on stderr (default: yes, without --quiet).",
+        show_default=False,
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Write only errors to stderr: no notes, warnings and progress.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Log on stderr, e.g. kernels and the time of each stage.")]
+Quiet = Annotated[
+    bool,
+    typer.Option(
+        "--quiet", "-q", help="Write only errors to stderr: no notes, warnings and progress."
+    ),
+]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Log on stderr, e.g. kernels and the time of each stage."),
+]
 _OF_ALL = ("progress", "quiet", "verbose")
 
 
@@ -70,16 +130,26 @@ _OF_ALL = ("progress", "quiet", "verbose")
 class Bm25Options:
     """The settings of BM25."""
 
-    k1: Annotated[float | None, typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9")] = None
-    b: Annotated[float | None, typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4")] = None
+    k1: Annotated[
+        float | None,
+        typer.Option(help="BM25: how much the repetition of a word counts.", show_default="0.9"),
+    ] = None
+    b: Annotated[
+        float | None,
+        typer.Option(help="BM25: how much the length of a document counts.", show_default="0.4"),
+    ] = None
 
 
 @dataclass(frozen=True)
 class PromptOptions:
     """What an embedder reads before texts."""
 
-    prompt: Annotated[str | None, typer.Option(help="What is read before each query (default: the model's own).")] = None
-    document_prompt: Annotated[str | None, typer.Option(help="The same before each document.")] = None
+    prompt: Annotated[
+        str | None, typer.Option(help="What is read before each query (default: the model's own).")
+    ] = None
+    document_prompt: Annotated[str | None, typer.Option(help="The same before each document.")] = (
+        None
+    )
 
     def by_kind(self) -> dict[str, str]:
         return given(query=self.prompt, document=self.document_prompt)
@@ -93,18 +163,35 @@ class FormOptions:
     """The form of the output."""
 
     plain: Annotated[
-        bool, typer.Option("--plain", help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).")
+        bool,
+        typer.Option(
+            "--plain",
+            help="Print PATH:LINE:TEXT, one result per line (default where stdout is no terminal).",
+        ),
     ] = False
-    files: Annotated[bool, typer.Option("--files-with-matches", "-l", help="Print only the names of the results' files.")] = False
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")] = False
+    files: Annotated[
+        bool,
+        typer.Option(
+            "--files-with-matches", "-l", help="Print only the names of the results' files."
+        ),
+    ] = False
+    jsonl: Annotated[
+        bool, typer.Option("--jsonl", help="Print one JSON object per result, in a line each.")
+    ] = False
     as_json: Json = False
 
     def form(self) -> Form:
-        """Return the form that the options ask for; by default the layout on a terminal, and else plain lines.
+        """Return the form that the options ask for; by default the layout on a terminal, and else
+        plain lines.
 
         FORCE_COLOR asks for the layout where there is no terminal, as for other programs.
         """
-        options: dict[Form, bool] = {"plain": self.plain, "files": self.files, "jsonl": self.jsonl, "json": self.as_json}
+        options: dict[Form, bool] = {
+            "plain": self.plain,
+            "files": self.files,
+            "jsonl": self.jsonl,
+            "json": self.as_json,
+        }
         forms = [form for form, wanted in options.items() if wanted]
         names = ["--files-with-matches" if form == "files" else f"--{form}" for form in forms]
         refuse({" and ".join(names): len(forms) > 1}, "are forms of output; give one of them")
@@ -118,31 +205,48 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 def given_options(group: Any) -> dict[str, object]:
-    """Return whether the fields of a dataclass differ from their defaults, by option; each option has the name of its field."""
-    return {f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default for one in fields(group)}
+    """Return whether the fields of a dataclass differ from their defaults, by option; each option
+    has the name of its field.
+    """
+    return {
+        f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default
+        for one in fields(group)
+    }
 
 
 def refuse(values: Mapping[str, object], why: str) -> None:
-    """Raise a usage error for the first of `values`, by option, that is not empty: it would have no effect."""
+    """Raise a usage error for the first of `values`, by option, that is not empty: it would have no
+    effect.
+    """
     for name, value in values.items():
         if value:
             raise typer.BadParameter(f"{name} {why}")
 
 
 def refuse_others(context: typer.Context, option: str, form: Callable[..., int]) -> None:
-    """Raise a usage error for what was given and has no effect on a form of a command, which `option` chooses.
+    """Raise a usage error for what was given and has no effect on a form of a command, which
+    `option` chooses.
 
-    The parameters of the form are the options that it takes; --device has an effect on one that takes a model.
+    The parameters of the form are the options that it takes; --device has an effect on one that
+    takes a model.
     """
     takes = signature(form).parameters
     has_effect = {*takes, *_OF_ALL, *(["device"] if "model" in takes else [])}
     for one in context.command.params:
-        shown, source = one.opts[0] if one.opts[0].startswith("-") else one.metavar, context.get_parameter_source(str(one.name))
-        wrong = one.name not in has_effect and shown != option and source is not None and source.name == "COMMANDLINE"
+        shown, source = (
+            one.opts[0] if one.opts[0].startswith("-") else one.metavar,
+            context.get_parameter_source(str(one.name)),
+        )
+        wrong = (
+            one.name not in has_effect
+            and shown != option
+            and source is not None
+            and source.name == "COMMANDLINE"
+        )
         refuse({str(shown): wrong}, f"has no effect with {option}")
 
 
-# ---- stderr and stdout -----------------------------------------------------------------------------------------------
+# ---- stderr and stdout ---------------------------------------------------------------------------
 # Characters in JSON that a terminal would act on or hide; JSON has escapes for all of them.
 _UNSAFE = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
@@ -156,7 +260,9 @@ _progress_shown = True
 
 
 def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None:
-    """Choose what this command writes to stderr besides errors: progress, notes and warnings, and with `verbose` all logs."""
+    """Choose what this command writes to stderr besides errors: progress, notes and warnings, and
+    with `verbose` all logs.
+    """
     refuse({"--verbose": quiet and verbose}, "cannot be given with --quiet")
     global _progress_shown
     _progress_shown = not quiet if progress is None else progress
@@ -168,8 +274,9 @@ def show_on_stderr(progress: bool | None, *, quiet: bool, verbose: bool) -> None
 def printable(text: str) -> str:
     """Replace characters that a terminal would act on by U+FFFD, keeping the length.
 
-    Control characters would move the cursor or worse, and direction marks would reorder the text. Spaces, tabs and line feeds
-    are kept, other line ends become spaces. Joiners are kept after letters and emoji of the scripts that use them.
+    Control characters would move the cursor or worse, and direction marks would reorder the text.
+    Spaces, tabs and line feeds are kept, other line ends become spaces. Joiners are kept after
+    letters and emoji of the scripts that use them.
     """
     if text.isprintable():
         return text
@@ -186,7 +293,9 @@ def _printable(c: str, before: str) -> str:
 
 
 def one_line(name: str) -> str:
-    """Replace line feeds and tabs by spaces: a name or a heading must not look like lines of the output."""
+    """Replace line feeds and tabs by spaces: a name or a heading must not look like lines of the
+    output.
+    """
     return name.replace("\n", " ").replace("\t", " ")
 
 
@@ -201,7 +310,9 @@ def _write_line(message: str) -> None:
 
 
 def note_unanswered(answers: float | None) -> None:
-    """Say so if probably nothing answers, from the probability that something does; None: it is not known."""
+    """Say so if probably nothing answers, from the probability that something does; None: it is not
+    known.
+    """
     from runnel.records import unanswered
 
     if said := unanswered(answers):
@@ -223,11 +334,19 @@ class LogLines(logging.Handler):
 
 
 class JsonLogLines(logging.Handler):
-    """A handler that writes each record as one JSON object on stderr; a record whose message is a dict adds its items."""
+    """A handler that writes each record as one JSON object on stderr; a record whose message is a
+    dict adds its items.
+    """
 
     def emit(self, record: logging.LogRecord) -> None:
-        facts: dict[str, object] = {"time": record.created, "level": record.levelname.lower(), "logger": record.name}
-        facts |= record.msg if isinstance(record.msg, dict) else {"message": redact(record.getMessage())}
+        facts: dict[str, object] = {
+            "time": record.created,
+            "level": record.levelname.lower(),
+            "logger": record.name,
+        }
+        facts |= (
+            record.msg if isinstance(record.msg, dict) else {"message": redact(record.getMessage())}
+        )
         if record.exc_info and isinstance(record.exc_info[1], Exception):
             facts["error"] = redact("".join(traceback.format_exception(record.exc_info[1])))
         sys.stderr.write(json.dumps(facts) + "\n")
@@ -251,7 +370,9 @@ def print_json(value: object, *, indent: int | None = 2) -> None:
 
 
 def print_names(names: Iterable[str]) -> None:
-    """Write names of files to stdout, a line each: unchanged for programs, `printable` on a terminal."""
+    """Write names of files to stdout, a line each: unchanged for programs, `printable` on a
+    terminal.
+    """
     for name in names:
         if sys.stdout.isatty():
             print_text(one_line(name))
@@ -266,20 +387,27 @@ _EDITOR = "RUNNEL_EDITOR_URI"
 def file_link(name: str, *, line: int | None = None, page: int | None = None) -> str:
     """Return a link to a place in a file, for a terminal that opens links.
 
-    A line of text opens in an editor if $RUNNEL_EDITOR_URI says how: a link with {path} and {line}, such as
-    vscode://file{path}:{line}. Every character of the name that could end the link or act on a terminal is escaped.
+    A line of text opens in an editor if $RUNNEL_EDITOR_URI says how: a link with {path} and {line},
+    such as vscode://file{path}:{line}. Every character of the name that could end the link or act
+    on a terminal is escaped.
     """
     path = Path(os.path.abspath(name)).as_uri().removeprefix("file://")
     template = os.environ.get(_EDITOR)
     if template and line is not None:
         if "{path}" not in template or not template.isprintable():
-            raise InputError(f"{_EDITOR} is {template!r}; expected a link such as vscode://file{{path}}:{{line}}")
+            raise InputError(
+                f"{_EDITOR} is {template!r}; expected a link such as vscode://file{{path}}:{{line}}"
+            )
         return template.replace("{path}", path).replace("{line}", str(line))
-    return f"file://{path}" + (f"#page={page}" if page is not None else f"#L{line}" if line is not None else "")
+    return f"file://{path}" + (
+        f"#page={page}" if page is not None else f"#L{line}" if line is not None else ""
+    )
 
 
 def stdout_console() -> Console:
-    """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is `printable`, without markup."""
+    """Return a console: colors on a terminal, else plain text of at least 100 columns. Text is
+    `printable`, without markup.
+    """
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
@@ -317,14 +445,18 @@ def _printable_hook() -> RenderHook:
                 yield part if part.control else Segment(printable(part.text), part.style)
 
     class Hook(RenderHook):
-        def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        def process_renderables(
+            self, renderables: list[ConsoleRenderable]
+        ) -> list[ConsoleRenderable]:
             return [Printable(one) for one in renderables]
 
     return Hook()
 
 
 def note_compiling() -> None:
-    """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks one."""
+    """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks
+    one.
+    """
     _compiling().said = False
 
 
@@ -353,7 +485,8 @@ _BAR_S = 1.0  # until the bar
 
 
 class Meter:
-    """Progress on stderr of work that takes long: a bar on a terminal, elsewhere a line after 5 seconds and then every 10.
+    """Progress on stderr of work that takes long: a bar on a terminal, elsewhere a line after 5
+    seconds and then every 10.
 
     Use as a context; it is the `progress` of a call.
     """
@@ -387,7 +520,13 @@ class Meter:
             return
         if self._bar is None:
             self._bar = self._open()
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total, description=self.label, speed=self._rate())
+        self._bar.update(
+            self._bar.task_ids[0],
+            completed=done,
+            total=total,
+            description=self.label,
+            speed=self._rate(),
+        )
 
     def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
         """Yield the items, each of which counts as a unit once the next one is asked for."""

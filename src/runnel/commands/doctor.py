@@ -1,4 +1,6 @@
-"""`runnel doctor`: what is installed, which kernels run and why, what is missing for what, and what it would gain."""
+"""`runnel doctor`: what is installed, which kernels run and why, what is missing for what, and what
+it would gain.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ PURPOSES = {
     "serve": "the HTTP server and its page: runnel serve",
     "agents": "tools for agents: runnel mcp",
     "answers": "language models: runnel ask, runnel lab synthesize, runnel lab qa",
-    "lab": "training, evaluation and transformers: runnel lab train, mine, adapt, evaluate, compare",
+    "lab": (
+        "training, evaluation and transformers: runnel lab train, mine, adapt, evaluate, compare"
+    ),
     "ray": "indexing with many machines: runnel index --ray",
     "qdrant": "indexes in Qdrant",
     "langchain": "LangChain",
@@ -38,10 +42,11 @@ _ROUNDS = 3
 
 
 def doctor(as_json: Json = False) -> int:
-    """Check this installation, and whether other users can read the texts that are stored for this folder and in the cache.
+    """Check this installation, and whether other users can read the texts that are stored for this
+    folder and in the cache.
 
-    Prints which kernels run and why, how fast pocket is with and without them, and what is missing for what.
-    Example: runnel doctor --device cpu
+    Prints which kernels run and why, how fast pocket is with and without them, and what is missing
+    for what. Example: runnel doctor --device cpu
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
@@ -57,7 +62,8 @@ def doctor(as_json: Json = False) -> int:
         "machine": machine(),
         "memory_free_bytes": available_memory(),
         "kernels_problem": numba_problem(),
-        "kernel_cache": {"folder": cache, "writable": os.access(cache, os.W_OK)},  # of compiled kernels
+        # of compiled kernels
+        "kernel_cache": {"folder": cache, "writable": os.access(cache, os.W_OK)},
         "gpu_problem": _gpu_problem(),
         "open_folders": _open_folders(),
         "pocket": pocket,
@@ -86,8 +92,13 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {"runnel": __version__}
-        | {name: _version(name) for name in ("torch", "numba", "transformers", "llama-cpp-python")},
+        "versions": (
+            {"runnel": __version__}
+            | {
+                name: _version(name)
+                for name in ("torch", "numba", "transformers", "llama-cpp-python")
+            }
+        ),
     }
 
 
@@ -108,10 +119,18 @@ def _version(name: str) -> str | None:
 
 
 def _pocket() -> dict[str, Any]:
-    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both vectors."""
+    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both
+    vectors.
+    """
     from runnel.models.embedder import Embedder
 
-    result: dict[str, Any] = {"problem": None, "dtype": None, "tokens_per_s": None, "plain_tokens_per_s": None, "cosine": None}
+    result: dict[str, Any] = {
+        "problem": None,
+        "dtype": None,
+        "tokens_per_s": None,
+        "plain_tokens_per_s": None,
+        "cosine": None,
+    }
     try:
         embedder = Embedder.load("pocket")
         model = embedder.model.with_torch()
@@ -123,14 +142,19 @@ def _pocket() -> dict[str, Any]:
         plain, result["plain_tokens_per_s"] = _measure(Embedder(model))
         result["cosine"] = float(vector @ plain)
         if result["cosine"] < 0.99:
-            result["problem"] = f"the kernels' vector differs from plain torch's: cosine {result['cosine']:.3f}; please report it"
+            result["problem"] = (
+                f"the kernels' vector differs from plain torch's: cosine {result['cosine']:.3f};"
+                " please report it"
+            )
     except (RunnelError, OSError) as error:
         result["problem"] = describe(error)
     return result
 
 
 def _measure(embedder: Embedder) -> tuple[Any, int]:
-    """Return a text's vector and the tokens per second of the fastest round; the first compiles and is not counted."""
+    """Return a text's vector and the tokens per second of the fastest round; the first compiles and
+    is not counted.
+    """
     text = "The river carries sand to the sea and leaves it there. " * (_WORDS // 11)
     tokens, best, vector = len(embedder.model.tokenizer.encode(text)), 0.0, embedder.encode(text)
     for _ in range(_ROUNDS):
@@ -141,7 +165,9 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
 
 
 def extras() -> dict[str, dict[str, Any]]:
-    """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too old}}; empty if not installed."""
+    """Return {extra: {"for": its purpose, "missing": requirements that are not installed or too
+    old}}; empty if not installed.
+    """
     from packaging.requirements import Requirement
 
     try:
@@ -151,8 +177,12 @@ def extras() -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
         of_extra = (one for one in wanted if one.marker and one.marker.evaluate({"extra": extra}))
-        own = (one for one in of_extra if one.marker and not one.marker.evaluate({"extra": ""}))  # and not of the base
-        found[extra] = {"for": purpose, "missing": [problem for one in own if (problem := _missing(one))]}
+        # and not of the base
+        own = (one for one in of_extra if one.marker and not one.marker.evaluate({"extra": ""}))
+        found[extra] = {
+            "for": purpose,
+            "missing": [problem for one in own if (problem := _missing(one))],
+        }
     return found
 
 
@@ -170,7 +200,9 @@ def _gpu_problem() -> str | None:
     from runnel.ops.backend import choose
 
     if not torch.cuda.is_available():
-        return "torch sees none" + (" (this is a build for CPUs)" if torch.version.cuda is None else "")
+        return "torch sees none" + (
+            " (this is a build for CPUs)" if torch.version.cuda is None else ""
+        )
     try:
         choose("ssd", "gpu", torch.empty(0, device="cuda"))
     except RunnelError as error:
@@ -179,7 +211,9 @@ def _gpu_problem() -> str | None:
 
 
 def _open_folders() -> list[str]:
-    """Return the folders of stored texts whose modes let other users in: the project's, and the one of documents of `find`."""
+    """Return the folders of stored texts whose modes let other users in: the project's, and the one
+    of documents of `find`.
+    """
     from runnel.search.finding import cache_folder
     from runnel.search.project import NAME, Project
 
@@ -189,31 +223,64 @@ def _open_folders() -> list[str]:
     with suppress(StoreError):  # the commands that use this project say why it cannot be used
         if (project := Project.find(Path.cwd())) is not None:
             folders.append(project.folder / NAME)
-    return [str(one) for one in folders if os.name != "nt" and one.is_dir() and one.stat().st_mode & 0o077]
+    return [
+        str(one)
+        for one in folders
+        if os.name != "nt" and one.is_dir() and one.stat().st_mode & 0o077
+    ]
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     machine, cache = report["machine"], report["kernel_cache"]
     versions = machine["versions"]
-    yield "runnel", f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']}, {machine['system']}"
-    bf16 = "bf16 in hardware" if machine["native_bf16"] else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
-    yield "processor", f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}"
+    yield (
+        "runnel",
+        (
+            f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']},"
+            f" {machine['system']}"
+        ),
+    )
+    bf16 = (
+        "bf16 in hardware"
+        if machine["native_bf16"]
+        else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
+    )
+    yield (
+        "processor",
+        f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}",
+    )
     yield "memory", f"{report['memory_free_bytes'] / 2**30:.1f} GiB free"
     if report["kernels_problem"]:
         yield "kernels", f"plain torch, because {report['kernels_problem']}"
     else:
         yield "kernels", "compiled for this processor"
-        advice = "cannot be written, so that every process compiles its kernels; set NUMBA_CACHE_DIR to a folder of yours"
-        yield "kernel cache", cache["folder"] if cache["writable"] else f"{cache['folder']} {advice}"
+        advice = (
+            "cannot be written, so that every process compiles its kernels; set NUMBA_CACHE_DIR to"
+            " a folder of yours"
+        )
+        yield (
+            "kernel cache",
+            cache["folder"] if cache["writable"] else f"{cache['folder']} {advice}",
+        )
     yield "pocket", _pocket_in_words(report["pocket"])
     gpu = machine["gpu"] or "none"
     yield "gpu", gpu if report["gpu_problem"] is None else f"{gpu}: {report['gpu_problem']}"
     for folder in report["open_folders"]:
-        yield "texts", f"the mode of {folder} lets other users in; to keep them out: chmod 700 {shlex.quote(folder)}"
+        yield (
+            "texts",
+            (
+                f"the mode of {folder} lets other users in; to keep them out: chmod 700"
+                f" {shlex.quote(folder)}"
+            ),
+        )
     for label, ready in (("installed", True), ("missing", False)):
         for extra, one in report["extras"].items():
             if ready != bool(one["missing"]):
-                advice = "" if ready else f"; needs {', '.join(one['missing'])}: {install_command(extra)}"
+                advice = (
+                    ""
+                    if ready
+                    else f"; needs {', '.join(one['missing'])}: {install_command(extra)}"
+                )
                 yield label, f"{extra}: {one['for']}{advice}"
                 label = ""
 
@@ -225,4 +292,7 @@ def _pocket_in_words(pocket: dict[str, Any]) -> str:
     if pocket["tokens_per_s"] is None:
         return f"works, {plain}"
     ratio = pocket["tokens_per_s"] / pocket["plain_tokens_per_s"]
-    return f"works in {pocket['dtype']}: {pocket['tokens_per_s']:,} tokens/s with kernels, {ratio:.1f} times {plain}"
+    return (
+        f"works in {pocket['dtype']}: {pocket['tokens_per_s']:,} tokens/s with kernels, {ratio:.1f}"
+        f" times {plain}"
+    )

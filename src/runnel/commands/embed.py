@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import DTYPES, Dtype, Json, Meter, Model, note_compiling, print_json, print_text, say
+from runnel.commands.display import (
+    DTYPES,
+    Dtype,
+    Json,
+    Meter,
+    Model,
+    note_compiling,
+    print_json,
+    print_text,
+    say,
+)
 from runnel.commands.rows import RowFile, Shard, read_rows
 from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
@@ -23,25 +33,39 @@ if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
     from runnel.request import TokenCount
 
-# A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work when the command is
-# interrupted.
+# A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
+# when the command is interrupted.
 _BLOCK_CHARACTERS = 1 << 16
 _BLOCK_ROWS = 2048
 FORMATS = (".npy", ".jsonl")
 _VECTORS = 4096  # in memory at a time
 
-Input = Annotated[str, typer.Argument(metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin.")]
-ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy.")]
+Input = Annotated[
+    str,
+    typer.Argument(
+        metavar="INPUT", help="jsonl, csv or tsv (id, text), or txt (a text a line); - is stdin."
+    ),
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N", help="Take shard I of N of the file; write OUT-0000I-of-0000N.npy."
+    ),
+]
 PoolingOption = Annotated[
     Literal["cls", "eos", "mean"] | None,
     typer.Option(help="A text's vector: first token's, last's, mean (default: the model's)."),
 ]
-TruncateDim = Annotated[int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")]
+TruncateDim = Annotated[
+    int | None, typer.Option(min=1, help="Cut vectors to this many numbers, of unit length again.")
+]
 PrecisionOption = Annotated[
     Literal["float32", "int8", "uint8", "binary", "ubinary"],
     typer.Option(help="Numbers of OUT; int8 and uint8 also write their ranges to OUT.ranges.npy."),
 ]
-Ranges = Annotated[Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")]
+Ranges = Annotated[
+    Path | None, typer.Option(help="Ranges of int8 and uint8: the OUT.ranges.npy of the documents.")
+]
 
 
 def embed(
@@ -50,8 +74,14 @@ def embed(
     model: Model = "pocket",
     dtype: Dtype = "auto",
     to: Annotated[str, typer.Option(help="OUT.npy (ids go to OUT.ids) or OUT.jsonl.")],
-    as_query: Annotated[bool, typer.Option("--query/--document", help="Which of the model's prompts each text gets.")] = False,
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut texts to this many tokens, special ones included.")] = None,
+    as_query: Annotated[
+        bool,
+        typer.Option("--query/--document", help="Which of the model's prompts each text gets."),
+    ] = False,
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut texts to this many tokens, special ones included."),
+    ] = None,
     shard: ShardOf = None,
     pooling: PoolingOption = None,
     truncate_dim: TruncateDim = None,
@@ -80,11 +110,14 @@ def embed(
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
-    with vector_journal(out, settings, ranges=calibrates) as journal:  # it compares the settings before the model is loaded
+    # it compares the settings before the model is loaded
+    with vector_journal(out, settings, ranges=calibrates) as journal:
         note_compiling()
         from runnel.models.embedder import Embedder
 
-        embedder = Embedder.load(model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim)
+        embedder = Embedder.load(
+            model, dtype=DTYPES[dtype], pooling=pooling, truncate_dim=truncate_dim
+        )
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
         about = journal.begin(fingerprint=embedder.model.fingerprint())
@@ -92,36 +125,54 @@ def embed(
             say(f"note: {out} is finished already, {counted(about['count'], 'vector')}")
         else:
             bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
-            work = BlockEmbedder(embedder, journal, prompt=str(settings["prompt"]), max_tokens=max_tokens)
+            work = BlockEmbedder(
+                embedder, journal, prompt=str(settings["prompt"]), max_tokens=max_tokens
+            )
             work.run(read_rows(source))
             if source.signature() != before:
                 raise journal.changed_error(f"{texts} changed while it was read")
             about = finish_vectors(journal, embedder.dimension, precision, bounds)
             if work.empty:
-                say(f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is {work.empty[0]!r}")
+                say(
+                    f"warning: left out: {counted(len(work.empty), 'row')} without text, the first"
+                    f" is {work.empty[0]!r}"
+                )
             _report_cut(work, about)
     if as_json:
         print_json({"out": str(out), **about})
     else:
         form = "" if precision == "float32" else f", {precision}"
-        print_text(f"{out}: {counted(about['count'], 'vector')} of {about['dimension']} numbers{form}")
+        print_text(
+            f"{out}: {counted(about['count'], 'vector')} of {about['dimension']} numbers{form}"
+        )
     return 0
 
 
 def _calibrates(precision: str, ranges: Path | None, *, alone: bool) -> bool:
-    """Return whether ranges of 8-bit vectors must be computed; `alone`: of all documents, which are in the input."""
+    """Return whether ranges of 8-bit vectors must be computed; `alone`: of all documents, which are
+    in the input.
+    """
     calibrated = precision in ("int8", "uint8")
     if (ranges is None and not alone) if calibrated else ranges is not None:
         needs = "of queries and shards needs" if calibrated else "has no use for"
-        file = "the OUT.ranges.npy that is written with int8 or uint8 vectors of documents, or of a sample, without --shard"
+        file = (
+            "the OUT.ranges.npy that is written with int8 or uint8 vectors of documents, or of a"
+            " sample, without --shard"
+        )
         raise InputError(f"--precision {precision} {needs} --ranges FILE: {file}")
     return calibrated and ranges is None
 
 
 def embed_corpus(
-    embedder: Embedder, corpus: Iterable[Document], path: Path, settings: Mapping[str, object], max_tokens: int | None = None
+    embedder: Embedder,
+    corpus: Iterable[Document],
+    path: Path,
+    settings: Mapping[str, object],
+    max_tokens: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the vectors of the documents with a text, computed once and stored at `path`, and their rows in the corpus."""
+    """Return the vectors of the documents with a text, computed once and stored at `path`, and
+    their rows in the corpus.
+    """
     import numpy as np
 
     with vector_journal(path, settings) as journal:
@@ -129,14 +180,19 @@ def embed_corpus(
             work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)
             work.run(corpus)
             _report_cut(work, finish_vectors(journal, embedder.dimension))
-    rows = np.array([row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)], dtype=np.int64)
+    rows = np.array(
+        [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)],
+        dtype=np.int64,
+    )
     return np.load(path, mmap_mode="r"), rows
 
 
 class BlockEmbedder:
     """A worker that embeds rows in blocks, each of which is written whole."""
 
-    def __init__(self, embedder: Embedder, journal: Journal, *, prompt: str, max_tokens: int | None) -> None:
+    def __init__(
+        self, embedder: Embedder, journal: Journal, *, prompt: str, max_tokens: int | None
+    ) -> None:
         self._embedder, self._journal = embedder, journal
         self._prompt = embedder.model.prompts.get(prompt, "")
         self._max_tokens, self.limit = max_tokens, embedder.text_limit(max_tokens)
@@ -157,20 +213,31 @@ class BlockEmbedder:
                 )
         with Meter("embedding") as meter:
             count = TokenCount(meter)
-            for block in grouped(left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS):
+            for block in grouped(
+                left, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS
+            ):
                 self._embed(block, count)
 
     def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
         texts = [document.text for document in block]
         ids, values, cut = [], [], 0
-        rendered = self._embedder.render(texts, prompt=self._prompt or None, max_tokens=self._max_tokens)
+        rendered = self._embedder.render(
+            texts, prompt=self._prompt or None, max_tokens=self._max_tokens
+        )
         for document, tokens in zip(block, rendered, strict=True):
             ids.append(tokens)
-            values.append([document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)])
+            values.append(
+                [document.id, digest(document.text), self._embedder.truncated > cut, len(tokens)]
+            )
             cut = self._embedder.truncated
         vectors = self._embedder.encode_rows(ids, count.part())
         rows = enumerate(zip(values, vectors, strict=True), start=len(self._journal))
-        self._journal.add(*(Row(number, value, vector.astype("<f4").tobytes()) for number, (value, vector) in rows))
+        self._journal.add(
+            *(
+                Row(number, value, vector.astype("<f4").tobytes())
+                for number, (value, vector) in rows
+            )
+        )
 
     def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
         for document in documents:
@@ -182,18 +249,28 @@ class BlockEmbedder:
 
 def _report_cut(work: BlockEmbedder, facts: Mapping[str, object]) -> None:
     if facts["truncated"]:
-        say(f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit} tokens")
+        say(
+            f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {work.limit}"
+            " tokens"
+        )
 
 
 def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:
-    """Make the journal of a .npy or .jsonl file, with `ranges` also of the file of the ranges that it computes.
+    """Make the journal of a .npy or .jsonl file, with `ranges` also of the file of the ranges that
+    it computes.
 
-    A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes the vector in float32.
+    A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes
+    the vector in float32.
     """
     if path.suffix not in FORMATS:
-        raise InputError(f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it {' or '.join(FORMATS)}")
+        raise InputError(
+            f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it"
+            f" {' or '.join(FORMATS)}"
+        )
     also = [path.with_suffix(".ids")] if path.suffix == ".npy" else []
-    return Journal(path, settings, also=[*also, path.with_suffix(".ranges.npy")] if ranges else also)
+    return Journal(
+        path, settings, also=[*also, path.with_suffix(".ranges.npy")] if ranges else also
+    )
 
 
 def load_ranges(path: Path, size: int) -> np.ndarray:
@@ -202,16 +279,27 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 
     try:
         ranges = np.load(path, allow_pickle=False)
-        came = f"has {ranges.dtype} {ranges.shape}" if isinstance(ranges, np.ndarray) else "has several arrays"
+        came = (
+            f"has {ranges.dtype} {ranges.shape}"
+            if isinstance(ranges, np.ndarray)
+            else "has several arrays"
+        )
     except (OSError, ValueError, EOFError) as error:
         came = f"cannot be read ({describe(error)})"
     if came != f"has float32 {(2, size)}":
-        raise InputError(f"{path} {came}; expected OUT.ranges.npy of runnel embed for these vectors, float32 (2, {size})")
+        raise InputError(
+            f"{path} {came}; expected OUT.ranges.npy of runnel embed for these vectors, float32 (2,"
+            f" {size})"
+        )
     return np.asarray(ranges)
 
 
-def finish_vectors(journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None) -> dict[str, Any]:
-    """Make the output files and return what OUT.json says: the settings and counts; missing ranges are computed."""
+def finish_vectors(
+    journal: Journal, size: int, precision: str = "float32", ranges: np.ndarray | None = None
+) -> dict[str, Any]:
+    """Make the output files and return what OUT.json says: the settings and counts; missing ranges
+    are computed.
+    """
     import numpy as np
 
     from runnel.models.precision import CALIBRATED, quantize
@@ -225,11 +313,18 @@ def finish_vectors(journal: Journal, size: int, precision: str = "float32", rang
     if out.suffix == ".npy":
         with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
             file.writelines(name.encode() + b"\n" for name in names)
-        _write_array(out, len(journal), blocks, quantize(np.empty((0, size), np.float32), precision, ranges))
+        _write_array(
+            out, len(journal), blocks, quantize(np.empty((0, size), np.float32), precision, ranges)
+        )
     else:
         vectors = map(_numbers, itertools.chain.from_iterable(blocks))
-        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in zip(names, vectors, strict=True)))
-    return journal.finish({"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens})
+        write_jsonl(
+            out,
+            ({"id": name, "vector": vector} for name, vector in zip(names, vectors, strict=True)),
+        )
+    return journal.finish(
+        {"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens}
+    )
 
 
 def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:
@@ -247,7 +342,10 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
     from runnel.models.precision import value_ranges
 
     if len(journal) < 2:
-        raise InputError(f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give --ranges")
+        raise InputError(
+            f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give"
+            " --ranges"
+        )
     of_blocks = [value_ranges(np.concatenate([block, block])) for block in _vectors(journal, size)]
     ranges = value_ranges(np.concatenate(of_blocks))
     with replacing(path) as new, new.open("wb") as file:
@@ -256,7 +354,9 @@ def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> 
 
 
 def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], none: np.ndarray) -> None:
-    """Write `count` vectors as an array of .npy, block by block; `none` has their size and dtype."""
+    """Write `count` vectors as an array of .npy, block by block; `none` has
+    their size and dtype.
+    """
     import numpy as np
 
     kind = none.dtype.newbyteorder("<")
@@ -268,4 +368,6 @@ def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], none: np.
 
 def _numbers(vector: np.ndarray) -> list[float]:
     """Return the numbers of a vector; of float32 the shortest ones that read back equal."""
-    return [float(str(number)) for number in vector] if vector.dtype.kind == "f" else vector.tolist()
+    return (
+        [float(str(number)) for number in vector] if vector.dtype.kind == "f" else vector.tolist()
+    )

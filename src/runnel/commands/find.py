@@ -23,7 +23,13 @@ from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.records import AnsweringSentence, Place, normalize, percent
-from runnel.search.finding import STANDARD_INPUT, DocumentCache, Findings, open_cache, read_documents
+from runnel.search.finding import (
+    STANDARD_INPUT,
+    DocumentCache,
+    Findings,
+    open_cache,
+    read_documents,
+)
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -39,26 +45,49 @@ if TYPE_CHECKING:
 log = logging.getLogger("runnel")
 
 _INDENT = " " * 4
-_PLURALS: dict[Unit, str] = {"sentence": "sentences", "clauses": "clauses", "paragraph": "paragraphs"}
+_PLURALS: dict[Unit, str] = {
+    "sentence": "sentences",
+    "clauses": "clauses",
+    "paragraph": "paragraphs",
+}
 _ALSO = 3  # the most other places of a sentence to list
-_OPEN, _CLOSE = "\ue000", "\ue001"  # private characters that mark the sentence while its context is laid out
+# private characters that mark the sentence while its context is laid out
+_OPEN, _CLOSE = "\ue000", "\ue001"
 
 
 Paths = Annotated[
     list[str],
-    typer.Argument(metavar="PATH", help="Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."),
+    typer.Argument(
+        metavar="PATH",
+        help=(
+            "Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."
+        ),
+    ),
 ]
 UnitOption = Annotated[
     Literal["sentence", "clauses", "paragraph"] | None,
-    typer.Option("--unit", help="What is scored and shown (default: what the model was trained on)."),
+    typer.Option(
+        "--unit", help="What is scored and shown (default: what the model was trained on)."
+    ),
 ]
 MinScore = Annotated[
-    str | None, typer.Option(metavar="SCORE", help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%).")
+    str | None,
+    typer.Option(
+        metavar="SCORE",
+        help="Omit sentences below a score (-1.5) or, with pocket, a probability (20%).",
+    ),
 ]
 Remember = Annotated[
-    bool | None, typer.Option("--remember/--no-remember", help="Keep encoded files for later: all, none (default: if over 2 s).")
+    bool | None,
+    typer.Option(
+        "--remember/--no-remember",
+        help="Keep encoded files for later: all, none (default: if over 2 s).",
+    ),
 ]
-Html = Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page.")]
+Html = Annotated[
+    Path | None,
+    typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page."),
+]
 
 
 @dataclass(frozen=True)
@@ -77,7 +106,11 @@ class FileOptions:
         return select(self.include, self.exclude, self.no_ignore)
 
     def cache(
-        self, load: Callable[[], SentenceRetriever], model: str, remember: bool | None, unit: Unit | None = None
+        self,
+        load: Callable[[], SentenceRetriever],
+        model: str,
+        remember: bool | None,
+        unit: Unit | None = None,
     ) -> DocumentCache | None:
         """Return the cache of what this model has read with these options."""
         reading = (self.encoding, unit, *([self.ocr] if self.ocr else []))
@@ -89,8 +122,12 @@ class FileOptions:
         return DocumentReader(Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=ocr)
 
 
-def select(include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool) -> Selection | None:
-    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them is given."""
+def select(
+    include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool
+) -> Selection | None:
+    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them
+    is given.
+    """
     if not (include or exclude or no_ignore):
         return None
     from runnel.text.folders import Selection
@@ -104,17 +141,26 @@ def find(
     *,
     model: display.Model = "pocket",
     dtype: display.Dtype = "auto",
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together.")] = 5,
+    top_k: Annotated[
+        int,
+        typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together."),
+    ] = 5,
     min_score: MinScore = None,
-    context: Annotated[int, typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one.")] = 1,
+    context: Annotated[
+        int,
+        typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one."),
+    ] = 1,
     unit: UnitOption = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,
     html: Html = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")
+    ] = False,
     output: display.FormOptions = display.FormOptions(),
 ) -> int:
-    """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass, however long.
+    """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass,
+    however long.
 
     Prints each sentence with its place, on a terminal also its context.
     Example: runnel find "when does the museum open" notes/
@@ -126,7 +172,10 @@ def find(
     expect_query_first("find", query, paths)
     form = output.form()
     if explain:
-        display.refuse({"--plain": output.plain, "--files-with-matches": output.files}, "cannot be given with --explain")
+        display.refuse(
+            {"--plain": output.plain, "--files-with-matches": output.files},
+            "cannot be given with --explain",
+        )
         form = "layout" if form == "plain" else form
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
@@ -135,12 +184,16 @@ def find(
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:
-        documents = read_documents(paths, reader, skipped, selection=reading.selection(), cache=stored, report=display.say)
+        documents = read_documents(
+            paths, reader, skipped, selection=reading.selection(), cache=stored, report=display.say
+        )
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)
         findings = Findings(unit or "sentence")
         if first is not None:
-            search = partial(find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest)
+            search = partial(
+                find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest
+            )
             search = partial(search, cache=stored, progress=meter, explain=explain)
             documents = chain([first], documents)
             with _timed(seconds, "score"):
@@ -158,18 +211,25 @@ def find(
 def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
     """Raise InputError if the query is a file and no file exists: the arguments were swapped."""
     if os.path.isfile(query) and not any(file == "-" or os.path.exists(file) for file in files):
-        raise InputError(f"the query comes before the files: runnel {command} {shlex.quote(files[0])} {shlex.quote(query)}")
+        raise InputError(
+            f"the query comes before the files: runnel {command} {shlex.quote(files[0])}"
+            f" {shlex.quote(query)}"
+        )
 
 
 @contextmanager
 def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
-    """Add the time of a stage without the stages inside it, or of each call of a function that this decorates."""
+    """Add the time of a stage without the stages inside it, or of each call of a function that this
+    decorates.
+    """
     start = time.perf_counter() - sum(seconds.values())
     yield
     seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - sum(seconds.values()) - start
 
 
-def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) -> SentenceRetriever:
+def _load(
+    model: str, dtype: str, remember: bool | None, min_score: str | None
+) -> SentenceRetriever:
     display.note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
@@ -178,14 +238,20 @@ def _load(model: str, dtype: str, remember: bool | None, min_score: str | None) 
     return retriever
 
 
-def check_retriever(retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None) -> None:
-    """Raise InputError for --remember if the model cannot, and for a percentage if its scores are not probabilities."""
+def check_retriever(
+    retriever: SentenceRetriever, model: str, remember: bool | None, min_score: str | None
+) -> None:
+    """Raise InputError for --remember if the model cannot, and for a percentage if its scores are
+    not probabilities.
+    """
     from runnel.models.sentence_vectors import no_vectors_error
 
     if remember and not retriever.remembers:
         raise no_vectors_error(retriever.model)
     if min_score is not None and min_score.endswith("%") and not retriever.calibrated:
-        raise InputError(f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2")
+        raise InputError(
+            f"the scores of {model} are not probabilities; give --min-score as a score, e.g. 2"
+        )
 
 
 def parse_min_score(given: str | None) -> float | None:
@@ -199,36 +265,58 @@ def parse_min_score(given: str | None) -> float | None:
     if given.endswith("%") and 0 < value < 100:
         return math.log(value / (100 - value))
     if given.endswith("%") or not math.isfinite(value):
-        raise InputError(f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0 and 100")
+        raise InputError(
+            f"--min-score is {given!r}; expected a score such as -1.5, or a percentage between 0"
+            " and 100"
+        )
     return value
 
 
-def _print(form: display.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]) -> None:
+def _print(
+    form: display.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]
+) -> None:
     if form != "json" and findings.sentences:
         display.note_unanswered(findings.answers)
     if form == "json":
-        display.print_json({**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]})
+        display.print_json(
+            {**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]}
+        )
     elif form == "jsonl":
         for sentence in findings.sentences:
             display.print_json(sentence.as_json(), indent=None)
     elif form == "files":
-        display.print_names(dict.fromkeys(place.file for sentence in findings.sentences for place in (sentence, *sentence.also)))
+        display.print_names(
+            dict.fromkeys(
+                place.file
+                for sentence in findings.sentences
+                for place in (sentence, *sentence.also)
+            )
+        )
     elif form == "plain":
         for sentence in findings.sentences:
             more = f"  (and {counted(len(sentence.also), 'more place')})" if sentence.also else ""
-            display.print_text(display.one_line(f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"))
+            display.print_text(
+                display.one_line(
+                    f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"
+                )
+            )
     else:
         show(display.stdout_console(), findings)
 
 
 def show(console: Console, findings: Findings) -> None:
-    """Print each sentence in its context, below its place and, if it is known, the probability that it answers."""
+    """Print each sentence in its context, below its place and, if it is known, the probability that
+    it answers.
+    """
     from rich.style import Style
     from rich.text import Text
 
     for rank, item in enumerate(findings.sentences, start=1):
         head = Text(f"{rank:>2}. ")
-        head.append(display.one_line(str(item)), style=Style.parse("bold cyan") + Style(link=place_link(item.file, item)))
+        head.append(
+            display.one_line(str(item)),
+            style=Style.parse("bold cyan") + Style(link=place_link(item.file, item)),
+        )
         chance = "" if item.answers is None else f"  {percent(item.answers)}"
         head.append(f"  characters {item.start}-{item.end}{chance}", style="dim")
         before, marked, after = _in_context(item)
@@ -237,47 +325,69 @@ def show(console: Console, findings: Findings) -> None:
         body.append(after)
         console.print(head, soft_wrap=True)
         if item.parts is not None:
-            console.print(Text(_INDENT + _parts(item.score, item.parts), style="dim"), soft_wrap=True)
+            console.print(
+                Text(_INDENT + _parts(item.score, item.parts), style="dim"), soft_wrap=True
+            )
         if item.headings:
-            console.print(Text(_INDENT + display.one_line(" › ".join(item.headings)), style="dim italic"), soft_wrap=True)
+            console.print(
+                Text(_INDENT + display.one_line(" › ".join(item.headings)), style="dim italic"),
+                soft_wrap=True,
+            )
         for line in body.wrap(console, console.width - len(_INDENT)):
             line.rstrip()
             console.print(Text(_INDENT) + line)
         if item.also:
-            console.print(Text(_INDENT + display.one_line(_also(item)), style="dim italic"), soft_wrap=True)
+            console.print(
+                Text(_INDENT + display.one_line(_also(item)), style="dim italic"), soft_wrap=True
+            )
         console.print()
     read = [file for file in findings.files if file.sentences]
     if read:
         where = read[0].file if len(read) == 1 else f"{len(read):,} files"
         units = f"{sum(file.sentences for file in read):,} {_PLURALS[findings.unit]}"
         characters = f"{sum(file.characters for file in read):,} characters"
-        console.print(f"{len(findings.sentences)} of {units} ({characters}) in {display.one_line(where)}", style="dim")
+        console.print(
+            f"{len(findings.sentences)} of {units} ({characters}) in {display.one_line(where)}",
+            style="dim",
+        )
 
 
 def _also(item: AnsweringSentence) -> str:
     """Return the other places of a sentence, the first few by name."""
-    names = list(dict.fromkeys(str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}" for p in item.also))
+    names = list(
+        dict.fromkeys(
+            str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}"
+            for p in item.also
+        )
+    )
     more = f" and {counted(len(names) - _ALSO, 'more place')}" if len(names) > _ALSO else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 
 def _parts(score: float, parts: Mapping[str, float]) -> str:
-    """Return a score as a sum: "score 0.37 = -3.02 average sentence + 2.11 meaning + 1.30 words - 0.02 length"."""
+    """Return a score as a sum: "score 0.37 = -3.02 average sentence + 2.11 meaning + 1.30 words -
+    0.02 length".
+    """
     first, *others = parts.items()
     total = f"score {score:.2f} = {first[1]:.2f} {first[0]}"
     return total + "".join(f" {'-' if n < 0 else '+'} {abs(n):.2f} {name}" for name, n in others)
 
 
 def place_link(file: str, place: Place) -> str | None:
-    """Return a link to a place in a file for a terminal; None for standard input and for documents that were no files."""
+    """Return a link to a place in a file for a terminal; None for standard input and for documents
+    that were no files.
+    """
     if file in ("", STANDARD_INPUT):
         return None
     lines = place.kind in LINES and place.id is None
-    return display.file_link(file, line=place.line if lines else None, page=None if lines else place.page)
+    return display.file_link(
+        file, line=place.line if lines else None, page=None if lines else place.page
+    )
 
 
 def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
-    """Return the text before, in and after the sentence with line breaks undone except at blank lines; code has its own lines.
+    """Return the text before, in and after the sentence with line breaks undone except at blank
+    lines; code has its own lines.
 
     `printable` comes first: it replaces private characters, which mark the sentence afterwards.
     """
@@ -288,7 +398,9 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     if item.kind == "code":
         flowed = whole.strip("\n").replace("\t", _INDENT)
     else:
-        flowed = "\n".join(" ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip()))
+        flowed = "\n".join(
+            " ".join(paragraph.split()) for paragraph in re.split(r"\n\s*\n", whole.strip())
+        )
     before, _, rest = flowed.partition(_OPEN)
     marked, _, after = rest.partition(_CLOSE)
     return before, marked, after

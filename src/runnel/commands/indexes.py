@@ -18,7 +18,9 @@ COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
 
 
 def find_project(start: Path) -> Project | None:
-    """Return the project that holds the folder `start`, if any; one that is found above is named first."""
+    """Return the project that holds the folder `start`, if any; one that is found above is named
+    first.
+    """
     from runnel.search.project import Project
 
     project = Project.find(start)
@@ -37,17 +39,27 @@ def expect_project() -> Project:
     if project is None or not holds_index(project.place):
         *_, top = here, *folders_of(here)
         where = f"{here}" if top == here.resolve() else f"{here} or above, up to {top}"
-        what = f"there is no {NAME} in {where}" if project is None else f"{project.folder / NAME} holds no index yet"
-        raise StoreError(f"{what}; run `runnel index` to index this folder, or name an index with --in")
+        what = (
+            f"there is no {NAME} in {where}"
+            if project is None
+            else f"{project.folder / NAME} holds no index yet"
+        )
+        raise StoreError(
+            f"{what}; run `runnel index` to index this folder, or name an index with --in"
+        )
     return project
 
 
 def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> None:
-    """Bring a project's index up to date before a search, with a note of what has changed, or why that was not possible."""
+    """Bring a project's index up to date before a search, with a note of what has changed, or why
+    that was not possible.
+    """
     place = project.place.parent
     try:
         with index, Meter("indexing") as meter:
-            changes = project.update(index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter)
+            changes = project.update(
+                index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter
+            )
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         say(f"note: {describe(error)}; searching the last commit of {place}")
         return

@@ -1,4 +1,6 @@
-"""`runnel info`: the facts of a model and what fits this machine, or what is remembered of files."""
+"""`runnel info`: the facts of a model and what fits this machine, or what is
+remembered of files.
+"""
 
 import textwrap
 from collections.abc import Iterator
@@ -10,15 +12,22 @@ from runnel.commands.display import Json, print_json, print_text, refuse, refuse
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120
-_OWN_LINES = ("vocab_size", "hidden_size", "num_layers")  # fields of the config that have lines of their own
+# fields of the config that have lines of their own
+_OWN_LINES = ("vocab_size", "hidden_size", "num_layers")
 
 
 def info(
     context: typer.Context,
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.")
+        str,
+        typer.Argument(
+            metavar="[MODEL]",
+            help="Built-in name (pocket, pocket-mamba2), folder, weights file or hub id.",
+        ),
     ] = "pocket",
-    cache: Annotated[bool, typer.Option("--cache", help="Show what is remembered of files instead.")] = False,
+    cache: Annotated[
+        bool, typer.Option("--cache", help="Show what is remembered of files instead.")
+    ] = False,
     empty: Annotated[bool, typer.Option("--empty", help="With --cache: delete it.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -38,7 +47,10 @@ def info(
     except CheckpointError as error:
         if not _is_index(model):
             raise
-        commands = f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}` verifies it"
+        commands = (
+            f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}`"
+            " verifies it"
+        )
         raise InputError(f"{model} is an index, not a model; {commands}") from error
     if as_json:
         print_json(description)
@@ -56,7 +68,10 @@ def _cache(empty: bool, as_json: bool) -> int:
 
     folder = cache_folder()
     files = stored_files(folder)
-    count, size = sum(path.suffix != ".partial" for _, _, path in files), sum(size for _, size, _ in files)
+    count, size = (
+        sum(path.suffix != ".partial" for _, _, path in files),
+        sum(size for _, size, _ in files),
+    )
     if empty:
         trim(folder, -1)
     if as_json:
@@ -64,7 +79,12 @@ def _cache(empty: bool, as_json: bool) -> int:
         print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
     else:
         print_text(_line("folder", str(folder)))
-        print_text(_line("documents", f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"))
+        print_text(
+            _line(
+                "documents",
+                f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}",
+            )
+        )
     return 0
 
 
@@ -79,7 +99,9 @@ def _is_index(place: str) -> bool:
 
 def _line(label: str, text: str) -> str:
     indent = " " * _INDENT
-    wrapped = textwrap.wrap(text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    wrapped = textwrap.wrap(
+        text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)
 
 
@@ -88,32 +110,71 @@ def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "architecture", [f"{description['architecture']}: {description['layout']}"]
     for key in ("layers", "width", "vocabulary"):
         yield key, [f"{description[key]:,}"]
-    yield "config", [", ".join(f"{key} {_value(value)}" for key, value in _config(description["config"]))]
-    yield "parameters", [f"{description['parameters']:,}, of them {description['embedding_parameters']:,} in the embedding"]
+    yield (
+        "config",
+        [", ".join(f"{key} {_value(value)}" for key, value in _config(description["config"]))],
+    )
+    yield (
+        "parameters",
+        [
+            f"{description['parameters']:,}, of them {description['embedding_parameters']:,} in the"
+            " embedding"
+        ],
+    )
     stored = " and ".join(sorted(description["stored_bytes"]))
     files = list(description["files"])
     named = files[0] if len(files) == 1 else f"{len(files)} files, {files[0]} to {files[-1]}"
     yield "weights", [f"{_size(description['file_bytes'])} on disk, {stored}: {named}"]
-    yield "", [f"{_size(description['weight_bytes'])} when loaded as {description['dtype']} on {description['device']}"]
+    yield (
+        "",
+        [
+            f"{_size(description['weight_bytes'])} when loaded as {description['dtype']} on"
+            f" {description['device']}"
+        ],
+    )
     if description["recurrent"]:
-        layers = ", ".join(f"{key} {'x'.join(map(str, shape[1:])) or 1}" for key, shape in description["state"].items())
-        yield "state per sequence", [f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"]
+        layers = ", ".join(
+            f"{key} {'x'.join(map(str, shape[1:])) or 1}"
+            for key, shape in description["state"].items()
+        )
+        yield (
+            "state per sequence",
+            [f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"],
+        )
     elif description["passage_tokens"]:
-        passage, longest = f"passages of {description['passage_tokens']:,} tokens", f"up to {description['max_tokens']:,} tokens"
-        yield "state per sequence", [f"none: reads documents in {passage}, a short text of {longest} as one"]
+        passage, longest = (
+            f"passages of {description['passage_tokens']:,} tokens",
+            f"up to {description['max_tokens']:,} tokens",
+        )
+        yield (
+            "state per sequence",
+            [f"none: reads documents in {passage}, a short text of {longest} as one"],
+        )
     else:
-        longest = "any length" if description["max_tokens"] is None else f"at most {description['max_tokens']:,} tokens"
+        longest = (
+            "any length"
+            if description["max_tokens"] is None
+            else f"at most {description['max_tokens']:,} tokens"
+        )
         yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
     yield "work per token", list(_work(description))
 
 
 def _work(description: dict[str, Any]) -> Iterator[str]:
     """Yield counts of operations, each with what it counts: papers count differently."""
-    layers = "linear layers, convolution and recurrence" if description["recurrent"] else "linear layers"
+    layers = (
+        "linear layers, convolution and recurrence" if description["recurrent"] else "linear layers"
+    )
     yield f"{_count(description['flops_per_token'])}FLOP in {layers}, without embedding and LM head"
     if (attention := description["attention"]) is not None:
-        yield f"{_count(attention['flops_per_token'])}FLOP more for attention in a text of {attention['tokens']:,} tokens"
-    yield f"{_count(description['standard_flops_per_token'])}FLOP by the formula of papers, 2 x parameters (plus attention)"
+        yield (
+            f"{_count(attention['flops_per_token'])}FLOP more for attention in a text of"
+            f" {attention['tokens']:,} tokens"
+        )
+    yield (
+        f"{_count(description['standard_flops_per_token'])}FLOP by the formula of papers, 2 x"
+        " parameters (plus attention)"
+    )
 
 
 def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
@@ -130,23 +191,56 @@ def _parts(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         return
     tokenizer = description["tokenizer"]
     yield "tokenizer", [f"{tokenizer['file'] or tokenizer['kind']}, {tokenizer['tokens']:,} tokens"]
-    yield "markers", [", ".join(f"{which} {_marker(marker)}" for which, marker in description["markers"].items())]
+    yield (
+        "markers",
+        [
+            ", ".join(
+                f"{which} {_marker(marker)}" for which, marker in description["markers"].items()
+            )
+        ],
+    )
     yield "heads", [f"{key}: {_head(head)}" for key, head in description["heads"].items()]
     for kind in ("templates", "prompts"):
-        yield kind, [f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}" for key, text in description[kind].items()]
+        yield (
+            kind,
+            [
+                f"{key}: {text!r}" if kind == "prompts" else f"{key}: {text}"
+                for key, text in description[kind].items()
+            ],
+        )
 
 
 def _head(head: dict[str, Any]) -> str:
     parameters = f", {head['parameters']:,} parameters" if head["parameters"] else ""
-    return head["kind"] + parameters + (f", scores a text by {head['unit']}" if "unit" in head else "")
+    return (
+        head["kind"] + parameters + (f", scores a text by {head['unit']}" if "unit" in head else "")
+    )
 
 
 def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     bf16 = "bf16 in hardware" if description["native_bf16"] else "bf16 emulated"
-    yield "machine", [f"{counted(description['cores'], 'core')}, {counted(description['threads'], 'thread')}, {bf16}"]
+    yield (
+        "machine",
+        [
+            f"{counted(description['cores'], 'core')}, {counted(description['threads'], 'thread')},"
+            f" {bf16}"
+        ],
+    )
     gpu = description["gpu"]
-    yield "gpu", [f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else "none"]
-    yield "free memory", [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"]
+    yield (
+        "gpu",
+        [
+            (
+                f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}"
+                if gpu
+                else "none"
+            )
+        ],
+    )
+    yield (
+        "free memory",
+        [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"],
+    )
     if description["states_that_fit"] is not None:
         yield "states that fit", [f"{description['states_that_fit']:,}"]
     longest = counted(description["longest_step_tokens"], "token")
@@ -155,11 +249,21 @@ def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
 
 def _fits(fits: dict[str, bool]) -> str:
     inside = [dtype for dtype, fit in fits.items() if fit]
-    return f"it fits as {' and as '.join(inside)}" if inside else f"it does not fit, not even as {next(iter(fits))}"
+    return (
+        f"it fits as {' and as '.join(inside)}"
+        if inside
+        else f"it does not fit, not even as {next(iter(fits))}"
+    )
 
 
 def _marker(marker: dict[str, Any] | None) -> str:
-    return "none" if marker is None else f"{marker['id']} ({marker['token']})" if marker["token"] else str(marker["id"])
+    return (
+        "none"
+        if marker is None
+        else f"{marker['id']} ({marker['token']})"
+        if marker["token"]
+        else str(marker["id"])
+    )
 
 
 def _value(value: object) -> str:

@@ -5,7 +5,17 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import PARSE_SECONDS, Encoding, Json, OcrOption, ParseSeconds, print_json, print_text, refuse, say
+from runnel.commands.display import (
+    PARSE_SECONDS,
+    Encoding,
+    Json,
+    OcrOption,
+    ParseSeconds,
+    print_json,
+    print_text,
+    refuse,
+    say,
+)
 from runnel.errors import InputError
 from runnel.search.finding import locate
 from runnel.text.documents.document import By, Limits, choose_row, span_of
@@ -16,13 +26,25 @@ _RANGE = re.compile(r"(\d{0,12})(:?)(\d{0,12})", re.ASCII)
 
 
 def read(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A file of a kind that `runnel find` reads; - is standard input.")],
-    lines: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Lines, from 1, as 10:40, 10 or 10:.")] = None,
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE", help="A file of a kind that `runnel find` reads; - is standard input."
+        ),
+    ],
+    lines: Annotated[
+        str | None, typer.Option(metavar="FIRST:LAST", help="Lines, from 1, as 10:40, 10 or 10:.")
+    ] = None,
     pages: Annotated[str | None, typer.Option(metavar="FIRST:LAST", help="Pages, from 1.")] = None,
     characters: Annotated[
-        str | None, typer.Option(metavar="START:END", help="Characters [START, END), from 0, as other commands show.")
+        str | None,
+        typer.Option(
+            metavar="START:END", help="Characters [START, END), from 0, as other commands show."
+        ),
     ] = None,
-    row: Annotated[str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")] = None,
+    row: Annotated[
+        str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")
+    ] = None,
     encoding: Encoding = None,
     ocr: OcrOption = None,
     parse_seconds: ParseSeconds = PARSE_SECONDS,
@@ -33,12 +55,18 @@ def read(
     Prints the text; with --json also its place.
     Example: runnel read report.pdf --pages 3:4
     """
-    options: tuple[tuple[By, str | None], ...] = (("line", lines), ("page", pages), ("character", characters))
+    options: tuple[tuple[By, str | None], ...] = (
+        ("line", lines),
+        ("page", pages),
+        ("character", characters),
+    )
     given = {by: value for by, value in options if value is not None}
     refuse({"--lines, --pages and --characters": len(given) > 1}, "exclude each other")
     by, value = next(iter(given.items()), ("line", "1:"))
     start, end = _range(value, by)
-    with DocumentReader(Limits(seconds=parse_seconds), encoding=encoding, ocr=None if ocr is None else Ocr(ocr)) as reader:
+    with DocumentReader(
+        Limits(seconds=parse_seconds), encoding=encoding, ocr=None if ocr is None else Ocr(ocr)
+    ) as reader:
         document = choose_row(reader.read(file), file, row)
     for warning in document.warnings:
         say(f"note: {file}: {warning}")
@@ -47,8 +75,11 @@ def read(
         print_text(document.text[first:stop].removesuffix("\n"))
         return 0
     (place,) = locate(file, document, [(first, stop)])
-    line = document.text.count("\n", 0, first) + 1  # of the first character, even if it is a line break
-    print_json(place.as_json() | {"line": line, "characters": len(document.text), "pages": document.pages})
+    # of the first character, even if it is a line break
+    line = document.text.count("\n", 0, first) + 1
+    print_json(
+        place.as_json() | {"line": line, "characters": len(document.text), "pages": document.pages}
+    )
     return 0
 
 

@@ -40,17 +40,44 @@ if TYPE_CHECKING:
 _SHOWN = 160  # characters of a document on the terminal
 
 Documents = Annotated[
-    str | None, typer.Argument(metavar="DOCUMENTS", help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.")
+    str | None,
+    typer.Argument(
+        metavar="DOCUMENTS",
+        help="... and the documents to rank: jsonl, csv, tsv or txt; - is stdin.",
+    ),
 ]
-TopK = Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all).")]
-Depth = Annotated[int | None, typer.Option(min=1, help="Candidates to take from the run for each query (default: all).")]
-MemoryFolder = Annotated[str | None, typer.Option(help="Folder to keep what is remembered of documents (default: in RAM).")]
-MemoryDtype = Annotated[Literal["int8", "bf16", "fp32"], typer.Option(help="Precision of a recurrent model's states in it.")]
+TopK = Annotated[
+    int | None,
+    typer.Option("--top-k", "-k", min=1, help="Documents to keep for each query (default: all)."),
+]
+Depth = Annotated[
+    int | None,
+    typer.Option(min=1, help="Candidates to take from the run for each query (default: all)."),
+]
+MemoryFolder = Annotated[
+    str | None,
+    typer.Option(help="Folder to keep what is remembered of documents (default: in RAM)."),
+]
+MemoryDtype = Annotated[
+    Literal["int8", "bf16", "fp32"],
+    typer.Option(help="Precision of a recurrent model's states in it."),
+]
 Template = Annotated[
-    str | None, typer.Option(help="Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's own).")
+    str | None,
+    typer.Option(
+        help=(
+            "Pair template: rankmamba, rankmamba-code, ssm-rerankers or pair (default: the model's"
+            " own)."
+        )
+    ),
 ]
-MaxTokens = Annotated[int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")]
-ShardOf = Annotated[str | None, typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N.")]
+MaxTokens = Annotated[
+    int | None, typer.Option(min=1, help="Cut documents to fit this many tokens with the query.")
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(metavar="I/N", help="Take shard I of N of the queries; write OUT-0000I-of-0000N."),
+]
 
 
 def rerank(
@@ -60,9 +87,15 @@ def rerank(
     *,
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    queries: Annotated[str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")] = None,
-    run: Annotated[str | None, typer.Option(help="TREC run with the candidates of each query.")] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="Or many queries: jsonl, csv or tsv (id, text).")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Documents of the candidates: jsonl, csv or tsv (id, text).")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="TREC run with the candidates of each query.")
+    ] = None,
     to: Annotated[str | None, typer.Option(help="TREC run to write.")] = None,
     top_k: TopK = None,
     depth: Depth = None,
@@ -73,18 +106,24 @@ def rerank(
     template: Template = None,
     as_json: Json = False,
 ) -> int:
-    """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries, --corpus, --run and --to.
+    """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries,
+    --corpus, --run and --to.
 
     Prints the documents, best first; of many queries, writes a TREC run.
     Example: runnel rerank "when does the museum open" texts.jsonl
 
-    Each document is read once, whatever the number of queries. Interrupted work resumes when you repeat the command.
+    Each document is read once, whatever the number of queries. Interrupted work resumes when you
+    repeat the command.
     """
     if query is not None and documents is not None:
         refuse_others(context, "QUERY", _rank_one)
         return _rank_one(query, documents, model, dtype, top_k, template, max_tokens, as_json)
     files = {"--queries": queries, "--corpus": corpus, "--run": run, "--to": to}
-    missing = "DOCUMENTS" if query is not None else ", ".join(name for name, value in files.items() if value is None)
+    missing = (
+        "DOCUMENTS"
+        if query is not None
+        else ", ".join(name for name, value in files.items() if value is None)
+    )
     refuse({missing: missing}, f"missing; give QUERY and DOCUMENTS, or all of {', '.join(files)}")
     if memory is not None and max_tokens is not None:
         raise InputError("documents are remembered whole: give --memory or --max-tokens, not both")
@@ -94,7 +133,10 @@ def rerank(
     task = _read_task(inputs[0], inputs[1], inputs[2], depth, part)
     settings: dict[str, object] = {
         "model": model,
-        **{name: file_digest(path) for name, path in zip(("queries", "corpus", "run"), inputs, strict=True)},
+        **{
+            name: file_digest(path)
+            for name, path in zip(("queries", "corpus", "run"), inputs, strict=True)
+        },
         "top_k": top_k,
         "depth": depth,
         "memory_dtype": memory_dtype,
@@ -109,7 +151,11 @@ def rerank(
             say(f"note: {out} is finished already")
         else:
             about = rank_all(journal, task, reranker, (memory, memory_dtype), top_k, max_tokens)
-    print_json({"out": str(out), **about}) if as_json else print_text(f"{out}: {counted(about['count'], 'query')}")
+    (
+        print_json({"out": str(out), **about})
+        if as_json
+        else print_text(f"{out}: {counted(about['count'], 'query')}")
+    )
     return 0
 
 
@@ -147,7 +193,9 @@ def _rank_one(
 
 
 class Candidates(NamedTuple):
-    """Texts of the queries and candidates of each, by id, and what reads the texts of candidates."""
+    """Texts of the queries and candidates of each, by id, and what reads the
+    texts of candidates.
+    """
 
     queries: Mapping[str, str]
     ids: Mapping[str, Sequence[str]]
@@ -162,7 +210,9 @@ def rank_all(
     top_k: int | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
-    """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its folder and dtype."""
+    """Rank the candidates of each query that is not ranked yet, and write OUT; `memory` is its
+    folder and dtype.
+    """
     from runnel.request import TokenCount
 
     say_resumed(journal, "query")
@@ -173,26 +223,41 @@ def rank_all(
     truncated = 0
     with Meter("reading") as meter:
         count = TokenCount(meter)
-        if max_tokens is None and (reranker.remembers or memory[0] is not None):  # `remember` says why it cannot
+        # `remember` says why it cannot
+        if max_tokens is None and (reranker.remembers or memory[0] is not None):
             remembered = reranker.remember(texts, *memory, progress=count.part())
             meter.label = "ranking"
         for query, ids in left.items():
-            documents = {name: texts[name] for name in ids} if remembered is None else remembered.select(ids)
-            hits = reranker.rank(task.queries[query], documents, top_k, progress=count.part(), max_tokens=max_tokens)
+            documents = (
+                {name: texts[name] for name in ids}
+                if remembered is None
+                else remembered.select(ids)
+            )
+            hits = reranker.rank(
+                task.queries[query], documents, top_k, progress=count.part(), max_tokens=max_tokens
+            )
             truncated += reranker.truncated
             journal.add(Row(query, lines_of(query, ((hit.id, hit.score) for hit in hits))))
     _report_cut(truncated, reranker.pair_limit(max_tokens))
     return finish_run(journal, {"count": len(task.ids)})
 
 
-def _read_task(queries: str, corpus: str, run: str, depth: int | None, part: Shard | None) -> Candidates:
-    """Read queries and their candidates; a shard has the queries whose first candidate is in its part of all candidates."""
+def _read_task(
+    queries: str, corpus: str, run: str, depth: int | None, part: Shard | None
+) -> Candidates:
+    """Read queries and their candidates; a shard has the queries whose first candidate is in its
+    part of all candidates.
+    """
     asked, candidates = read_texts(queries), read_run(run, depth)
     _expect_texts(queries, candidates, asked)
     if part is not None:
         start, end = part.of(sum(map(len, candidates.values())))
         first = itertools.accumulate(map(len, candidates.values()), initial=0)
-        candidates = {query: ids for at, (query, ids) in zip(first, candidates.items(), strict=False) if start <= at < end}
+        candidates = {
+            query: ids
+            for at, (query, ids) in zip(first, candidates.items(), strict=False)
+            if start <= at < end
+        }
     return Candidates(asked, candidates, partial(_texts, corpus))
 
 
@@ -206,12 +271,18 @@ def _texts(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, st
 def _expect_texts(file: str, wanted: Collection[str], texts: Collection[str]) -> None:
     if missing := sorted(name for name in wanted if name not in texts):
         count = f"{len(missing):,} of {len(wanted):,} ids of the run"
-        raise InputError(f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was made from")
+        raise InputError(
+            f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was"
+            " made from"
+        )
 
 
 def _report_cut(count: int, max_tokens: int | None) -> None:
     if count:
-        say(f"warning: cut {counted(count, 'document')}: query and document together have at most {max_tokens} tokens")
+        say(
+            f"warning: cut {counted(count, 'document')}: query and document together have at most"
+            f" {max_tokens} tokens"
+        )
 
 
 def _load(model: str, dtype: str, template: str | None) -> Reranker:

@@ -1,7 +1,8 @@
-"""Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a stream, whole or in shards.
+"""Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a
+stream, whole or in shards.
 
-Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find its share without reading the
-others'; the shares differ by at most one line.
+Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find
+its share without reading the others'; the shares differ by at most one line.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def output_path(self, path: Path) -> Path:
-        """Return the name of this shard of an output file: vectors.npy becomes vectors-00002-of-00008.npy."""
+        """Return the name of this shard of an output file: vectors.npy becomes
+        vectors-00002-of-00008.npy.
+        """
         return path.with_name(f"{path.stem}-{self.number:05d}-of-{self.count:05d}{path.suffix}")
 
     def of(self, size: int) -> tuple[int, int]:
@@ -58,7 +61,9 @@ class Shard:
 
 
 def line_start(file: BinaryIO, at: int) -> int:
-    """Return the first offset from `at` on where a line starts, else the end of the file; lines end at newlines."""
+    """Return the first offset from `at` on where a line starts, else the end of the file; lines end
+    at newlines.
+    """
     if at <= 0:
         return 0
     file.seek(at - 1)
@@ -68,11 +73,15 @@ def line_start(file: BinaryIO, at: int) -> int:
 
 def count_lines(file: BinaryIO, end: int) -> int:
     """Return how many lines, as Python reads text, end before byte `end`, which starts a line."""
-    return sum(1 for _ in io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, end), _BUFFER), "latin-1"))
+    return sum(
+        1 for _ in io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, end), _BUFFER), "latin-1")
+    )
 
 
 class FileRange(io.RawIOBase):
-    """The bytes [start, end) of an open file, as a file to be read once. Closing it also closes the open file."""
+    """The bytes [start, end) of an open file, as a file to be read once. Closing it also closes the
+    open file.
+    """
 
     def __init__(self, file: BinaryIO, start: int, end: int) -> None:
         self._file, self._left = file, end - start
@@ -93,14 +102,21 @@ class FileRange(io.RawIOBase):
 
 
 class RowFile:
-    """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard input."""
+    """A file of rows, or the lines that begin in a shard's part of its bytes; "-" is standard
+    input.
+    """
 
     def __init__(self, name: str, shard: Shard | None = None) -> None:
         self.name, self._range = name, (0, 0)
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
         self.kind = "" if name == "-" else _kind(name)  # standard input: known from its first line
-        self.has_names: bool | None = None  # for a shard of tsv; for a whole file known from its first line
-        problem = "" if self.on_disk else "a file on disk, because each job reads its own part; write it to one first"
+        # for a shard of tsv; for a whole file known from its first line
+        self.has_names: bool | None = None
+        problem = (
+            ""
+            if self.on_disk
+            else "a file on disk, because each job reads its own part; write it to one first"
+        )
         if self.on_disk:
             with open(name, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
@@ -109,13 +125,19 @@ class RowFile:
                 elif file.peek(4).startswith((GZIP, ZSTD)):
                     problem = "plain text, because each job reads its own part; unpack it first"
                 else:
-                    self.has_names = self.kind == "tsv" and has_names(file.readline().decode("utf-8-sig", errors="replace"))
+                    self.has_names = self.kind == "tsv" and has_names(
+                        file.readline().decode("utf-8-sig", errors="replace")
+                    )
                     if self.kind == "csv" or self.has_names:
-                        problem = "rows of one line each, without column names; write it as jsonl first"
+                        problem = (
+                            "rows of one line each, without column names; write it as jsonl first"
+                        )
                     start, end = shard.of(size)
                     self._range = line_start(file, start), line_start(file, end)
         if shard is not None and problem:
-            raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {problem}")
+            raise InputError(
+                f"{'standard input' if name == '-' else name}: --shard needs {problem}"
+            )
 
     def sha256(self) -> str | None:
         """Return the digest of the part's bytes; None for an input that can be read only once."""
@@ -125,7 +147,9 @@ class RowFile:
             return hashlib.file_digest(FileRange(file, *self._range), "sha256").hexdigest()
 
     def signature(self) -> tuple[int, int, int] | None:
-        """Return numbers that change when the file changes; None for an input that can be read only once."""
+        """Return numbers that change when the file changes; None for an input that can be read only
+        once.
+        """
         return signature(self.name) if self.on_disk else None
 
     @cached_property
@@ -141,16 +165,20 @@ class RowFile:
         if self.on_disk:
             file = io.BufferedReader(FileRange(file, *self._range), _BUFFER)
         encoding = "utf-8" if self._range[0] else "utf-8-sig"
-        return Lines(file, self.name, encoding=encoding, newline=None, before=lambda: self.lines_before)
+        return Lines(
+            file, self.name, encoding=encoding, newline=None, before=lambda: self.lines_before
+        )
 
 
 def read_rows(source: str | RowFile) -> Iterator[Document]:
     """Yield the rows of a file, of a part of it, or of standard input for "-". Ids may repeat.
 
-    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the text. `runnel.text.tables`
-    describes rows of csv and tsv; without an id, the id is the row's number, from 1. A row of a txt file is a text, its id the
-    line number from 1. Standard input is jsonl if it starts with "{", txt otherwise. Blank lines are skipped. JSON can contain
-    halves of surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are skipped, and a warning reports both.
+    A jsonl row has "id" (or "_id") and "text", and may have a "title", which is put before the
+    text. `runnel.text.tables` describes rows of csv and tsv; without an id, the id is the row's
+    number, from 1. A row of a txt file is a text, its id the line number from 1. Standard input is
+    jsonl if it starts with "{", txt otherwise. Blank lines are skipped. JSON can contain halves of
+    surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are skipped, and a
+    warning reports both.
     """
     return (row for _, row in _read(source if isinstance(source, RowFile) else RowFile(source)))
 
@@ -163,7 +191,10 @@ def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str
         if wanted is not None and row.id not in wanted:
             continue
         if row.id in texts:
-            raise InputError(f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an id names one text")
+            raise InputError(
+                f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an"
+                " id names one text"
+            )
         texts[row.id], lines[row.id] = row.text, place.line
     return texts
 
@@ -176,10 +207,16 @@ def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     lines = file.lines()
     table = read_table(lines, file.kind, names=file.has_names)
     if file.kind == "tsv" and len(table.names) == 1 and "text" not in table.names:
-        raise InputError(f"{lines.place(1)}: expected an id, a tab and a text, got no tab in {table.names[0][:40]!r}")
+        raise InputError(
+            f"{lines.place(1)}: expected an id, a tab and a text, got no tab in"
+            f" {table.names[0][:40]!r}"
+        )
     if table.names and "text" not in table.names:
         names = ", ".join(map(repr, table.names))
-        say(f"note: {file.name}: its columns are {names}, none is 'text'; a text is all values with their column's name")
+        say(
+            f"note: {file.name}: its columns are {names}, none is 'text'; a text is all values with"
+            " their column's name"
+        )
     for number, (line, values) in enumerate(table.rows, start=1):
         place = lines.place(line)
         key = values.get("id", values.get("_id", str(number)))
@@ -196,7 +233,11 @@ def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
         if line.isspace() or not line:
             continue
         kind, place = kind or ("jsonl" if line.startswith("{") else "txt"), lines.place(number)
-        row = Document(str(place.line), line) if kind == "txt" else parse_document(parse_object(line, place), place)
+        row = (
+            Document(str(place.line), line)
+            if kind == "txt"
+            else parse_document(parse_object(line, place), place)
+        )
         _check_id(row.id, place)
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
@@ -205,23 +246,42 @@ def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
             replaced.append(place)
             row = replace(row, text=_HALF.sub("\ufffd", row.text))
         yield place, row
-    _report(file.name, replaced, "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD")
+    _report(
+        file.name,
+        replaced,
+        "with halves of surrogate pairs, which are no characters: these were replaced by U+FFFD",
+    )
     _report(file.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
 def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
     if places:
-        say(f"warning: {name}: {counted(len(places), 'row')} {what}; the first is in line {places[0].line:,}")
+        say(
+            f"warning: {name}: {counted(len(places), 'row')} {what}; the first is in line"
+            f" {places[0].line:,}"
+        )
 
 
 def _kind(name: str) -> str:
     suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if suffix not in _SUFFIXES or Path(name).is_dir():
-        what = "is a folder" if Path(name).is_dir() else f"has the ending {suffix!r}" if suffix else "has no ending"
-        raise InputError(f"{name} {what}; expected a file named .jsonl, .csv, .tsv or .txt. `runnel index` reads folders")
+        what = (
+            "is a folder"
+            if Path(name).is_dir()
+            else f"has the ending {suffix!r}"
+            if suffix
+            else "has no ending"
+        )
+        raise InputError(
+            f"{name} {what}; expected a file named .jsonl, .csv, .tsv or .txt. `runnel index` reads"
+            " folders"
+        )
     return _SUFFIXES[suffix]
 
 
 def _check_id(key: str, where: LinePlace) -> None:
     if not key or any(c.isspace() for c in key):
-        raise InputError(f"{where}: an id must not be empty or contain whitespace, which separates ids in run files; got {key!r}")
+        raise InputError(
+            f"{where}: an id must not be empty or contain whitespace, which separates ids in run"
+            f" files; got {key!r}"
+        )

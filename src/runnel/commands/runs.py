@@ -1,4 +1,6 @@
-"""TREC runs, and lines of JSON, that commands write query by query, so that interrupted work resumes."""
+"""TREC runs, and lines of JSON, that commands write query by query, so that interrupted work
+resumes.
+"""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
@@ -13,15 +15,21 @@ from runnel.text.lines import read_json
 
 Item = TypeVar("Item")
 Rows = tuple[Iterable[Item], Callable[[Item], Mapping[str, object]], str | None]
-"""Questions, in the same order in every run; what makes a row of one; and the fingerprint of the model, if there is one."""
+"""Questions, in the same order in every run; what makes a row of one; and the fingerprint of the
+model, if there is one.
+"""
 
 
 def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f") -> str:
-    """Return the lines of a query: its documents with their scores, best first, as `number` formats them."""
+    """Return the lines of a query: its documents with their scores, best first, as `number` formats
+    them.
+    """
     lines = []
     for rank, (name, score) in enumerate(hits, start=1):
         if odd := next((one for one in (query, name) if one.split() != [one]), None):
-            raise InputError(f"the id {odd!r} is empty or has white space, so no TREC run can hold it; rename it")
+            raise InputError(
+                f"the id {odd!r} is empty or has white space, so no TREC run can hold it; rename it"
+            )
         lines.append(f"{query} Q0 {name} {rank} {score:{number}} runnel\n")
     return "".join(lines)
 
@@ -40,9 +48,14 @@ def finish_run(journal: Journal, facts: Mapping[str, object]) -> dict[str, Any]:
 
 
 def resumed_rows(
-    out: Path, settings: Mapping[str, object], load: Callable[[], Rows[Item]], *, label: str = "reading"
+    out: Path,
+    settings: Mapping[str, object],
+    load: Callable[[], Rows[Item]],
+    *,
+    label: str = "reading",
 ) -> list[dict[str, Any]]:
-    """Return a row of JSON for each question, also written to OUT; finished work is read from there, interrupted work resumes.
+    """Return a row of JSON for each question, also written to OUT; finished work is read from
+    there, interrupted work resumes.
 
     `settings` lack the model's fingerprint, which is known once `load` has returned.
     """

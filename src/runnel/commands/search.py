@@ -34,13 +34,39 @@ _TYPES: dict[str, Callable[[str], Any]] = {
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
 
-In = Annotated[str | None, typer.Option("--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own).")]
-Weight = Annotated[float | None, typer.Option(min=0, help="Weight of meaning, where that of words is 1 (default: by the model).")]
-Rerank = Annotated[int | None, typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none).")]
-Read = Annotated[int | None, typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5.")]
-Sentences = Annotated[int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")]
-Where = Annotated[list[str] | None, typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold.")]
-Explain = Annotated[bool, typer.Option("--explain", help="Show each document's rank by words, by meaning and by the reranker.")]
+In = Annotated[
+    str | None,
+    typer.Option(
+        "--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own)."
+    ),
+]
+Weight = Annotated[
+    float | None,
+    typer.Option(
+        min=0, help="Weight of meaning, where that of words is 1 (default: by the model)."
+    ),
+]
+Rerank = Annotated[
+    int | None,
+    typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none)."),
+]
+Read = Annotated[
+    int | None,
+    typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5."),
+]
+Sentences = Annotated[
+    int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."),
+]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain", help="Show each document's rank by words, by meaning and by the reranker."
+    ),
+]
 
 
 def search(
@@ -50,11 +76,17 @@ def search(
     place: In = None,
     no_update: display.NoUpdate = False,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
-    words_only: Annotated[bool, typer.Option("--words-only", help="Rank by words alone (BM25).")] = False,
-    meaning_only: Annotated[bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")] = False,
+    words_only: Annotated[
+        bool, typer.Option("--words-only", help="Rank by words alone (BM25).")
+    ] = False,
+    meaning_only: Annotated[
+        bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")
+    ] = False,
     weight: Weight = None,
     rerank: Rerank = None,
-    no_rerank: Annotated[bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")] = False,
+    no_rerank: Annotated[
+        bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")
+    ] = False,
     read: Read = None,
     sentences: Sentences = 3,
     conditions: Where = None,
@@ -67,29 +99,42 @@ def search(
     Prints each document with its answering sentences.
     Example: runnel search "when does the museum open" --in library
 
-    Without --in: the project's own index, made by `runnel index` in the working directory or in a folder above it. It is first
-    brought up to date with the files. Exit code: 0 documents were found, 1 none, 2 an error.
+    Without --in: the project's own index, made by `runnel index` in the working directory or in a
+    folder above it. It is first brought up to date with the files. Exit code: 0 documents were
+    found, 1 none, 2 an error.
     """
     display.refuse(
-        {"--no-update": no_update and place, "--ocr": ocr and place}, "has no effect with --in, which is never updated"
+        {"--no-update": no_update and place, "--ocr": ocr and place},
+        "has no effect with --in, which is never updated",
     )
     display.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    display.refuse({"--explain": explain and (output.plain or output.files)}, "has no effect on --plain and --files-with-matches")
+    display.refuse(
+        {"--explain": explain and (output.plain or output.files)},
+        "has no effect on --plain and --files-with-matches",
+    )
     options = _ranking(words_only, meaning_only, weight, rerank, no_rerank)
     form = output.form()
     timings: dict[str, float] = {}
-    index = open_index(place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr))
+    index = open_index(
+        place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr)
+    )
     where = parse_conditions(conditions or [], index.store.settings)
-    hits = index.search(query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings)
+    hits = index.search(
+        query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings
+    )
     if not hits and not len(index):
         display.say("note: the index has no documents; `runnel index` adds them")
-    log.info("%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items()))
+    log.info(
+        "%s", ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in timings.items())
+    )
     answers = highest(hit.answers for hit in hits)
     if form != "json":
         display.note_unanswered(answers)
     if form == "json":
         facts = {"query": query, "index": index.store.uri, "answers": answers}
-        display.print_json({**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings})
+        display.print_json(
+            {**facts, "documents": [hit.as_json() for hit in hits], "seconds": timings}
+        )
     elif form == "jsonl":
         for hit in hits:
             display.print_json(hit.as_json(), indent=None)
@@ -103,17 +148,30 @@ def search(
     return 0 if hits else 1
 
 
-def _ranking(words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool) -> dict[str, Any]:
-    """Return the options of `Index.search` for the ranking. One list alone is reranked only if --rerank says so."""
+def _ranking(
+    words_only: bool, meaning_only: bool, weight: float | None, rerank: int | None, no_rerank: bool
+) -> dict[str, Any]:
+    """Return the options of `Index.search` for the ranking. One list alone is reranked only if
+    --rerank says so.
+    """
     display.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
     if words_only or meaning_only:
-        display.refuse({"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only")
+        display.refuse(
+            {"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only"
+        )
         display.refuse({"--weight": weight is not None}, "has no effect on one list alone")
         return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 
 
-def open_index(place: str | None, model: str | None, timings: dict[str, float], *, update: bool, ocr: Ocr | None = None) -> Index:
+def open_index(
+    place: str | None,
+    model: str | None,
+    timings: dict[str, float],
+    *,
+    update: bool,
+    ocr: Ocr | None = None,
+) -> Index:
     """Open the index at a place; without one, the project's own, brought up to date."""
     from runnel.search.index import Index
 
@@ -129,23 +187,35 @@ def open_index(place: str | None, model: str | None, timings: dict[str, float], 
 
 
 def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, Any]]:
-    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the field's type says."""
+    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the
+    field's type says.
+    """
     where: dict[str, dict[str, Any]] = {}
     for text in given:
         place, sign = min(
-            ((text.find(sign), sign) for sign in _SIGNS if sign in text), default=(0, ""), key=lambda p: (p[0], -len(p[1]))
+            ((text.find(sign), sign) for sign in _SIGNS if sign in text),
+            default=(0, ""),
+            key=lambda p: (p[0], -len(p[1])),
         )
         name, value = text[:place].strip(), text[place + len(sign) :].strip()
         try:
             where.setdefault(name, {})[sign] = _TYPES[settings.fields[name]](value)
         except (KeyError, ValueError):
-            known = ", ".join(f"{field} ({kind})" for field, kind in sorted(settings.fields.items())) or "none"
-            raise InputError(f"--where is {text!r}; expected NAME=VALUE or another comparison with a field: {known}") from None
+            known = (
+                ", ".join(f"{field} ({kind})" for field, kind in sorted(settings.fields.items()))
+                or "none"
+            )
+            raise InputError(
+                f"--where is {text!r}; expected NAME=VALUE or another comparison with a field:"
+                f" {known}"
+            ) from None
     return where
 
 
 def _file(hit: Hit) -> str:
-    """Return the file of a document, relative to the working directory if it is in it; the id of one without a file."""
+    """Return the file of a document, relative to the working directory if it is in it; the id of
+    one without a file.
+    """
     if not hit.source:
         return hit.id
     path, here = Path(hit.source), Path.cwd()
@@ -153,10 +223,17 @@ def _file(hit: Hit) -> str:
 
 
 def _lines(hit: Hit) -> list[str]:
-    """Return a line for each sentence: FILE:PLACE:TEXT; of a document without sentences its title, or its first line."""
+    """Return a line for each sentence: FILE:PLACE:TEXT; of a document without sentences its title,
+    or its first line.
+    """
     if hit.sentences or hit.place is None:
-        return [f"{_file(hit)}:{sentence.where}:{normalize(sentence.text)}" for sentence in hit.sentences]
-    return [f"{_file(hit)}:{hit.place.where}:{hit.title or hit.place.text.lstrip().partition(chr(10))[0]}"]
+        return [
+            f"{_file(hit)}:{sentence.where}:{normalize(sentence.text)}"
+            for sentence in hit.sentences
+        ]
+    return [
+        f"{_file(hit)}:{hit.place.where}:{hit.title or hit.place.text.lstrip().partition(chr(10))[0]}"
+    ]
 
 
 def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
@@ -171,18 +248,27 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
         head = Text(f"{hit.rank:>2}. ")
         name = hit.id.replace(hit.source, _file(hit), 1) if hit.source else hit.id
         link = None if start is None else place_link(hit.source, start)
-        head.append(display.one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link))
+        head.append(
+            display.one_line(hit.title or name), style=Style.parse("bold cyan") + Style(link=link)
+        )
         console.print(head, soft_wrap=True)
         if hit.title:
             console.print(Text("    " + display.one_line(name), style="dim"), soft_wrap=True)
         if explain and hit.explanation is not None:
-            console.print(Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True)
+            console.print(
+                Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True
+            )
         for sentence in hit.sentences:
             where = [f"page {sentence.page:,}"] if sentence.page else []
             where += [" › ".join(sentence.headings)] if sentence.headings else []
-            shown = display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
+            shown = (
+                display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
+            )
             body = Text(normalize(sentence.text))
-            body.append(f"  ({shown})", style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)))
+            body.append(
+                f"  ({shown})",
+                style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)),
+            )
             console.print(Padding(body, (0, 0, 0, 4)))
             if sentence.after:
                 console.print(Padding(Text(normalize(sentence.after), style="dim"), (0, 0, 0, 6)))
@@ -190,11 +276,16 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
 
 
 def _explained(score: float, why: Explanation) -> str:
-    """Return a document's score, its ranks and what they add: "score 0.0323: words 1 (+0.0164), meaning 3 (+0.0159), ..."."""
+    """Return a document's score, its ranks and what they add: "score 0.0323: words 1 (+0.0164),
+    meaning 3 (+0.0159), ...".
+    """
     ranks = [
         f"{name} {'not found' if part.rank is None else f'{part.rank} (+{part.score:.4f})'}"
         for name, part in (("words", why.words), ("meaning", why.meaning))
     ]
     if why.relevance is not None:
-        ranks.append(f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance {why.relevance:.2f}")
+        ranks.append(
+            f"reranked {why.reranked.rank} (+{why.reranked.score:.4f}), relevance"
+            f" {why.relevance:.2f}"
+        )
     return f"score {score:.4f}: {', '.join(ranks)}"

@@ -9,7 +9,16 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import DTYPES, Dtype, Json, JsonLogLines, Model, note_compiling, print_json, say
+from runnel.commands.display import (
+    DTYPES,
+    Dtype,
+    Json,
+    JsonLogLines,
+    Model,
+    note_compiling,
+    print_json,
+    say,
+)
 from runnel.errors import InputError, needing
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
@@ -18,30 +27,51 @@ _KEY_VARIABLE = "RUNNEL_API_KEY"
 def serve(
     model: Model = "pocket",
     dtype: Dtype = "auto",
-    index: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Index to search (default: the project's).")] = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")] = 8675,
-    api_key_file: Annotated[
-        Path | None, typer.Option(help=f"File with one API key per line (also: ${_KEY_VARIABLE}, one key).")
+    index: Annotated[
+        str | None,
+        typer.Option("--in", metavar="DIR", help="Index to search (default: the project's)."),
     ] = None,
-    allow_host: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Another name of this server.")] = None,
-    open_bind: Annotated[bool, typer.Option("--open", help="Serve other machines without an API key.")] = False,
-    deadline: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")] = 600,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free one.")
+    ] = 8675,
+    api_key_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with one API key per line (also: ${_KEY_VARIABLE}, one key)."),
+    ] = None,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Another name of this server.")
+    ] = None,
+    open_bind: Annotated[
+        bool, typer.Option("--open", help="Serve other machines without an API key.")
+    ] = False,
+    deadline: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Longest time of a request.")
+    ] = 600,
+    log_json: Annotated[
+        bool, typer.Option("--log-json", help="Log one JSON object per request on stderr.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
-    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then requests are finished.
-    Example: runnel serve --in library
+    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then
+    requests are finished. Example: runnel serve --in library
     """
     with needing("the server needs FastAPI and uvicorn", "serve"):
         from runnel.server.app import bind, create_app, serve
         from runnel.server.settings import ServerSettings
     settings = ServerSettings(
-        model=model, dtype=DTYPES[dtype], index=index, host=host, port=port, api_keys=_keys(api_key_file),
-        allowed_hosts=tuple(allow_host or ()), open_bind=open_bind, deadline_s=deadline,
-    )  # fmt: skip
+        model=model,
+        dtype=DTYPES[dtype],
+        index=index,
+        host=host,
+        port=port,
+        api_keys=_keys(api_key_file),
+        allowed_hosts=tuple(allow_host or ()),
+        open_bind=open_bind,
+        deadline_s=deadline,
+    )
     if log_json:
         logging.basicConfig(level=logging.WARNING, handlers=[JsonLogLines()], force=True)
         logging.getLogger("runnel").setLevel(logging.INFO)
@@ -64,7 +94,9 @@ def serve(
 
 
 def _project_index(model: str) -> str | None:
-    """Return the place of the index of the project that holds the working directory; None if there is none of this model."""
+    """Return the place of the index of the project that holds the working directory; None if there
+    is none of this model.
+    """
     from runnel.search.project import Project
     from runnel.search.stores import holds_index, open_store
 
@@ -72,7 +104,10 @@ def _project_index(model: str) -> str | None:
     if project is None or not holds_index(project.place):
         return None
     if (own := open_store(project.place).settings.model) != model:
-        say(f"note: the index of {project.folder} is not searched: its model is {own}, not {model}; give -m {own}")
+        say(
+            f"note: the index of {project.folder} is not searched: its model is {own}, not {model};"
+            f" give -m {own}"
+        )
         return None
     say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")
     return str(project.place)

@@ -22,8 +22,16 @@ _WORD_FOR_WORD, _NOT, _UNREADABLE = 0, 1, 2  # exit codes, as of grep
 
 
 def verify(
-    quote: Annotated[str, typer.Argument(metavar="QUOTE", help="The words to look for; - reads them from standard input.")],
-    files: Annotated[list[str], typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`.")],
+    quote: Annotated[
+        str,
+        typer.Argument(
+            metavar="QUOTE", help="The words to look for; - reads them from standard input."
+        ),
+    ],
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH", help="Files, folders and globs, as of `runnel find`."),
+    ],
     reading: FileOptions = FileOptions(),
     as_json: Json = False,
 ) -> int:
@@ -32,8 +40,9 @@ def verify(
     Prints its places, or else the nearest stretch and the words that differ.
     Example: runnel verify "the museum opens at nine" notes/
 
-    Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ.
-    Exit code: 0 word for word, 1 not, 2 an error, such as a file that cannot be read: what is shown is only about the others.
+    Whitespace, quotation marks, dashes, hyphenation at line ends and case may differ. Exit code: 0
+    word for word, 1 not, 2 an error, such as a file that cannot be read: what is shown is only
+    about the others.
     """
     from runnel.search.verifying import verify  # numpy takes a while to import
 
@@ -43,15 +52,25 @@ def verify(
         quote = sys.stdin.buffer.read().decode("utf-8", errors="replace")
     skipped: list[Skipped] = []
     with reading.reader() as reader:
-        verified = verify(quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say))
+        verified = verify(
+            quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say)
+        )
     unread = [one for one in skipped if one.error]
     if as_json:
-        print_json({"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]})
+        print_json(
+            {"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]}
+        )
     elif verified.match is None:
         say("error: no file was read, so nothing is known about the quote")
     else:
         _show(verified, len(unread))
-    return _UNREADABLE if unread or verified.match is None else _WORD_FOR_WORD if verified.word_for_word else _NOT
+    return (
+        _UNREADABLE
+        if unread or verified.match is None
+        else _WORD_FOR_WORD
+        if verified.word_for_word
+        else _NOT
+    )
 
 
 def _show(verified: Verified, unread: int) -> None:
@@ -67,9 +86,18 @@ def _show(verified: Verified, unread: int) -> None:
     }[verified.match]
     print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
     for rank, one in enumerate(verified.places, start=1):
-        note = "" if one.match != "normalized" else "  differs in case" if one.case_differs else "  typography differs"
+        note = (
+            ""
+            if one.match != "normalized"
+            else "  differs in case"
+            if one.case_differs
+            else "  typography differs"
+        )
         print_text(one_line(f"{rank:>2}. {one}  characters {one.start}-{one.end}{note}"))
         print_text(f"    {normalize(one.text)}")
         for change in one.changes:
-            quote, text = normalize(change.quote) or "(nothing)", normalize(change.text) or "(nothing)"
+            quote, text = (
+                normalize(change.quote) or "(nothing)",
+                normalize(change.text) or "(nothing)",
+            )
             print_text(f"    quote: {quote}  document: {text}")

@@ -1,4 +1,6 @@
-"""Language models that are asked: behind an endpoint with OpenAI's chat interface, or on this machine."""
+"""Language models that are asked: behind an endpoint with OpenAI's chat interface, or on this
+machine.
+"""
 
 import os
 import time
@@ -19,7 +21,8 @@ from runnel.text.dialogue import Message, dialogue
 
 LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
 
-# Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor, 400 bytes a token in a stream.
+# Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor,
+# 400 bytes a token in a stream.
 _SECONDS_PER_TOKEN = 2.0
 _BYTES_PER_TOKEN, _CHARACTERS_PER_TOKEN = 4096, 64
 _SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
@@ -46,14 +49,17 @@ class Reply:
 class Endpoint:
     """A client of an endpoint.
 
-    Requests that fail because the endpoint is busy or not reached are repeated, after the time it asks for or else with growing
-    pauses. A streamed reply is not repeated after its first text. Redirects are not followed: they would take the prompt and the
-    key elsewhere. `max_tokens` bounds a reply in bytes, characters and time, even if the endpoint ignores it. The key and the
-    secrets of the URL are in no error, in no reply and not in the attribute `url`, even if the endpoint repeats them.
+    Requests that fail because the endpoint is busy or not reached are repeated, after the time it
+    asks for or else with growing pauses. A streamed reply is not repeated after its first text.
+    Redirects are not followed: they would take the prompt and the key elsewhere. `max_tokens`
+    bounds a reply in bytes, characters and time, even if the endpoint ignores it. The key and the
+    secrets of the URL are in no error, in no reply and not in the attribute `url`, even if the
+    endpoint repeats them.
 
     Args:
-        url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default: $OPENAI_BASE_URL, or with a key OpenAI's.
-            The user and password that it may have are sent instead of the key.
+        url: up to and including the version, e.g. http://127.0.0.1:8080/v1; default:
+            $OPENAI_BASE_URL, or with a key OpenAI's. The user and password that it may have are
+            sent instead of the key.
         model: its name there; default: the only one that the endpoint lists.
         key: default: $OPENAI_API_KEY. Local endpoints need none.
         timeout_s: the longest wait for a reply, or between two parts of a streamed one.
@@ -74,22 +80,28 @@ class Endpoint:
         retries: int = 5,
     ) -> None:
         key = key or os.environ.get("OPENAI_API_KEY")
-        address = url or os.environ.get("OPENAI_BASE_URL") or ("https://api.openai.com/v1" if key else "")
+        address = (
+            url or os.environ.get("OPENAI_BASE_URL") or ("https://api.openai.com/v1" if key else "")
+        )
         self._secrets = [*secrets_of(address), key or ""]
         self._redact = partial(redact, secrets=self._secrets)
         self.url = self._redact(address)
         if not address.startswith(("http://", "https://")):
             raise InputError(
-                f"the endpoint of the language model is {self.url!r}; give --llm or $OPENAI_BASE_URL a URL such as "
-                "http://127.0.0.1:8080/v1, or set $OPENAI_API_KEY for OpenAI's"
+                f"the endpoint of the language model is {self.url!r}; give --llm or"
+                " $OPENAI_BASE_URL a URL such as http://127.0.0.1:8080/v1, or set $OPENAI_API_KEY"
+                " for OpenAI's"
             )
         with needing("language models need the package openai", "answers"):
             import openai
         written = user_of(address)
         user, _, password = written.partition(":")
         login = (unquote(user), unquote(password)) if written else None
-        base, _, query = address.replace(f"//{written}@", "//", 1).partition("?")  # httpx logs addresses
-        http = openai.DefaultHttpxClient(timeout=timeout_s, auth=login, event_hooks={"response": [_guard]})
+        # httpx logs addresses
+        base, _, query = address.replace(f"//{written}@", "//", 1).partition("?")
+        http = openai.DefaultHttpxClient(
+            timeout=timeout_s, auth=login, event_hooks={"response": [_guard]}
+        )
         self.client = openai.OpenAI(
             base_url=base,
             default_query=dict(parse_qsl(query)),
@@ -106,15 +118,23 @@ class Endpoint:
         """Name of the model; without one an EndpointError if the endpoint lists none or several."""
         if self._model is not None:
             return self._model
-        with self._errors("did not list its models", "; name one with --llm-model, or correct the URL, which ends as in /v1"):
+        with self._errors(
+            "did not list its models",
+            "; name one with --llm-model, or correct the URL, which ends as in /v1",
+        ):
             names = self._list_models()
         if len(names) != 1:
             listed = self._short(", ".join(names[:10])) or "none"
-            raise EndpointError(f"{self.url} lists {len(names)} models ({listed}); choose one by its name, with --llm-model")
+            raise EndpointError(
+                f"{self.url} lists {len(names)} models ({listed}); choose one by its name, with"
+                " --llm-model"
+            )
         return names[0]
 
     def _list_models(self) -> list[str]:
-        """Return the names of the endpoint's models. It is asked again only if it is busy: it may not be running at all."""
+        """Return the names of the endpoint's models. It is asked again only if it is busy: it may
+        not be running at all.
+        """
         import openai
 
         try:
@@ -123,7 +143,12 @@ class Endpoint:
             return [one.id for one in self.client.models.list()]
 
     def complete(
-        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        on_text: Callable[[str], None] | None = None,
     ) -> Reply:
         """Return the model's reply.
 
@@ -132,17 +157,27 @@ class Endpoint:
             on_text: called with each part of the text as it arrives; the reply is then streamed.
 
         Raises:
-            EndpointError: the endpoint cannot be reached, refuses the request, redirects it, answers something else, ends a
-                stream early, or sends more than `max_tokens` can be.
+            EndpointError: the endpoint cannot be reached, refuses the request, redirects it,
+                answers something else, ends a stream early, or sends more than `max_tokens` can be.
         """
         limit = "max_completion_tokens" if "api.openai.com" in self.url else "max_tokens"
-        options: dict[str, Any] = {"model": self.model, "messages": messages, limit: max_tokens, "temperature": temperature}
-        size, seconds = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN, self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
+        options: dict[str, Any] = {
+            "model": self.model,
+            "messages": messages,
+            limit: max_tokens,
+            "temperature": temperature,
+        }
+        size, seconds = (
+            _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN,
+            self._timeout_s + max_tokens * _SECONDS_PER_TOKEN,
+        )
         outer = _LIMITS.set((size, seconds))
         try:
             if on_text is None:
                 with self._errors("did not answer"):
-                    return self._harmless(_reply_of(self.client.chat.completions.create(**options), max_tokens))
+                    return self._harmless(
+                        _reply_of(self.client.chat.completions.create(**options), max_tokens)
+                    )
             for part in self._stream(options, max_tokens):
                 if isinstance(part, Reply):
                     return self._harmless(part)
@@ -154,10 +189,18 @@ class Endpoint:
     def embed(self, texts: list[str]) -> list[list[float]]:
         """Return the vectors of texts, in their order; raises EndpointError as `complete` does."""
         with self._errors("did not give embeddings"):
-            rows = self.client.embeddings.create(model=self.model, input=texts, encoding_format="float").data
+            rows = self.client.embeddings.create(
+                model=self.model, input=texts, encoding_format="float"
+            ).data
             vectors = {row.index: row.embedding for row in rows}
-            if sorted(vectors) != list(range(len(texts))) or len({len(vector) for vector in vectors.values()}) > 1:
-                raise ValueError(f"{len(rows)} embeddings; expected one for each of {len(texts)} texts, of one width")
+            if (
+                sorted(vectors) != list(range(len(texts)))
+                or len({len(vector) for vector in vectors.values()}) > 1
+            ):
+                raise ValueError(
+                    f"{len(rows)} embeddings; expected one for each of {len(texts)} texts, of one"
+                    " width"
+                )
             return [vectors[number] for number in range(len(texts))]
 
     def _stream(self, options: dict[str, Any], max_tokens: int) -> Iterator[str | Reply]:
@@ -166,9 +209,15 @@ class Endpoint:
 
         texts, length, finish, usage = [], 0, None, None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
-        with self._errors("did not answer"), self.client.chat.completions.create(**options) as stream:
+        with (
+            self._errors("did not answer"),
+            self.client.chat.completions.create(**options) as stream,
+        ):
             kind = stream.response.headers.get("content-type", "")
-            if kind.startswith("application/json") and stream.response.read().lstrip().startswith(b"{"):  # `stream` was ignored
+            # `stream` was ignored
+            if kind.startswith("application/json") and stream.response.read().lstrip().startswith(
+                b"{"
+            ):
                 reply = _reply_of(ChatCompletion.construct(**stream.response.json()), max_tokens)
                 yield from (reply.raw, reply)
                 return
@@ -187,19 +236,24 @@ class Endpoint:
 
     @contextmanager
     def _errors(self, what: str, hint: str = "") -> Iterator[None]:
-        """Turn every failure of a request into an `EndpointError`, whose message says what the endpoint did."""
+        """Turn every failure of a request into an `EndpointError`, whose message says what the
+        endpoint did.
+        """
         import openai
 
         try:
             yield
-        except Exception as error:  # a body of another shape, or a broken one, fails in many ways inside the client and here
+        except Exception as error:
+            # a body of another shape, or a broken one, fails in many ways inside the client and
+            # here
             cause = error.__cause__ or error
             if isinstance(error, openai.APIStatusError):
                 happened = f"{what}: {error.status_code}: {self._short(error.message)}{hint}"
             elif isinstance(error, openai.APITimeoutError):
                 happened = f"{what} in time; is it busy, or its model being loaded?"
             elif isinstance(error, openai.APIConnectionError):
-                unreached = type(cause).__name__ == "ConnectError"  # of httpx or httpx2, as the version of openai has it
+                # of httpx or httpx2, as the version of openai has it
+                unreached = type(cause).__name__ == "ConnectError"
                 failed = "cannot be reached" if unreached else "broke the connection"
                 happened = f"{failed} ({self._short(str(cause))}); is the endpoint running?"
             else:
@@ -207,17 +261,27 @@ class Endpoint:
             raise EndpointError(f"{self.url} {happened}") from showable(error, self._redact)
 
     def _short(self, text: str) -> str:
-        """Return the beginning of what the endpoint wrote, without secrets: they are hidden first, so that none is cut."""
+        """Return the beginning of what the endpoint wrote, without secrets: they are hidden first,
+        so that none is cut.
+        """
         text = " ".join(self._redact(text).split())
         return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 3]}..."
 
     def _harmless(self, reply: Reply) -> Reply:
-        """Return a reply, which will be stored and quoted, without secrets that are no ordinary words."""
-        return replace(reply, raw=hide(reply.raw, self._secrets, WORD), finish=hide(reply.finish, self._secrets, WORD))
+        """Return a reply, which will be stored and quoted, without secrets that are no ordinary
+        words.
+        """
+        return replace(
+            reply,
+            raw=hide(reply.raw, self._secrets, WORD),
+            finish=hide(reply.finish, self._secrets, WORD),
+        )
 
 
 class LocalModel:
-    """A `LanguageModel` that answers as an `Endpoint` does, one request after another, to a plain dialogue without a template."""
+    """A `LanguageModel` that answers as an `Endpoint` does, one request after another, to a plain
+    dialogue without a template.
+    """
 
     def __init__(self, name: str | Path, dtype: str = "auto", device: str = "auto") -> None:
         from runnel.models.language_model import LanguageModel  # imports torch
@@ -228,11 +292,19 @@ class LocalModel:
         self._lock = Lock()
 
     def complete(
-        self, messages: list[Message], *, max_tokens: int, temperature: float = 0.0, on_text: Callable[[str], None] | None = None
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        temperature: float = 0.0,
+        on_text: Callable[[str], None] | None = None,
     ) -> Reply:
         """Return the model's reply; `on_text` is called once, with the whole text."""
         if temperature:
-            raise InputError(f"the temperature is {temperature}; a local model writes the most likely token, at temperature 0")
+            raise InputError(
+                f"the temperature is {temperature}; a local model writes the most likely token, at"
+                " temperature 0"
+            )
         with self._lock:
             written = self.language_model.generate(dialogue(messages), max_tokens=max_tokens)
         if on_text is not None:
@@ -245,31 +317,46 @@ LanguageModelClient = Endpoint | LocalModel
 
 
 def _guard(response: Any) -> None:
-    """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether it is streamed or not."""
+    """Refuse a redirect, and bound the body of an answer, which is read with `iter_bytes` whether
+    it is streamed or not.
+    """
     if response.has_redirect_location:
         where = response.headers["location"]
-        raise ValueError(f"it redirects, where nothing was sent; give that URL if you trust it: {where!r}")
+        raise ValueError(
+            f"it redirects, where nothing was sent; give that URL if you trust it: {where!r}"
+        )
     response.iter_bytes = partial(_bounded, response.iter_bytes, _LIMITS.get())
 
 
-def _bounded(read: Callable[[int | None], Iterator[bytes]], limits: tuple[int, float], chunk_size: int | None = None) -> Any:
+def _bounded(
+    read: Callable[[int | None], Iterator[bytes]],
+    limits: tuple[int, float],
+    chunk_size: int | None = None,
+) -> Any:
     most, seconds = limits
     end, size = time.monotonic() + seconds, 0
     for part in read(chunk_size):
         size += len(part)
         if size > most or time.monotonic() > end:
-            raise ValueError(f"its answer has more than {most:,} bytes, or had not ended after {seconds:,.0f} s")
+            raise ValueError(
+                f"its answer has more than {most:,} bytes, or had not ended after {seconds:,.0f} s"
+            )
         yield part
 
 
 def _expect_bounded(characters: int, max_tokens: int) -> None:
     limit = _SPARE_CHARACTERS + max_tokens * _CHARACTERS_PER_TOKEN
     if characters > limit:
-        raise ValueError(f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at most")
+        raise ValueError(
+            f"the reply has more than {limit:,} characters; it was to have {max_tokens:,} tokens at"
+            " most"
+        )
 
 
 def _reply_of(completion: Any, max_tokens: int) -> Reply:
-    """Return the reply in a completion of the package openai; an error of any kind means that it has none."""
+    """Return the reply in a completion of the package openai; an error of any kind means that it
+    has none.
+    """
     choice: Any = next(iter(completion.choices or ()), None)
     text: Any = choice and choice.message.content
     if not isinstance(text, str):
@@ -279,7 +366,8 @@ def _reply_of(completion: Any, max_tokens: int) -> Reply:
 
 
 def without_reasoning(text: str) -> str:
-    """Return what follows the <think>...</think> that a reply, or the first part of one, begins with; "" while it may go on.
+    """Return what follows the <think>...</think> that a reply, or the first part of one, begins
+    with; "" while it may go on.
 
     The opening tag may be missing: the templates of some models write it.
     """
@@ -291,4 +379,8 @@ def without_reasoning(text: str) -> str:
 
 
 def _reply(text: str, finish: str | None, usage: Any) -> Reply:
-    return Reply(text, finish or "stop", *((None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)))
+    return Reply(
+        text,
+        finish or "stop",
+        *((None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)),
+    )

@@ -1,1 +1,3 @@
-"""Other libraries through which runnel is used (docs/integrations.md). Each file needs the extra of its name."""
+"""Other libraries through which runnel is used (docs/integrations.md). Each file needs the extra of
+its name.
+"""

@@ -1,4 +1,6 @@
-"""What the modules of this package share: models by name, ranked texts, the sentences that answer, and searches of an index."""
+"""What the modules of this package share: models by name, ranked texts, the sentences that answer,
+and searches of an index.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,24 +28,35 @@ def name_of(kind: type[Kind], model: object) -> str:
     if isinstance(model, kind):
         return model.model.source
     if not isinstance(model, str | Path):
-        raise InputError(f"the model is of type {type(model).__name__}; expected {kind.__name__}, or a name, folder or hub id")
+        raise InputError(
+            f"the model is of type {type(model).__name__}; expected {kind.__name__}, or a name,"
+            " folder or hub id"
+        )
     return str(model)
 
 
 def ranked(
     reranker: Reranker, query: str, texts: Sequence[str], top_k: int | None, max_tokens: int | None
 ) -> list[tuple[int, float]]:
-    """Return the position and the score of the best texts, best first, without texts that have no token."""
+    """Return the position and the score of the best texts, best first, without texts that have no
+    token.
+    """
     hits = reranker.rank(query, texts, top_k, max_tokens=max_tokens)
     return [(int(hit.id), hit.score) for hit in hits if hit.score > WITHOUT_TOKENS]
 
 
 def best_sentences(
-    retriever: SentenceRetriever, query: str, texts: Iterable[str], top_k: int, min_score: float | None = None
+    retriever: SentenceRetriever,
+    query: str,
+    texts: Iterable[str],
+    top_k: int,
+    min_score: float | None = None,
 ) -> list[tuple[int, Sentence]]:
-    """Return the best sentences of all texts together, each with the position of its text, best first, ties in reading order.
+    """Return the best sentences of all texts together, each with the position of its text, best
+    first, ties in reading order.
 
-    Sentences that differ only in whitespace are returned once, at their best place, and without whitespace at their ends.
+    Sentences that differ only in whitespace are returned once, at their best place, and without
+    whitespace at their ends.
     """
     expect_count(top_k, "top_k")
     best: dict[str, tuple[int, Sentence]] = {}
@@ -53,24 +66,45 @@ def best_sentences(
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
     found = sorted(best.values(), key=lambda one: (-one[1].score, one[0], one[1].start))[:top_k]
-    return [(position, trimmed(sentence)) for position, sentence in found if min_score is None or sentence.score >= min_score]
+    return [
+        (position, trimmed(sentence))
+        for position, sentence in found
+        if min_score is None or sentence.score >= min_score
+    ]
 
 
 def search_results(
-    index: Index, query: str, top_k: int, sentences: int, where: Filter | None, options: Mapping[str, Any]
+    index: Index,
+    query: str,
+    top_k: int,
+    sentences: int,
+    where: Filter | None,
+    options: Mapping[str, Any],
 ) -> Iterator[tuple[Hit, Place, dict[str, Any]]]:
-    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in reading order.
+    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in
+    reading order.
 
-    Each result is its document, its place there, and its metadata: the document's, with `source` (its file, else its id) and
-    `title`; a sentence's also its place.
+    Each result is its document, its place there, and its metadata: the document's, with `source`
+    (its file, else its id) and `title`; a sentence's also its place.
     """
-    read = {"read": top_k} if sentences else {}  # by default an index reads fewer documents than it finds
+    # by default an index reads fewer documents than it finds
+    read = {"read": top_k} if sentences else {}
     for hit in index.search(query, top_k, where=where, sentences=sentences, **read | dict(options)):
-        document = {**hit.metadata, "source": hit.source or hit.id} | ({"title": hit.title} if hit.title else {})
+        document = {**hit.metadata, "source": hit.source or hit.id} | (
+            {"title": hit.title} if hit.title else {}
+        )
         if not sentences:
             assert hit.place is not None
             yield hit, hit.place, document
         for one in map(trimmed, hit.sentences):
-            place: dict[str, Any] = {"start": one.start, "end": one.end, "sentence_score": one.score}
+            place: dict[str, Any] = {
+                "start": one.start,
+                "end": one.end,
+                "sentence_score": one.score,
+            }
             place |= {"page": one.page} if one.page is not None else {}
-            yield hit, one, document | place | ({"headings": list(one.headings)} if one.headings else {})
+            yield (
+                hit,
+                one,
+                document | place | ({"headings": list(one.headings)} if one.headings else {}),
+            )

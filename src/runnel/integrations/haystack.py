@@ -1,7 +1,9 @@
-"""Haystack: components that embed, search an index, rank, and find sentences (docs/integrations.md).
+"""Haystack: components that embed, search an index, rank, and find sentences
+(docs/integrations.md).
 
-A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pipelines are stored with the names of models.
-A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
+A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pipelines are stored
+with the names of models. A `model` is a loaded one or what its class's `load` takes; `max_tokens`
+cuts longer texts, with a warning (None: nothing is cut).
 """
 
 from dataclasses import replace
@@ -38,9 +40,13 @@ class _WithModel(Generic[Kind]):
 
 @component
 class RunnelTextEmbedder(_WithModel[Embedder]):
-    """An embedder of queries, with the model's own prompt if it has one. Vectors have unit length."""
+    """An embedder of queries, with the model's own prompt if it has one.
+    Vectors have unit length.
+    """
 
-    def __init__(self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None) -> None:
+    def __init__(
+        self, model: Embedder | str | Path = "pocket", max_tokens: int | None = None
+    ) -> None:
         self._set(Embedder, model)
         self.max_tokens = max_tokens
 
@@ -52,7 +58,8 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
 
 @component
 class RunnelDocumentEmbedder(_WithModel[Embedder]):
-    """An embedder of documents, with the model's own prompt if it has one. Vectors have unit length.
+    """An embedder of documents, with the model's own prompt if it has one. Vectors have unit
+    length.
 
     Args:
         meta_fields_to_embed: names of metadata whose values come before the text.
@@ -68,23 +75,39 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
     ) -> None:
         self._set(Embedder, model)
         self.max_tokens = max_tokens
-        self.meta_fields_to_embed, self.embedding_separator = meta_fields_to_embed or [], embedding_separator
+        self.meta_fields_to_embed, self.embedding_separator = (
+            meta_fields_to_embed or [],
+            embedding_separator,
+        )
 
     @component.output_types(documents=list[Document])
     def run(self, documents: list[Document]) -> dict[str, Any]:
         """Return copies of documents with their vectors."""
         contents = _texts(documents)
-        values = ([one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None] for one in documents)
-        whole = [self.embedding_separator.join([*map(str, of), text]) for of, text in zip(values, contents, strict=True)]
+        values = (
+            [one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None]
+            for one in documents
+        )
+        whole = [
+            self.embedding_separator.join([*map(str, of), text])
+            for of, text in zip(values, contents, strict=True)
+        ]
         vectors = self._get().encode_document(whole, max_tokens=self.max_tokens).tolist()
-        return {"documents": [replace(one, embedding=vector) for one, vector in zip(documents, vectors, strict=True)]}
+        return {
+            "documents": [
+                replace(one, embedding=vector)
+                for one, vector in zip(documents, vectors, strict=True)
+            ]
+        }
 
 
 @component
 class RunnelRetriever:
-    """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
+    """A search of an index of runnel: whole documents, or the sentences of documents that answer,
+    with the documents' scores.
 
-    A sentence has its `start` and `end` in the document's text in its metadata, with `sentence_score`, `page` and `headings`.
+    A sentence has its `start` and `end` in the document's text in its metadata, with
+    `sentence_score`, `page` and `headings`.
 
     Args:
         path: of an index (`Index.open`).
@@ -103,22 +126,40 @@ class RunnelRetriever:
         options: dict[str, Any] | None = None,
     ) -> None:
         expect_count(top_k, "top_k")
-        self.path, self.top_k, self.sentences, self.where, self.options = str(path), top_k, sentences, where, options
+        self.path, self.top_k, self.sentences, self.where, self.options = (
+            str(path),
+            top_k,
+            sentences,
+            where,
+            options,
+        )
         self._index: Index | None = None
 
     def warm_up(self) -> None:
         self._index = self._index or Index.open(self.path)
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None) -> dict[str, Any]:
+    def run(
+        self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Return documents or sentences; `top_k` and `where` replace the component's."""
         self.warm_up()
         assert self._index is not None
-        count, chosen = top_k if top_k is not None else self.top_k, where if where is not None else self.where
-        results = search_results(self._index, query, count, self.sentences, chosen, self.options or {})
+        count, chosen = (
+            top_k if top_k is not None else self.top_k,
+            where if where is not None else self.where,
+        )
+        results = search_results(
+            self._index, query, count, self.sentences, chosen, self.options or {}
+        )
         return {
             "documents": [
-                Document(id="" if self.sentences else hit.id, content=place.text, meta=metadata, score=hit.score)
+                Document(
+                    id="" if self.sentences else hit.id,
+                    content=place.text,
+                    meta=metadata,
+                    score=hit.score,
+                )
                 for hit, place, metadata in results
             ]
         }
@@ -132,45 +173,70 @@ class RunnelRanker(_WithModel[Reranker]):
         top_k: documents to return; None: all.
     """
 
-    def __init__(self, model: Reranker | str | Path = "pocket", top_k: int | None = None, max_tokens: int | None = None) -> None:
+    def __init__(
+        self,
+        model: Reranker | str | Path = "pocket",
+        top_k: int | None = None,
+        max_tokens: int | None = None,
+    ) -> None:
         self._set(Reranker, model)
         self.top_k, self.max_tokens = top_k, max_tokens
         if top_k is not None:
             expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
-        """Return copies of the best documents, without documents that have no token; `top_k` replaces the component's."""
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, Any]:
+        """Return copies of the best documents, without documents that have no token; `top_k`
+        replaces the component's.
+        """
         count = top_k if top_k is not None else self.top_k
         best = ranked(self._get(), query, _texts(documents), count, self.max_tokens)
-        return {"documents": [replace(documents[position], score=score) for position, score in best]}
+        return {
+            "documents": [replace(documents[position], score=score) for position, score in best]
+        }
 
 
 @component
 class RunnelSentences(_WithModel[SentenceRetriever]):
-    """A sentence retriever: the sentences of all documents that answer the query, best first, as documents with scores.
+    """A sentence retriever: the sentences of all documents that answer the query, best first, as
+    documents with scores.
 
-    Each has the metadata of its document, and `source_id`, the document's id, with its `start` and `end` in its content.
-    Equal sentences are returned once.
+    Each has the metadata of its document, and `source_id`, the document's id, with its `start` and
+    `end` in its content. Equal sentences are returned once.
 
     Args:
         top_k: sentences to return, of all documents together.
         min_score: omit sentences with lower scores; None: none.
     """
 
-    def __init__(self, model: SentenceRetriever | str | Path = "pocket", top_k: int = 10, min_score: float | None = None) -> None:
+    def __init__(
+        self,
+        model: SentenceRetriever | str | Path = "pocket",
+        top_k: int = 10,
+        min_score: float | None = None,
+    ) -> None:
         self._set(SentenceRetriever, model)
         self.top_k, self.min_score = top_k, min_score
         expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
-    def run(self, query: str, documents: list[Document], top_k: int | None = None) -> dict[str, Any]:
+    def run(
+        self, query: str, documents: list[Document], top_k: int | None = None
+    ) -> dict[str, Any]:
         """Return sentences of the documents; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
         results = []
-        for position, one in best_sentences(self._get(), query, _texts(documents), count, self.min_score):
+        for position, one in best_sentences(
+            self._get(), query, _texts(documents), count, self.min_score
+        ):
             place = {"source_id": documents[position].id, "start": one.start, "end": one.end}
-            results.append(Document(content=one.text, meta={**documents[position].meta, **place}, score=one.score))
+            results.append(
+                Document(
+                    content=one.text, meta={**documents[position].meta, **place}, score=one.score
+                )
+            )
         return {"documents": results}
 
 

@@ -1,7 +1,9 @@
-"""LlamaIndex: an embedding model, a node parser, a retriever over an index, and postprocessors (docs/integrations.md).
+"""LlamaIndex: an embedding model, a node parser, a retriever over an index, and postprocessors
+(docs/integrations.md).
 
-The embedding and the postprocessors are stored (`to_dict`) with the name of their model, from which they load it again.
-A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None: nothing is cut).
+The embedding and the postprocessors are stored (`to_dict`) with the name of their model, from which
+they load it again. A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts
+longer texts, with a warning (None: nothing is cut).
 """
 
 import asyncio
@@ -68,7 +70,8 @@ class _WithModel(_Named, BaseComponent):
 
 
 class RunnelEmbedding(_Named, BaseEmbedding):
-    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit length.
+    """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit
+    length.
 
     Args:
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
@@ -77,7 +80,13 @@ class RunnelEmbedding(_Named, BaseEmbedding):
     max_tokens: int | None = Field(default=None, ge=1)
     _embedder: Embedder = PrivateAttr()
 
-    def __init__(self, model_name: Embedder | str | Path = "pocket", *, max_tokens: int | None = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        model_name: Embedder | str | Path = "pocket",
+        *,
+        max_tokens: int | None = None,
+        **fields: Any,
+    ) -> None:
         fields = {"embed_batch_size": _BATCH, "max_tokens": max_tokens} | fields
         fields |= {"model_name": name_of(Embedder, model_name)}
         super().__init__(**fields)
@@ -105,35 +114,47 @@ class RunnelEmbedding(_Named, BaseEmbedding):
 class RunnelNodeParser(_WithModel, NodeParser):
     """A parser into nodes of whole sentences.
 
-    The nodes of a document have all its text but whitespace between them, and exact `start_char_idx` and `end_char_idx`, which
-    the library's parsers find by searching for the text, so that a repeated text may have the place of another. Texts without a
-    visible character have no nodes.
+    The nodes of a document have all its text but whitespace between them, and exact
+    `start_char_idx` and `end_char_idx`, which the library's parsers find by searching for the text,
+    so that a repeated text may have the place of another. Texts without a visible character have no
+    nodes.
 
     Args:
         model: an embedder, or what `Embedder.load` takes; its tokens are counted.
-        max_tokens: the most tokens of a node of several sentences, without the metadata that the library adds for embedding.
+        max_tokens: the most tokens of a node of several sentences, without the metadata that the
+            library adds for embedding.
     """
 
     max_tokens: int = Field(default=128, ge=1)
     _kind = Embedder
 
-    def _parse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+    def _parse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
         parsed: list[BaseNode] = []
         for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
             text = node.get_content(metadata_mode=MetadataMode.NONE)
             spans = self._spans(text)
             first, _ = _origin(node)
-            children = build_nodes_from_splits([text[start:end] for start, end in spans], node, id_func=self.id_func)
+            children = build_nodes_from_splits(
+                [text[start:end] for start, end in spans], node, id_func=self.id_func
+            )
             for child, (start, end) in zip(children, spans, strict=True):
                 child.start_char_idx, child.end_char_idx = first + start, first + end
             parsed += children
         return parsed
 
-    async def _aparse_nodes(self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any) -> list[BaseNode]:
+    async def _aparse_nodes(
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+    ) -> list[BaseNode]:
         return await asyncio.to_thread(self._parse_nodes, nodes, show_progress, **kwargs)
 
-    def _postprocess_parsed_nodes(self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]) -> list[BaseNode]:
-        places = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
+    def _postprocess_parsed_nodes(
+        self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
+    ) -> list[BaseNode]:
+        places = [
+            (node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)
+        ]
         nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
         for node, (start, end) in zip(nodes, places, strict=True):
             assert isinstance(node, TextNode)
@@ -144,15 +165,21 @@ class RunnelNodeParser(_WithModel, NodeParser):
         if not text.strip():
             return []
         model = self._loaded.model
-        tokens = read_sentences(text, model.templates["document"].encode_pieces(model.tokenizer, "document", text))
-        edges = np.append(tokens.spans[:, 0], len(text))[passage_bounds(tokens.bounds, self.max_tokens)].tolist()
+        tokens = read_sentences(
+            text, model.templates["document"].encode_pieces(model.tokenizer, "document", text)
+        )
+        edges = np.append(tokens.spans[:, 0], len(text))[
+            passage_bounds(tokens.bounds, self.max_tokens)
+        ].tolist()
         return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
 
 
 class RunnelRetriever(BaseRetriever):
-    """A search of an index of runnel: whole documents, or the sentences of documents that answer, with the documents' scores.
+    """A search of an index of runnel: whole documents, or the sentences of documents that answer,
+    with the documents' scores.
 
-    A sentence has its place in the document, and `sentence_score`, `page` and `headings` in its metadata.
+    A sentence has its place in the document, and `sentence_score`, `page` and `headings` in its
+    metadata.
 
     Args:
         index: an open index.
@@ -173,14 +200,24 @@ class RunnelRetriever(BaseRetriever):
     ) -> None:
         expect_count(similarity_top_k, "similarity_top_k")
         self._search = partial(
-            search_results, index, top_k=similarity_top_k, sentences=sentences, where=where, options=options or {}
+            search_results,
+            index,
+            top_k=similarity_top_k,
+            sentences=sentences,
+            where=where,
+            options=options or {},
         )
         super().__init__(**fields)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         nodes = []
         for hit, place, metadata in self._search(query_bundle.query_str):
-            node = TextNode(text=place.text, metadata=metadata, start_char_idx=place.start, end_char_idx=place.end)
+            node = TextNode(
+                text=place.text,
+                metadata=metadata,
+                start_char_idx=place.start,
+                end_char_idx=place.end,
+            )
             if place is hit.place:
                 node.id_ = hit.id
             node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=hit.id)
@@ -192,7 +229,8 @@ class RunnelRetriever(BaseRetriever):
 
 
 class RunnelRerank(_WithModel, BaseNodePostprocessor):
-    """A reranker: the best nodes, best first, with its scores (logits). It reads what the library embeds of a node.
+    """A reranker: the best nodes, best first, with its scores (logits). It reads what the library
+    embeds of a node.
 
     Args:
         top_n: nodes to return; None: all.
@@ -202,17 +240,21 @@ class RunnelRerank(_WithModel, BaseNodePostprocessor):
     max_tokens: int | None = Field(default=None, ge=1)
     _kind = Reranker
 
-    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
         texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
         best = ranked(self._loaded, _query(query_bundle), texts, self.top_n, self.max_tokens)
         return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
 
 
 class RunnelSentences(_WithModel, BaseNodePostprocessor):
-    """A sentence retriever: the sentences of all nodes that answer the query, best first, as nodes with scores.
+    """A sentence retriever: the sentences of all nodes that answer the query, best first, as nodes
+    with scores.
 
-    Each has the metadata of its node, and its place: in the source document if the node knows its own place there, otherwise in
-    the node's text; `source_node` is the text that the place counts in. Equal sentences are returned once.
+    Each has the metadata of its node, and its place: in the source document if the node knows its
+    own place there, otherwise in the node's text; `source_node` is the text that the place counts
+    in. Equal sentences are returned once.
 
     Args:
         top_n: sentences to return, of all nodes together.
@@ -223,9 +265,13 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
     min_score: float | None = None
     _kind = SentenceRetriever
 
-    def _postprocess_nodes(self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None) -> list[NodeWithScore]:
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
         texts = [one.node.get_content(metadata_mode=MetadataMode.NONE) for one in nodes]
-        found = best_sentences(self._loaded, _query(query_bundle), texts, self.top_n, self.min_score)
+        found = best_sentences(
+            self._loaded, _query(query_bundle), texts, self.top_n, self.min_score
+        )
         results = []
         for position, sentence in found:
             node = nodes[position].node
@@ -237,14 +283,19 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
                 excluded_llm_metadata_keys=node.excluded_llm_metadata_keys,
                 start_char_idx=first + sentence.start,
                 end_char_idx=first + sentence.end,
-                relationships={NodeRelationship.SOURCE: source, NodeRelationship.PARENT: node.as_related_node_info()},
+                relationships={
+                    NodeRelationship.SOURCE: source,
+                    NodeRelationship.PARENT: node.as_related_node_info(),
+                },
             )
             results.append(NodeWithScore(node=part, score=sentence.score))
         return results
 
 
 def _origin(node: BaseNode) -> tuple[int, RelatedNodeInfo]:
-    """Return the start of a node's text in its source, and the source: the node itself, unless it knows its place in another."""
+    """Return the start of a node's text in its source, and the source: the node itself, unless it
+    knows its place in another.
+    """
     start = getattr(node, "start_char_idx", None)
     if start is None or node.source_node is None:
         return 0, node.as_related_node_info()

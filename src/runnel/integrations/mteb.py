@@ -1,9 +1,12 @@
-"""Models in the library mteb: an embedder as its encoder, a reranker as its cross-encoder, an index as its search.
+"""Models in the library mteb: an embedder as its encoder, a reranker as its cross-encoder, an index
+as its search.
 
-Instructions are those of paper D, tables 12 and 13, by the task's name, else by its type; a task that is in neither has mteb's
-own. They come before the queries of retrieval and reranking, and before all texts of other tasks (D, G.2).
+Instructions are those of paper D, tables 12 and 13, by the task's name, else by its type; a task
+that is in neither has mteb's own. They come before the queries of retrieval and reranking, and
+before all texts of other tasks (D, G.2).
 
-Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the paper prints that of ClimateFEVER.
+Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the paper prints that of
+    ClimateFEVER.
 """
 
 import itertools
@@ -38,18 +41,24 @@ _QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionR
 @cache
 def instructions() -> Mapping[str, str]:
     """Return paper D's instructions by the name or the type of a task."""
-    lines = files("runnel.integrations").joinpath("mteb_instructions.tsv").read_text(encoding="utf-8").splitlines()
+    lines = (
+        files("runnel.integrations")
+        .joinpath("mteb_instructions.tsv")
+        .read_text(encoding="utf-8")
+        .splitlines()
+    )
     return {name: text for name, text in (line.split("\t") for line in lines)}
 
 
 class MtebEncoder(AbsEncoder):
-    r"""An embedder as mteb's encoder. Texts without a visible character get the zero vector, which is similar to none.
+    r"""An embedder as mteb's encoder. Texts without a visible character get the zero vector, which
+    is similar to none.
 
     Args:
         model: an embedder, or what `Embedder.load` takes.
         name: of the model in results; default: `model`, if that is a name or a folder.
-        template: for models that follow instructions, such as "Instruction: {instruction}\nQuery: " of paper D; None: queries
-            and documents have the model's own prompts, if it has some.
+        template: for models that follow instructions, such as "Instruction: {instruction}\nQuery: "
+            of paper D; None: queries and documents have the model's own prompts, if it has some.
         max_tokens: cut texts; see `Embedder.encode`. The papers cut to 512.
 
     Raises:
@@ -72,53 +81,89 @@ class MtebEncoder(AbsEncoder):
         self.max_tokens = max_tokens
         settings = (template, max_tokens, *sorted(self.model.model.prompts.items()))
         facts = {"embed_dim": self.model.dimension, "similarity_fn_name": ScoringFunction.COSINE}
-        facts |= {"use_instructions": template is not None, "max_tokens": self.model.text_limit(max_tokens)}
+        facts |= {
+            "use_instructions": template is not None,
+            "max_tokens": self.model.text_limit(max_tokens),
+        }
         self.mteb_model_meta = _meta(self.model.model, name or model, settings, **facts)
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: PromptType | None = None, **options: object
+        self,
+        inputs: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        prompt_type: PromptType | None = None,
+        **options: object,
     ) -> np.ndarray:
-        """Return the vectors of all texts of the batches, float32 (n, d). The other arguments of the protocol have no effect."""
+        """Return the vectors of all texts of the batches, float32 (n, d). The other arguments of
+        the protocol have no effect.
+        """
         texts = _texts(inputs)
         full = [i for i, text in enumerate(texts) if not self.model.is_empty(text)]
         if len(full) < len(texts):
-            log.warning("%s: %d empty texts have the zero vector", task_metadata.name, len(texts) - len(full))
+            log.warning(
+                "%s: %d empty texts have the zero vector",
+                task_metadata.name,
+                len(texts) - len(full),
+            )
         vectors = np.zeros((len(texts), self.model.dimension), np.float32)
         prompt = self.prompt_of(task_metadata, prompt_type)
-        vectors[full] = self.model.encode([texts[i] for i in full], prompt=prompt, max_tokens=self.max_tokens)
+        vectors[full] = self.model.encode(
+            [texts[i] for i in full], prompt=prompt, max_tokens=self.max_tokens
+        )
         return vectors
 
     def prompt_of(self, task_metadata: Any, prompt_type: PromptType | None) -> str | None:
-        """Return what comes before texts of this kind in a task: the name of a prompt of the model, or text."""
+        """Return what comes before texts of this kind in a task: the name of a prompt of the model,
+        or text.
+        """
         if self.instruction_template is None:
-            return prompt_type.value if prompt_type is not None and prompt_type.value in self.model.model.prompts else None
+            return (
+                prompt_type.value
+                if prompt_type is not None and prompt_type.value in self.model.model.prompts
+                else None
+            )
         if prompt_type is PromptType.document and task_metadata.type in _QUERIES_ONLY:
             return None
         return self.get_task_instruction(task_metadata, PromptType.query)
 
 
 class MtebReranker:
-    """A reranker as mteb's cross-encoder: to rerank, or to retrieve from given candidates. Arguments as of `MtebEncoder`."""
+    """A reranker as mteb's cross-encoder: to rerank, or to retrieve from given candidates.
+    Arguments as of `MtebEncoder`.
+    """
 
-    def __init__(self, model: Reranker | str | Path, *, name: str = "", max_tokens: int | None = None) -> None:
+    def __init__(
+        self, model: Reranker | str | Path, *, name: str = "", max_tokens: int | None = None
+    ) -> None:
         self.model = loaded(Reranker, model)
         self.max_tokens = max_tokens
         facts = {"model_type": ["cross-encoder"], "max_tokens": max_tokens}
         self.mteb_model_meta = _meta(self.model.model, name or model, (max_tokens,), **facts)
 
     def predict(
-        self, inputs1: Iterable[Mapping[str, Any]], inputs2: Iterable[Mapping[str, Any]], **options: object
+        self,
+        inputs1: Iterable[Mapping[str, Any]],
+        inputs2: Iterable[Mapping[str, Any]],
+        **options: object,
     ) -> np.ndarray:
-        """Return the scores of pairs, float32 (n,): of the queries in the first batches and the documents in the second."""
+        """Return the scores of pairs, float32 (n,): of the queries in the first batches and the
+        documents in the second.
+        """
         queries, documents, scores = _texts(inputs1), _texts(inputs2), []
         pairs = itertools.groupby(zip(queries, documents, strict=True), key=lambda pair: pair[0])
         for query, group in pairs:
-            scores.append(self.model.score(query, [document for _, document in group], max_tokens=self.max_tokens))
+            scores.append(
+                self.model.score(
+                    query, [document for _, document in group], max_tokens=self.max_tokens
+                )
+            )
         return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
 
 class MtebIndex:
-    """An index as mteb's search: words, meaning and reranking, as `Index.search`. Each corpus gets an index in a folder.
+    """An index as mteb's search: words, meaning and reranking, as `Index.search`. Each corpus gets
+    an index in a folder.
 
     Args:
         model: an embedder, or what `Embedder.load` takes.
@@ -137,19 +182,33 @@ class MtebIndex:
         self.model = loaded(Embedder, model)
         self.folder, self.options = Path(folder), dict(options or {})
         settings = (*sorted(self.options.items()), *sorted(self.model.model.prompts.items()))
-        self.mteb_model_meta = _meta(self.model.model, name or model, settings, model_type=["hybrid"])
+        self.mteb_model_meta = _meta(
+            self.model.model, name or model, settings, model_type=["hybrid"]
+        )
 
     def index(
-        self, corpus: Iterable[Mapping[str, Any]], *, task_metadata: Any, hf_split: str, hf_subset: str, **options: object
+        self,
+        corpus: Iterable[Mapping[str, Any]],
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        **options: object,
     ) -> None:
         """Index the documents of a corpus that the index does not have yet."""
         self.folder.mkdir(parents=True, exist_ok=True)
         place = self._place(task_metadata, hf_split, hf_subset)
-        with Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model) as index:
-            changes = index.add(Document(str(row["id"]), titled(row.get("title"), row["text"])) for row in corpus)
+        with (
+            Index.open(place, self.model) if holds_index(place) else Index.create(place, self.model)
+        ) as index:
+            changes = index.add(
+                Document(str(row["id"]), titled(row.get("title"), row["text"])) for row in corpus
+            )
         if changes.failed:
             first = next(iter(changes.failed.values()))
-            raise InputError(f"{place}: {len(changes.failed):,} documents cannot be indexed: {first}")
+            raise InputError(
+                f"{place}: {len(changes.failed):,} documents cannot be indexed: {first}"
+            )
 
     def search(
         self,
@@ -164,10 +223,16 @@ class MtebIndex:
     ) -> dict[str, dict[str, float]]:
         """Return query id -> document id -> score, of the `top_k` best documents."""
         if top_ranked is not None:
-            raise InputError("an index searches all documents, but this task has candidates; evaluate a reranker or an embedder")
+            raise InputError(
+                "an index searches all documents, but this task has candidates; evaluate a reranker"
+                " or an embedder"
+            )
         with Index.open(self._place(task_metadata, hf_split, hf_subset), self.model) as index:
             return {
-                str(row["id"]): {hit.id: hit.score for hit in index.search(row["text"], top_k, sentences=0, **self.options)}
+                str(row["id"]): {
+                    hit.id: hit.score
+                    for hit in index.search(row["text"], top_k, sentences=0, **self.options)
+                }
                 for row in queries
             }
 
@@ -180,8 +245,14 @@ def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _meta(model: Model, name: object, settings: Sequence[object], **more: object) -> ModelMeta:
-    """Return what mteb knows of a model and files its results under: those of other weights or settings are other results."""
-    path = Path(str(name)).resolve() if isinstance(name, str | Path) else Path(type(model.backbone).__name__)
+    """Return what mteb knows of a model and files its results under: those of other weights or
+    settings are other results.
+    """
+    path = (
+        Path(str(name)).resolve()
+        if isinstance(name, str | Path)
+        else Path(type(model.backbone).__name__)
+    )
     label = path.parent.name if path.name == "model" else path.name  # of a run
     weights = list(model.with_torch().backbone.parameters())
     known: dict[str, object] = {

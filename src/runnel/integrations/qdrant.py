@@ -1,7 +1,8 @@
-"""A store on a Qdrant server, as one collection (docs/search.md): a point for each document and passage, and one for settings.
+"""A store on a Qdrant server, as one collection (docs/search.md): a point for each document and
+passage, and one for settings.
 
-Qdrant has no commits over several requests: a document's hashes are written last, so what a crash left incomplete counts as
-changed, and the next `add` writes it again.
+Qdrant has no commits over several requests: a document's hashes are written last, so what a crash
+left incomplete counts as changed, and the next `add` writes it again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,15 @@ from runnel.records import grouped
 from runnel.redaction import redact
 from runnel.search.filters import Condition
 from runnel.search.lance import no_index_error, plain_errors, plainly
-from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
+from runnel.search.records import (
+    WHOLE,
+    Commit,
+    ContentHashes,
+    DocumentRow,
+    IndexSettings,
+    PassageRow,
+    ScoredPassage,
+)
 from runnel.text.words import words_of
 
 with needing("this index needs qdrant-client", "qdrant"):
@@ -34,21 +43,28 @@ with needing("this index needs qdrant-client", "qdrant"):
 
 BLOBS = ("saved", "memory")  # parts of a document that are no text
 HASHES = ("source_hash", "content_hash")
-WORDS_PER_TOKEN = 0.4  # in English passages without stop words: of their mean length, which a server does not count
+# in English passages without stop words: of their mean length, which a server does not count
+WORDS_PER_TOKEN = 0.4
 _K1, _B = 1.5, 0.75  # as bm25s has them
 _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # of the ids of points
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
 _T = TypeVar("_T")
-_local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()  # a folder has one client in a process
+# a folder has one client in a process
+_local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def _explained(uri: str, error: Exception) -> str:
-    """Return what went wrong at the server, and what to do: the client lets errors of httpx, grpc and pydantic through."""
+    """Return what went wrong at the server, and what to do: the client lets errors of httpx, grpc
+    and pydantic through.
+    """
     text = redact(" ".join(str(error).split()))[:300]
     if type(error).__name__ == "ResponseHandlingException":
-        return f"{uri} cannot be reached; is the server running? Check the address, and repeat the call [{text}]"
+        return (
+            f"{uri} cannot be reached; is the server running? Check the address, and repeat the"
+            f" call [{text}]"
+        )
     if getattr(error, "status_code", None) in (401, 403):
         return f"no access to {uri}; set QDRANT_API_KEY [{text}]"
     return f"{uri} refused the request: {text}; the next add() writes incomplete documents again"
@@ -86,18 +102,30 @@ class QdrantStore:
     def _create(self) -> None:
         if self._client.collection_exists(self._name):
             if self._client.count(self._name).count:
-                raise StoreError(f"{self.uri} already holds an index, or a collection of another program; choose another name")
-            self._client.delete_collection(self._name)  # of a creation that did not get as far as its settings
+                raise StoreError(
+                    f"{self.uri} already holds an index, or a collection of another program; choose"
+                    " another name"
+                )
+            # of a creation that did not get as far as its settings
+            self._client.delete_collection(self._name)
         self._client.create_collection(
             self._name,
-            vectors_config={"meaning": models.VectorParams(size=self.settings.dimension, distance=models.Distance.DOT)},
-            sparse_vectors_config={"words": models.SparseVectorParams(modifier=models.Modifier.IDF)},
+            vectors_config={
+                "meaning": models.VectorParams(
+                    size=self.settings.dimension, distance=models.Distance.DOT
+                )
+            },
+            sparse_vectors_config={
+                "words": models.SparseVectorParams(modifier=models.Modifier.IDF)
+            },
         )
         if not self.uri.startswith("qdrant+file:"):
             kinds = {"str": "keyword", "int": "integer", "float": "float", "bool": "bool"}
             fields = {f"fields.{name}": kinds[kind] for name, kind in self.settings.fields.items()}
             for path, kind in ({"document": "keyword", "kind": "keyword"} | fields).items():
-                self._client.create_payload_index(self._name, path, field_schema=models.PayloadSchemaType(kind))
+                self._client.create_payload_index(
+                    self._name, path, field_schema=models.PayloadSchemaType(kind)
+                )
         self._write_state(0)
 
     def close(self) -> None:
@@ -112,7 +140,9 @@ class QdrantStore:
         state = self.state()
         assert state is not None
         kinds = points_like("document"), points_like("passage")
-        documents, passages = (self._client.count(self._name, count_filter=kind).count for kind in kinds)
+        documents, passages = (
+            self._client.count(self._name, count_filter=kind).count for kind in kinds
+        )
         return Commit(state["number"], documents, passages, state["time"])
 
     @plainly
@@ -124,9 +154,13 @@ class QdrantStore:
 
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + ["saved"] * saved
+        columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + [
+            "saved"
+        ] * saved
         rows_by_id = {}
-        for row in self._retrieve([point_id("document", name) for name in ids], ["document", *columns]):
+        for row in self._retrieve(
+            [point_id("document", name) for name in ids], ["document", *columns]
+        ):
             values = row.payload | {"metadata": json.loads(row.payload["metadata"])}
             if values.get("saved") is not None:
                 values["saved"] = base64.b64decode(values["saved"])
@@ -138,7 +172,11 @@ class QdrantStore:
         if not self.settings.remember:
             return {}
         rows = self._retrieve([point_id("document", name) for name in ids], ["document", "memory"])
-        return {row.payload["document"]: base64.b64decode(row.payload["memory"]) for row in rows if row.payload.get("memory")}
+        return {
+            row.payload["document"]: base64.b64decode(row.payload["memory"])
+            for row in rows
+            if row.payload.get("memory")
+        }
 
     def scan(self) -> Iterator[list[PassageRow]]:
         wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
@@ -146,8 +184,15 @@ class QdrantStore:
         for points in self._pages(wanted, columns, vectors=["meaning"]):
             yield list(map(_passage, points))
 
-    def _pages(self, wanted: Any, columns: list[str], vectors: list[str] | bool) -> Iterator[list[Any]]:
-        options = {"scroll_filter": wanted, "limit": _PAGE, "with_payload": columns, "with_vectors": vectors}
+    def _pages(
+        self, wanted: Any, columns: list[str], vectors: list[str] | bool
+    ) -> Iterator[list[Any]]:
+        options = {
+            "scroll_filter": wanted,
+            "limit": _PAGE,
+            "with_payload": columns,
+            "with_vectors": vectors,
+        }
         offset = None
         while True:
             with plain_errors(self.uri, _explained):
@@ -157,7 +202,9 @@ class QdrantStore:
                 return
 
     @plainly
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
+    def nearest(
+        self, vector: np.ndarray, count: int, where: list[Condition]
+    ) -> list[ScoredPassage]:
         return self._query([float(x) for x in vector], "meaning", count, where)
 
     @plainly
@@ -165,34 +212,64 @@ class QdrantStore:
         counts = Counter(map(word_id, words_of([query])[0]))
         if not counts:
             return []
-        sparse = models.SparseVector(indices=list(counts), values=[float(n) for n in counts.values()])
+        sparse = models.SparseVector(
+            indices=list(counts), values=[float(n) for n in counts.values()]
+        )
         return self._query(sparse, "words", count, where)
 
-    def _query(self, query: Any, using: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        wanted = {"query_filter": to_qdrant(where) if where else None, "with_payload": ["document", "number"]}
-        answer = self._client.query_points(self._name, query=query, using=using, limit=count, **wanted)
-        found = [ScoredPassage(point.payload["document"], point.payload["number"], point.score) for point in answer.points]
+    def _query(
+        self, query: Any, using: str, count: int, where: list[Condition]
+    ) -> list[ScoredPassage]:
+        wanted = {
+            "query_filter": to_qdrant(where) if where else None,
+            "with_payload": ["document", "number"],
+        }
+        answer = self._client.query_points(
+            self._name, query=query, using=using, limit=count, **wanted
+        )
+        found = [
+            ScoredPassage(point.payload["document"], point.payload["number"], point.score)
+            for point in answer.points
+        ]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
     @plainly
     def state(self) -> dict[str, Any] | None:
-        """Return the settings, and number and time of the last commit; None if there is no index."""
+        """Return the settings, and number and time of the last commit; None if
+        there is no index.
+        """
         if not self._client.collection_exists(self._name):
             return None
         found = self._retrieve([point_id("settings")], ["settings", "number", "time"])
         return found[0].payload if found else None
 
     def _retrieve(self, ids: Sequence[str], columns: list[str]) -> list[Any]:
-        return [row for some in _groups(ids) for row in self._client.retrieve(self._name, some, with_payload=columns)]
+        return [
+            row
+            for some in _groups(ids)
+            for row in self._client.retrieve(self._name, some, with_payload=columns)
+        ]
 
     @plainly
-    def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
-        """See `Store`. Writes are ordered: a document with hashes is complete, and every passage has its document."""
+    def commit(
+        self,
+        documents: Sequence[DocumentRow],
+        passages: Sequence[PassageRow],
+        delete: Sequence[str],
+    ) -> Commit:
+        """See `Store`. Writes are ordered: a document with hashes is complete, and every passage
+        has its document.
+        """
         state = self.state()
         assert state is not None
-        fields = {row.id: {name: row.metadata.get(name) for name in self.settings.fields} for row in documents}
+        fields = {
+            row.id: {name: row.metadata.get(name) for name in self.settings.fields}
+            for row in documents
+        }
         for some in _groups([*fields, *(name for name in delete if name not in fields)]):
-            self._client.set_payload(self._name, dict.fromkeys(HASHES, ""), points_of("document", some))
+            self._client.set_payload(
+                self._name, dict.fromkeys(HASHES, ""), points_of("document", some)
+            )
             self._client.delete(self._name, points_of("passage", some))
         for some in _groups([name for name in delete if name not in fields]):
             self._client.delete(self._name, points_of("document", some))
@@ -201,7 +278,9 @@ class QdrantStore:
         for rows in _groups(passages):
             words = words_of([row.text for row in rows])
             points = zip(rows, words, strict=True)
-            self._upsert(passage_point(row, fields[row.document], of_row, average) for row, of_row in points)
+            self._upsert(
+                passage_point(row, fields[row.document], of_row, average) for row, of_row in points
+            )
         self._write_hashes(documents)
         self._write_state(state["number"] + 1)
         return self.last_commit()
@@ -211,41 +290,75 @@ class QdrantStore:
 
     def _upsert(self, points: Iterable[Any]) -> None:
         vector = 25 * self.settings.dimension  # bytes
-        for batch in grouped(points, lambda point: len(json.dumps(point.payload)) + vector, _BATCH_BYTES, _BATCH_POINTS):
+        for batch in grouped(
+            points,
+            lambda point: len(json.dumps(point.payload)) + vector,
+            _BATCH_BYTES,
+            _BATCH_POINTS,
+        ):
             self._client.upsert(self._name, batch)
 
     def _write_hashes(self, documents: Sequence[DocumentRow]) -> None:
         for rows in _groups(documents):
             updates = [
-                models.SetPayload(payload={name: getattr(row, name) for name in HASHES}, points=[point_id("document", row.id)])
+                models.SetPayload(
+                    payload={name: getattr(row, name) for name in HASHES},
+                    points=[point_id("document", row.id)],
+                )
                 for row in rows
             ]
-            self._client.batch_update_points(self._name, [models.SetPayloadOperation(set_payload=update) for update in updates])
+            self._client.batch_update_points(
+                self._name, [models.SetPayloadOperation(set_payload=update) for update in updates]
+            )
 
     def _write_state(self, number: int) -> None:
-        payload = {"settings": json.dumps(asdict(self.settings)), "number": number, "time": time.time()}
-        self._client.upsert(self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)])
+        payload = {
+            "settings": json.dumps(asdict(self.settings)),
+            "number": number,
+            "time": time.time(),
+        }
+        self._client.upsert(
+            self._name, [models.PointStruct(id=point_id("settings"), vector={}, payload=payload)]
+        )
 
 
 def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
-    """Return the point of a document: its text and metadata, its hashes blank; `fields` can be filtered by."""
-    payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"} | dict.fromkeys(HASHES, "")
-    payload |= {name: base64.b64encode(payload[name]).decode() for name in BLOBS if payload[name] is not None}
-    payload |= {"kind": "document", "document": row.id, "metadata": json.dumps(dict(row.metadata)), "fields": fields}
+    """Return the point of a document: its text and metadata, its hashes blank; `fields` can be
+    filtered by.
+    """
+    payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"} | dict.fromkeys(
+        HASHES, ""
+    )
+    payload |= {
+        name: base64.b64encode(payload[name]).decode()
+        for name in BLOBS
+        if payload[name] is not None
+    }
+    payload |= {
+        "kind": "document",
+        "document": row.id,
+        "metadata": json.dumps(dict(row.metadata)),
+        "fields": fields,
+    }
     return models.PointStruct(id=point_id("document", row.id), vector={}, payload=payload)
 
 
 def passage_point(row: PassageRow, fields: dict[str, Any], words: list[str], average: float) -> Any:
-    """Return the point of a passage or whole document; `average` is the mean number of words of a passage."""
+    """Return the point of a passage or whole document; `average` is the mean number of words of a
+    passage.
+    """
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "vector"}
     payload |= {"kind": "whole" if row.number == WHOLE else "passage", "fields": fields}
     vectors: dict[str, Any] = {"meaning": row.vector.tolist()}
     if words:
         counts = Counter(map(word_id, words))
         norm = _K1 * (1 - _B + _B * len(words) / average)
-        weights = [n / (n + norm) for n in counts.values()]  # bm25s leaves the factor (k1 + 1) out, too
+        # bm25s leaves the factor (k1 + 1) out, too
+        weights = [n / (n + norm) for n in counts.values()]
         vectors["words"] = models.SparseVector(indices=list(counts), values=weights)
-    return models.PointStruct(id=point_id("passage", row.document, row.number), vector=vectors, payload=payload)
+    return models.PointStruct(
+        id=point_id("passage", row.document, row.number), vector=vectors, payload=payload
+    )
 
 
 def point_id(*names: object) -> str:
@@ -259,31 +372,49 @@ def word_id(word: str) -> int:
 
 
 def points_of(kind: str, documents: Sequence[str]) -> Any:
-    """Return a filter for the points of documents: their texts ("document"), or all that have vectors ("passage")."""
+    """Return a filter for the points of documents: their texts ("document"), or all that have
+    vectors ("passage").
+    """
     text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
     own = models.FieldCondition(key="document", match=models.MatchAny(any=list(documents)))
-    return models.Filter(must=[own, text]) if kind == "document" else models.Filter(must=[own], must_not=[text])
+    return (
+        models.Filter(must=[own, text])
+        if kind == "document"
+        else models.Filter(must=[own], must_not=[text])
+    )
 
 
 def points_like(kind: str) -> Any:
     """Return a filter for the points of a kind: "document", "passage" or "whole"."""
-    return models.Filter(must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))])
+    return models.Filter(
+        must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))]
+    )
 
 
 def to_qdrant(wanted: list[Condition]) -> Any:
-    """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on it."""
+    """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on
+    it.
+    """
     must: list[Any] = []
     for name, sign, value in wanted:
         key = f"fields.{name}"
         if sign == "in":
-            must.append(models.Filter(should=[_equal(key, one) for one in value]) if value else models.HasIdCondition(has_id=[]))
+            must.append(
+                models.Filter(should=[_equal(key, one) for one in value])
+                if value
+                else models.HasIdCondition(has_id=[])
+            )
         elif sign == "=":
             must.append(_equal(key, value))
         elif sign == "!=":
-            absent = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))  # null counts as empty
+            # null counts as empty
+            absent = models.IsEmptyCondition(is_empty=models.PayloadField(key=key))
             must.append(models.Filter(must_not=[_equal(key, value), absent]))
         elif isinstance(value, str | bool):
-            raise InputError(f"Qdrant cannot compare {name!r} with {sign} {value!r}; of texts and bools it knows =, != and lists")
+            raise InputError(
+                f"Qdrant cannot compare {name!r} with {sign} {value!r}; of texts and bools it knows"
+                " =, != and lists"
+            )
         else:
             bounds = {"<": "lt", "<=": "lte", ">": "gt", ">=": "gte"}
             must.append(models.FieldCondition(key=key, range=models.Range(**{bounds[sign]: value})))
@@ -308,14 +439,23 @@ def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
     address = urlsplit(uri.removeprefix("qdrant+"))
     place, _, name = address.path.rpartition("/")
-    known = place and not address.netloc if address.scheme == "file" else address.netloc and address.scheme in ("http", "https")
+    known = (
+        place and not address.netloc
+        if address.scheme == "file"
+        else address.netloc and address.scheme in ("http", "https")
+    )
     if not uri.startswith("qdrant+") or not known or not name:
-        raise InputError(f"{uri} is not a Qdrant collection; give one such as qdrant+http://localhost:6333/collection")
+        raise InputError(
+            f"{uri} is not a Qdrant collection; give one such as"
+            " qdrant+http://localhost:6333/collection"
+        )
     if address.scheme == "file":
         client = _local_clients.get(place)
         if client is None:
             with plain_errors(uri, _explained):
-                client = _local_clients[place] = QdrantClient(path=place, force_disable_check_same_thread=True)
+                client = _local_clients[place] = QdrantClient(
+                    path=place, force_disable_check_same_thread=True
+                )
         return client, name
     client = QdrantClient(
         f"{address.scheme}://{address.hostname}",
@@ -323,6 +463,7 @@ def _connect(uri: str) -> tuple[Any, str]:
         prefix=place or None,
         api_key=os.environ.get("QDRANT_API_KEY"),
         timeout=_TIMEOUT_S,
-        check_compatibility=False,  # it only warns if the server cannot be reached; the first request raises
+        # it only warns if the server cannot be reached; the first request raises
+        check_compatibility=False,
     )
     return client, name

@@ -1,11 +1,12 @@
 """Index files on a Ray cluster (docs/scale.md).
 
-    groups of files -> tasks: `read_found`, in batches -> workers: `DocumentEncoder.encode` -> driver: `Store.commit`
+    groups of files -> tasks: `read_found`, in batches -> workers: `DocumentEncoder.encode` ->
+    driver: `Store.commit`
 
 Batches arrive in the order of the files, so the index is the one that `Index.add_files` makes.
 
-Differs: workers write no fragments of a table. The driver's commits go to any store, and a killed driver loses what came since
-the last one.
+Differs: workers write no fragments of a table. The driver's commits go to any store, and a killed
+driver loses what came since the last one.
 """
 
 import logging
@@ -36,7 +37,8 @@ from runnel.text.folders import EVERYTHING, Root, Selection, find_files
 log = logging.getLogger("runnel")
 _GROUP_BYTES = 2_000_000  # of files that one task reads, unless one file alone is larger
 _GROUP_FILES = 2000
-_COMMIT_BYTES = 1 << 28  # together with the share of the documents; each commit compares with all ids, so they should be few
+# together with the share of the documents; each commit compares with all ids, so they should be few
+_COMMIT_BYTES = 1 << 28
 _COMMIT_DOCUMENTS = 10_000
 
 
@@ -53,7 +55,9 @@ class _Pool:
 
 @dataclass
 class _Batch:
-    """Documents of a group of files, to be encoded, and the index's of the same files; the last has the group's `scan`."""
+    """Documents of a group of files, to be encoded, and the index's of the same files; the last has
+    the group's `scan`.
+    """
 
     rows: list[DocumentRow] = field(default_factory=list)
     known: dict[str, ContentHashes] = field(default_factory=dict)
@@ -79,23 +83,27 @@ def index_files(
 ) -> Changes:
     """Update the documents of files as `Index.add_files` does, with the processes of a Ray cluster.
 
-    Differs: of a long file that has grown all is read. Files that workers cannot read are logged at their end.
+    Differs: of a long file that has grown all is read. Files that workers cannot read are logged at
+        their end.
 
     Args:
         index: its model must be in the package, on the hub, or in a folder that all machines see.
         paths: on storage that all machines see under the same names.
         selection, prune, limits, ocr, on_commit: as for `Index.add_files`.
-        workers: number of processes that hold the model; default: as many as fit the cluster. Fewer start if fewer fit.
+        workers: number of processes that hold the model; default: as many as fit the cluster. Fewer
+            start if fewer fit.
         cpus: cores, and so threads, of each worker.
         gpus: of each worker; 0.5 puts two on one GPU.
-        address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on this machine alone.
+        address: of a Ray cluster, "auto" for the one that this machine belongs to; default: Ray on
+            this machine alone.
         progress: called after each batch of a worker with (tokens done, None).
 
     Raises:
         InputError: a path that does not exist, a number out of range, no cluster at the address.
         MissingDependency: ray is not installed.
         StoreError: another process is writing.
-        BackendUnavailable: workers cannot load the model, or have another version of runnel or of the model.
+        BackendUnavailable: workers cannot load the model, or have another version of runnel or of
+            the model.
     """
     roots = [root.resolve() for root in check_paths(paths)]
     expect_count(cpus, "cpus")
@@ -105,8 +113,13 @@ def index_files(
     stored = by_file(known)
     encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
-    together = grouped(files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES)
-    groups = [(some, {name: stored[name] for name in map(str, some) if name in stored}) for some in together]
+    together = grouped(
+        files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES
+    )
+    groups = [
+        (some, {name: stored[name] for name in map(str, some) if name in stored})
+        for some in together
+    ]
     named = frozenset(root.path for root in roots)
     reading = {"named": named, "batch": encoder.batch_documents, "limits": limits, "ocr": ocr}
     with _cluster(address, (workers or 0) * cpus) as ray:
@@ -126,7 +139,9 @@ def index_files(
                 for kind in ("unchanged", "gone", "other_kinds"):
                     getattr(scan, kind).extend(getattr(batch.scan, kind))
             if documents:
-                commit = store.commit(documents, [row for batch in ready for row in batch.new.passages], [])
+                commit = store.commit(
+                    documents, [row for batch in ready for row in batch.new.passages], []
+                )
                 if on_commit is not None:
                     on_commit(commit)
     for name, reason in changes.failed.items():
@@ -140,15 +155,21 @@ def index_files(
 
 
 def _encoded(
-    ray: Any, groups: Sequence[tuple[list[Path], Stored]], reading: dict[str, Any], pool: _Pool, progress: Progress | None
+    ray: Any,
+    groups: Sequence[tuple[list[Path], Stored]],
+    reading: dict[str, Any],
+    pool: _Pool,
+    progress: Progress | None,
 ) -> Iterator[_Batch]:
     """Yield the encoded batches, in the order of the files."""
     if not groups:
         return
     context = ray.data.DataContext.get_current().copy()
-    context.execution_options.preserve_order = True  # a file is complete once its last row is stored
+    # a file is complete once its last row is stored
+    context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    context.target_max_block_size = 1  # one batch in each block: the batches of one large file go to all workers
+    # one batch in each block: the batches of one large file go to all workers
+    context.target_max_block_size = 1
     with ray.data.DataContext.current(context):
         items = [{"group": pickle.dumps(group)} for group in groups]
         read = ray.data.from_items(items, override_num_blocks=len(items)).map_batches(
@@ -163,19 +184,24 @@ def _encoded(
             fn_constructor_args=(pool, __version__),
             num_cpus=pool.cpus,
             num_gpus=pool.gpus,
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=pool.workers, initial_size=pool.workers),
+            compute=ray.data.ActorPoolStrategy(
+                min_size=1, max_size=pool.workers, initial_size=pool.workers
+            ),
         )
         try:
             count = TokenCount(progress)
             for row in encoded.iter_rows():
                 batch: _Batch = pickle.loads(row["batch"])
-                batch.share = len(row["batch"]) / _COMMIT_BYTES + len(batch.new.documents) / _COMMIT_DOCUMENTS
+                batch.share = (
+                    len(row["batch"]) / _COMMIT_BYTES + len(batch.new.documents) / _COMMIT_DOCUMENTS
+                )
                 count.add(batch.new.tokens_read)
                 yield batch
         except ray.exceptions.RayError as error:
             last = str(error).strip().splitlines()[-1]
             raise BackendUnavailable(
-                f"the workers ended ({last}); remove the cause and repeat, what is committed is kept"
+                f"the workers ended ({last}); remove the cause and repeat, what is committed is"
+                " kept"
             ) from error
 
 
@@ -185,7 +211,11 @@ def _read(
     files, stored = pickle.loads(row["group"][0])
     scan = Scan()
     for rows in batches(read_found(files, stored, scan, named, None, limits, ocr), batch):
-        known = {name: have for source in {row.source for row in rows} for name, have in stored.get(source, {}).items()}
+        known = {
+            name: have
+            for source in {row.source for row in rows}
+            for name, have in stored.get(source, {}).items()
+        }
         yield {"batch": [pickle.dumps(_Batch(rows, known))]}
     yield {"batch": [pickle.dumps(_Batch(scan=scan))]}
 
@@ -195,7 +225,10 @@ class _Worker:
 
     def __init__(self, pool: _Pool, runnel: str) -> None:
         if (here := __version__) != runnel:
-            raise StoreError(f"a worker has runnel {here}, the driver {runnel}; install one version on all machines")
+            raise StoreError(
+                f"a worker has runnel {here}, the driver {runnel}; install one version on all"
+                " machines"
+            )
         import torch
 
         torch.set_num_threads(pool.cpus)
@@ -225,12 +258,19 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)  # Ray's processes replace themselves at once
+        # Ray's processes replace themselves at once
+        warnings.filterwarnings("ignore", "lancedb fork support", RuntimeWarning)
         if address is None:  # without "local", the variable RAY_ADDRESS would decide
             ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
         else:
             advice = "start one with `ray start --head`"
-            with errors_as(InputError, f"no Ray cluster at {address!r}", ConnectionError, ValueError, advice=advice):
+            with errors_as(
+                InputError,
+                f"no Ray cluster at {address!r}",
+                ConnectionError,
+                ValueError,
+                advice=advice,
+            ):
                 ray.init(address, **quiet)
     try:
         yield ray

@@ -1,10 +1,13 @@
-"""Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators and tools work on them.
+"""Models as modules of sentence-transformers, so that its trainers, losses, samplers, evaluators
+and tools work on them.
 
-In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`, through the same engine; in
-training mode those of `models/graph.py`. Texts are cut at the document's end, so that end markers and queries are kept.
+In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`,
+through the same engine; in training mode those of `models/graph.py`. Texts are cut at the
+document's end, so that end markers and queries are kept.
 
-LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)` after training. Until then
-only adapters and heads are saved, and a trainer's `_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`.
+LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)`
+after training. Until then only adapters and heads are saved, and a trainer's
+`_load_from_checkpoint(path)` has to be `load_adapter(model[0].model, path)`.
 
     B  texts or pairs   n  tokens of the longest   d  width of the vectors
 """
@@ -47,9 +50,13 @@ log = logging.getLogger("runnel")
 
 
 def sentence_transformer(
-    model: Model | Embedder | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
+    model: Model | Embedder | str | Path,
+    *,
+    long: Long | None = None,
+    max_seq_length: int | None = None,
 ) -> SentenceTransformer:
-    """Return a `SentenceTransformer` around an embedder, which it shares: training it trains the model.
+    """Return a `SentenceTransformer` around an embedder, which it shares: training it trains the
+    model.
 
     Args:
         model: a model, or what `Embedder.load` takes; this is loaded in fp32, to be trained.
@@ -57,13 +64,20 @@ def sentence_transformer(
         max_seq_length: cut texts to this many tokens (default: no cut).
     """
     module = EmbedderModule(_model(model, "embed"), long=long, max_seq_length=max_seq_length)
-    return SentenceTransformer(modules=[module], prompts=module.model.prompts, similarity_fn_name="cosine")
+    return SentenceTransformer(
+        modules=[module], prompts=module.model.prompts, similarity_fn_name="cosine"
+    )
 
 
 def cross_encoder(
-    model: Model | Reranker | str | Path, *, long: Long | None = None, max_seq_length: int | None = None
+    model: Model | Reranker | str | Path,
+    *,
+    long: Long | None = None,
+    max_seq_length: int | None = None,
 ) -> CrossEncoder:
-    """Return a `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Scores are logits, without a sigmoid."""
+    """Return a `CrossEncoder` around a reranker; arguments as `sentence_transformer`. Scores are
+    logits, without a sigmoid.
+    """
     module = RerankerModule(_model(model, "rerank"), long=long, max_seq_length=max_seq_length)
     return CrossEncoder(modules=[module], activation_fn=nn.Identity())
 
@@ -79,14 +93,17 @@ def _model(model: Model | Embedder | Reranker | str | Path, job: Job) -> Model:
 class _ModelModule(InputModule):
     """The base of both modules: the model's parameters, its two modes, and files.
 
-    Creating a module selects the parameters to train: the backbone's, or its adapters' if it has any, and the parameters of
-    the heads that the job needs. `long` says how long inputs are trained on; `truncated` counts texts or pairs that were cut.
+    Creating a module selects the parameters to train: the backbone's, or its adapters' if it has
+    any, and the parameters of the heads that the job needs. `long` says how long inputs are trained
+    on; `truncated` counts texts or pairs that were cut.
     """
 
     job: ClassVar[Job]
     config_file_name = "sentence_bert_config.json"  # config.json is the model's own
 
-    def __init__(self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None) -> None:
+    def __init__(
+        self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None
+    ) -> None:
         super().__init__()
         self.model, self.long, self.truncated = model.with_torch(), long or Long(), 0
         self.backbone, self.heads = self.model.backbone, self.model.heads
@@ -99,7 +116,8 @@ class _ModelModule(InputModule):
         self.heads.requires_grad_(False)
         for parameter in self._trained():
             parameter.requires_grad_(True)
-        self._seen: list[tuple[int, int]] | None = None  # the weights that the kernels were last built from
+        # the weights that the kernels were last built from
+        self._seen: list[tuple[int, int]] | None = None
 
     @abstractmethod
     def _trained(self) -> list[nn.Parameter]:
@@ -120,19 +138,34 @@ class _ModelModule(InputModule):
         return self.model.tokenizer
 
     def gradient_checkpointing_enable(
-        self, gradient_checkpointing_kwargs: dict[str, Any] | None = None, every_n_layers: int = 1, offload: bool = False
+        self,
+        gradient_checkpointing_kwargs: dict[str, Any] | None = None,
+        every_n_layers: int = 1,
+        offload: bool = False,
     ) -> None:
         """Enable `Long.recompute`, for `TrainingArguments(gradient_checkpointing=True)`."""
-        asked = {**(gradient_checkpointing_kwargs or {}), "every_n_layers": every_n_layers, "offload": offload}
+        asked = {
+            **(gradient_checkpointing_kwargs or {}),
+            "every_n_layers": every_n_layers,
+            "offload": offload,
+        }
         known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
         if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
-            raise InputError(f"every layer is recomputed, so the options {strange} have no effect; leave them out")
+            raise InputError(
+                f"every layer is recomputed, so the options {strange} have no effect; leave"
+                " them out"
+            )
         self.long = replace(self.long, recompute=True)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; kernels of evaluation mode are built only when the mode changes, not at every `encode`."""
+        """Set the mode; kernels of evaluation mode are built only when the mode changes, not at
+        every `encode`.
+        """
         if mode and self._in_8_bits:
-            raise InputError(f'{self.model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32"')
+            raise InputError(
+                f"{self.model.source} has 8-bit weights, which cannot be trained; load it with"
+                ' dtype="float32"'
+            )
         if not mode == self.training == self.backbone.training:
             with _outside_inference():
                 super().train(mode)
@@ -141,12 +174,19 @@ class _ModelModule(InputModule):
         return self
 
     def _weights(self) -> list[tuple[int, int]]:
-        """Return the address and version of each weight: equal lists mean that nothing has changed."""
+        """Return the address and version of each weight: equal lists mean that
+        nothing has changed.
+        """
         tensors = itertools.chain(self.parameters(), self.buffers())
-        return [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+        return [
+            (tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version)
+            for tensor in tensors
+        ]
 
     def _infers(self) -> bool:
-        """Return whether to use the engine; then rebuild what is derived from the weights if they have changed."""
+        """Return whether to use the engine; then rebuild what is derived from the weights if they
+        have changed.
+        """
         if self.training or torch.is_grad_enabled() or self.backbone.device.type != "cpu":
             return False
         seen = self._weights()
@@ -159,28 +199,41 @@ class _ModelModule(InputModule):
 
     @contextmanager
     def _precision(self) -> Iterator[Long]:
-        """Apply autocast, which trainers set around a whole model, only to the backbone (`Long.bf16`). Heads stay in fp32."""
+        """Apply autocast, which trainers set around a whole model, only to the backbone
+        (`Long.bf16`). Heads stay in fp32.
+        """
         device = self.backbone.device.type
         cast = torch.is_autocast_enabled(device)
         if cast and torch.get_autocast_dtype(device) != torch.bfloat16:
-            raise InputError(f"autocast is to {torch.get_autocast_dtype(device)}, which recurrent states overflow; use bf16=True")
+            raise InputError(
+                f"autocast is to {torch.get_autocast_dtype(device)}, which recurrent states"
+                " overflow; use bf16=True"
+            )
         with torch.autocast(device, enabled=False):
             yield replace(self.long, bf16=True) if cast else self.long
 
     def _tell(self, cut: int) -> None:
         self.truncated += cut
         if cut and not self._told:
-            log.warning("%d of a batch were cut to max_seq_length=%s; `truncated` counts them all", cut, self.max_seq_length)
+            log.warning(
+                "%d of a batch were cut to max_seq_length=%s; `truncated` counts them all",
+                cut,
+                self.max_seq_length,
+            )
             self._told = True
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write the model folder, always as safetensors; the library adds its own files. For a model with adapters,
-        write only the adapters and the heads, as a checkpoint needs; `load_adapter` restores them.
+    def save(
+        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+    ) -> None:
+        """Write the model folder, always as safetensors; the library adds its own files. For a
+        model with adapters, write only the adapters and the heads, as a checkpoint needs;
+        `load_adapter` restores them.
         """
         if self.backbone.adapted:
             save_adapter(self.model, output_path)
             return
-        inside = isinstance(self.backbone, Library)  # around it are the library's files for this module
+        # around it are the library's files for this module
+        inside = isinstance(self.backbone, Library)
         self.model.write(Path(output_path) / LIBRARY_FOLDER if inside else output_path)
         if self.max_seq_length is not None:
             self.save_config(output_path)
@@ -190,17 +243,29 @@ class _ModelModule(InputModule):
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
-        """Load a model; called by the library. Weights are fp32, or as in `load_model` with `model_kwargs={"dtype": ...}`."""
-        place = {name: kwargs.get(name) for name in ("token", "cache_folder", "revision", "local_files_only")}
+        """Load a model; called by the library. Weights are fp32, or as in `load_model` with
+        `model_kwargs={"dtype": ...}`.
+        """
+        place = {
+            name: kwargs.get(name)
+            for name in ("token", "cache_folder", "revision", "local_files_only")
+        }
         folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
         if (Path(folder) / ADAPTER_FILE).exists() and not (Path(folder) / "config.json").exists():
             raise CheckpointError(
-                f"{folder} holds adapters and heads alone: load the model that they were trained on, and load_adapter() into it"
+                f"{folder} holds adapters and heads alone: load the model that they were trained"
+                " on, and load_adapter() into it"
             )
         options = {"dtype": "float32", **(kwargs.get("model_kwargs") or {})}
         if strange := sorted(options.keys() - {"dtype"}):
-            raise InputError(f"model_kwargs of a runnel model has {', '.join(strange)}; only dtype means something to it")
-        return cls(load_model(folder, dtype=options["dtype"], device="cpu", job=cls.job), **cls.load_config(folder))
+            raise InputError(
+                f"model_kwargs of a runnel model has {', '.join(strange)}; only dtype means"
+                " something to it"
+            )
+        return cls(
+            load_model(folder, dtype=options["dtype"], device="cpu", job=cls.job),
+            **cls.load_config(folder),
+        )
 
 
 class EmbedderModule(_ModelModule):
@@ -214,13 +279,20 @@ class EmbedderModule(_ModelModule):
 
     def _trained(self) -> list[nn.Parameter]:
         features = self.model.features if self._embedder.pooling == "mean" else None
-        return [*self.model.head("embed").parameters(), *([features.log_weight] if features else [])]
+        return [
+            *self.model.head("embed").parameters(),
+            *([features.log_weight] if features else []),
+        ]
 
     def get_embedding_dimension(self) -> int:
         return self._embedder.dimension
 
-    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Tensor]:  # type: ignore[override]
-        """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n) int64."""
+    def preprocess(
+        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+    ) -> dict[str, Tensor]:  # type: ignore[override]
+        """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n)
+        int64.
+        """
         rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
         self._tell(self._embedder.truncated)
         return _padded(rows)
@@ -238,7 +310,9 @@ class EmbedderModule(_ModelModule):
                 found = vectors(self.model, rows, long)
         return {**features, "sentence_embedding": found.to(features["input_ids"].device)}
 
-    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+    def save(
+        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+    ) -> None:
         """Save as any module, with the prompts that the library has just written to the folder."""
         settings = Path(output_path) / "config_sentence_transformers.json"
         if settings.exists():
@@ -250,7 +324,8 @@ class EmbedderModule(_ModelModule):
 class RerankerModule(_ModelModule):
     """A reranker: pairs of a query and a document to `scores`, logits (B, 1).
 
-    Models that do not score one vector of a pair, such as pocket, score pairs but cannot be trained here (`trains_pairs`).
+    Models that do not score one vector of a pair, such as pocket, score pairs but cannot be trained
+    here (`trains_pairs`).
     """
 
     job = "rerank"
@@ -265,14 +340,22 @@ class RerankerModule(_ModelModule):
         return [*head.parameters(), *(features.parameters() if features else [])]
 
     def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
-        self, inputs: Sequence[Sequence[str]] | Sequence[str], prompt: str | None = None, **kwargs: Any
+        self,
+        inputs: Sequence[Sequence[str]] | Sequence[str],
+        prompt: str | None = None,
+        **kwargs: Any,
     ) -> dict[str, Any]:
-        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to `input_ids` and `attention_mask`."""
+        """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to
+        `input_ids` and `attention_mask`.
+        """
         if all(isinstance(text, str) for text in inputs):
             return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
         if not trains_pairs(self.model) and not self.training:
             return {"pairs": [((prompt or "") + query, document) for query, document in inputs]}
-        pairs = [make_pair(self.model, (prompt or "") + query, document, self.max_seq_length) for query, document in inputs]
+        pairs = [
+            make_pair(self.model, (prompt or "") + query, document, self.max_seq_length)
+            for query, document in inputs
+        ]
         self._tell(sum(pair.cut > 0 for pair in pairs))
         return {"pairs": pairs}
 
@@ -285,7 +368,9 @@ class RerankerModule(_ModelModule):
                 scores = torch.from_numpy(self._score_texts(pairs)).to(self.backbone.device)
         elif self._infers():
             with _outside_inference():
-                scores = torch.from_numpy(self._reranker.score_pairs(pairs)).to(self.backbone.device)
+                scores = torch.from_numpy(self._reranker.score_pairs(pairs)).to(
+                    self.backbone.device
+                )
         else:
             with self._precision() as long:
                 scores = pair_scores(self.model, pairs, long)
@@ -296,20 +381,26 @@ class RerankerModule(_ModelModule):
         scores = np.zeros(len(pairs), np.float32)
         for query in dict.fromkeys(query for query, _ in pairs):
             rows = [row for row, pair in enumerate(pairs) if pair[0] == query]
-            scores[rows] = self._reranker.score(query, [pairs[row][1] for row in rows], max_tokens=self.max_seq_length)
+            scores[rows] = self._reranker.score(
+                query, [pairs[row][1] for row in rows], max_tokens=self.max_seq_length
+            )
             self._tell(self._reranker.truncated)
         return scores
 
 
 @contextmanager
 def _outside_inference() -> Iterator[None]:
-    """Leave inference mode, in which the library calls us: tensors made in it, such as states, cannot be changed outside it."""
+    """Leave inference mode, in which the library calls us: tensors made in it, such as states,
+    cannot be changed outside it.
+    """
     with torch.inference_mode(False), torch.no_grad():
         yield
 
 
 def _read_shared(path: Path) -> Any:
-    """Return the object in a JSON file that every process of a training run writes, and that one of them may just have begun."""
+    """Return the object in a JSON file that every process of a training run writes, and that one of
+    them may just have begun.
+    """
     for _ in range(1000):  # ten seconds
         with suppress(CheckpointError):
             return read_model_json(path)
@@ -318,7 +409,9 @@ def _read_shared(path: Path) -> Any:
 
 
 def _padded(rows: Sequence[np.ndarray]) -> dict[str, Tensor]:
-    """`input_ids` (B, n) int64, with zeros after each row, and `attention_mask` (B, n) int64 of ones and zeros."""
+    """`input_ids` (B, n) int64, with zeros after each row, and `attention_mask` (B, n) int64 of
+    ones and zeros.
+    """
     ids = [torch.as_tensor(row, dtype=torch.int64) for row in rows]
     return {
         "input_ids": pad_sequence(ids, batch_first=True),

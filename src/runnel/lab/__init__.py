@@ -1,1 +1,3 @@
-"""What trains, measures and compares models. Nothing of the package outside this folder imports it."""
+"""What trains, measures and compares models. Nothing of the package outside
+this folder imports it.
+"""

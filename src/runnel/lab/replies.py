@@ -20,9 +20,11 @@ from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
-# What is counted of replies; those with estimated tokens are of an endpoint that does not count them.
+# What is counted of replies; those with estimated tokens are of an endpoint that does not count
+# them.
 _COUNTED = ("requests", "prompt_tokens", "completion_tokens", "estimated")
-_PATIENCE = 5  # requests in a row that fail, each after the endpoint's own repeats, before no more are sent
+# requests in a row that fail, each after the endpoint's own repeats, before no more are sent
+_PATIENCE = 5
 _BYTES_PER_TOKEN = 3  # for estimates: English has about 4, Chinese 3
 _TEMPERATURE = 0.0  # of all requests
 _WAVE = 64  # items whose results are kept in memory at a time
@@ -36,20 +38,24 @@ class Stopped(RunnelError):
 
 
 class Replies:
-    """A language model whose replies are stored. Use as a context manager, from any number of threads.
+    """A language model whose replies are stored. Use as a context manager, from any number of
+    threads.
 
-    A reply is stored before it is returned; after a crash only requests that were not yet answered are sent again.
+    A reply is stored before it is returned; after a crash only requests that were not yet answered
+    are sent again.
 
     Args:
         endpoint: the language model.
         path: the store is the file PATH.sqlite; it is created, as a file that others cannot read.
 
-    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from another program.
+    Raises StoreBusy if another process uses the store, and StoreError if it is damaged or from
+    another program.
     """
 
     def __init__(self, endpoint: LanguageModelClient, path: Path) -> None:
         self.endpoint = endpoint
-        # For each `version` of `ask` the counts of this run's replies, including stored ones, each once.
+        # For each `version` of `ask` the counts of this run's replies, including stored ones, each
+        # once.
         self.used: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._journal = Journal(path, {})
         self._changed = Condition()  # guards everything below
@@ -65,11 +71,17 @@ class Replies:
         self._journal.__exit__()
 
     def ask(
-        self, messages: list[Message], *, max_tokens: int, version: str, endpoint: LanguageModelClient | None = None
+        self,
+        messages: list[Message],
+        *,
+        max_tokens: int,
+        version: str,
+        endpoint: LanguageModelClient | None = None,
     ) -> Reply:
         """Return the model's reply, a stored one if the same has been asked before.
 
-        `version` is of the prompt's wording and of how its reply is read; it is part of what makes requests the same.
+        `version` is of the prompt's wording and of how its reply is read; it is part of what makes
+        requests the same.
         """
         endpoint = endpoint or self.endpoint
         key = digest(json.dumps([endpoint.model, messages, max_tokens, _TEMPERATURE, version]))
@@ -79,7 +91,9 @@ class Replies:
             if (stored := self._stored(key, version)) is not None:
                 return stored
             if self._failures >= _PATIENCE:
-                raise Stopped(f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent")
+                raise Stopped(
+                    f"{endpoint.url} failed {_PATIENCE} requests in a row; no more were sent"
+                )
             self._asking.add(key)
         reply = None
         try:
@@ -104,7 +118,9 @@ class Replies:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
         prompt = "".join(one["content"] for one in messages)
         prompt_tokens = _tokens(prompt) if reply.prompt_tokens is None else reply.prompt_tokens
-        completion_tokens = _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens
+        completion_tokens = (
+            _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens
+        )
         counts = [prompt_tokens, completion_tokens, int(not counted)]
         self._journal.add(Row(key, [reply.raw, reply.finish, *counts]))
         self._count(key, version, counts)
@@ -116,7 +132,9 @@ class Replies:
 
 
 @contextmanager
-def stored_replies(folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient) -> Iterator[Replies]:
+def stored_replies(
+    folder: Path, endpoint: LanguageModelClient, *judges: LanguageModelClient
+) -> Iterator[Replies]:
     """Open the replies that are stored in a folder, which is created."""
     create_folder(folder)
     with Replies(endpoint, folder / "replies") as replies:
@@ -128,7 +146,10 @@ def stored_replies(folder: Path, endpoint: LanguageModelClient, *judges: Languag
 
 def costs(replies: Replies, **versions: str) -> dict[str, dict[str, int]]:
     """Return the counts of the replies of this run to each kind of request, by its version."""
-    return {name: {key: replies.used[version][key] for key in _COUNTED} for name, version in versions.items()}
+    return {
+        name: {key: replies.used[version][key] for key in _COUNTED}
+        for name, version in versions.items()
+    }
 
 
 def _tokens(text: str) -> int:
@@ -137,7 +158,9 @@ def _tokens(text: str) -> int:
 
 @dataclass
 class Inquiry:
-    """Work on items with the replies of language models. All replies are stored, so repeated work asks only for missing ones."""
+    """Work on items with the replies of language models. All replies are stored, so repeated work
+    asks only for missing ones.
+    """
 
     replies: Replies
     threads: int = 8
@@ -145,8 +168,11 @@ class Inquiry:
     stopped: Stopped | None = None  # why no more requests are sent; stored replies are still used
     failure: EndpointError | None = None  # the last one
 
-    def run(self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result | None]]:
-        """Yield each item, in order, with its result; None: a reply is missing, and repeating the work asks for it.
+    def run(
+        self, work: Callable[[Item, list[str]], Result], items: Iterable[Item]
+    ) -> Iterator[tuple[Item, Result | None]]:
+        """Yield each item, in order, with its result; None: a reply is missing, and repeating the
+        work asks for it.
 
         `work` is called from several threads, and adds notes to its list.
         """

@@ -1,6 +1,7 @@
 """LoRA adapters on a backbone's linear layers, by PEFT; over 4-bit weights by bitsandbytes (QLoRA).
 
-adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; metadata: the model's shape and LoRA settings
+adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp32; metadata: the
+                      model's shape and LoRA settings
 """
 
 import json
@@ -24,10 +25,14 @@ FILE = "adapter.safetensors"
 _NAME = "default"  # PEFT stores adapters by name
 
 
-def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit: bool = False) -> None:
-    """Add LoRA adapters to all linear layers of the backbone and freeze the rest of it. They change nothing until trained.
+def add_lora(
+    model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit: bool = False
+) -> None:
+    """Add LoRA adapters to all linear layers of the backbone and freeze the rest of it. They change
+    nothing until trained.
 
-    `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization), as QLoRA does.
+    `four_bit` stores the large layers that get adapters in 4 bits (NF4 with double quantization),
+    as QLoRA does.
     """
     backbone = model.backbone
     expect_adapters(model, False)
@@ -38,8 +43,13 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
     from peft import LoraConfig, inject_adapter_in_model
 
     others = r"(sentence|judge|pair)_layers\..*"  # they read nothing in training
-    exclude = others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None  # PEFT warns of no match
-    config = LoraConfig(r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude)  # type: ignore[arg-type]
+    # PEFT warns of no match
+    exclude = (
+        others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None
+    )
+    config = LoraConfig(
+        r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude
+    )  # type: ignore[arg-type]
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))
     for name, parameter in backbone.named_parameters():
@@ -51,7 +61,10 @@ def add_lora(model: Model, r: int, alpha: float, dropout: float = 0.0, four_bit:
 def expect_trainable(model: Model) -> None:
     """Raise InputError for a model with 8-bit weights."""
     if any(isinstance(module, Int8Linear) for module in model.backbone.modules()):
-        raise InputError(f'{model.source} has 8-bit weights, which cannot be trained; load it with dtype="float32" or "bfloat16"')
+        raise InputError(
+            f"{model.source} has 8-bit weights, which cannot be trained; load it with"
+            ' dtype="float32" or "bfloat16"'
+        )
 
 
 def merge(model: Model) -> None:
@@ -66,8 +79,13 @@ def merge(model: Model) -> None:
             from bitsandbytes.functional import dequantize_4bit
 
             weight = dequantize_4bit(base.weight.data, base.weight.quant_state).float()
-            plain: Any = nn.Linear(base.in_features, base.out_features, base.bias is not None, device="meta")
-            plain.weight, plain.bias = nn.Parameter((weight.to(delta.dtype) + delta).float(), requires_grad=False), base.bias
+            plain: Any = nn.Linear(
+                base.in_features, base.out_features, base.bias is not None, device="meta"
+            )
+            plain.weight, plain.bias = (
+                nn.Parameter((weight.to(delta.dtype) + delta).float(), requires_grad=False),
+                base.bias,
+            )
             base = plain
         backbone.set_submodule(name, base)
     del backbone.peft_config
@@ -81,11 +99,17 @@ def save_adapter(model: Model, folder: str | Path) -> None:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     with replacing(folder / FILE) as file:
-        save_file({key: tensor.contiguous().cpu() for key, tensor in _tensors(model).items()}, file, {"runnel": facts})
+        save_file(
+            {key: tensor.contiguous().cpu() for key, tensor in _tensors(model).items()},
+            file,
+            {"runnel": facts},
+        )
 
 
 def load_adapter(model: Model, folder: str | Path) -> None:
-    """Load adapters and heads that `save_adapter` wrote; existing adapters must have the same settings."""
+    """Load adapters and heads that `save_adapter` wrote; existing adapters must have the same
+    settings.
+    """
     path = Path(folder) / FILE
     with (
         errors_as(
@@ -103,11 +127,17 @@ def load_adapter(model: Model, folder: str | Path) -> None:
     settings = _settings(model.backbone) if model.backbone.adapted else stored.get("lora")
     if (stored.get("model"), stored.get("lora")) != (_shape(model), settings):
         theirs = f"{stored.get('model')}, with {stored.get('lora')}"
-        raise CheckpointError(f"{path} is of {theirs}; {model.source} is {_shape(model)}, with {settings}")
+        raise CheckpointError(
+            f"{path} is of {theirs}; {model.source} is {_shape(model)}, with {settings}"
+        )
     if not model.backbone.adapted:
         add_lora(model, **stored["lora"])
     places = _tensors(model)
-    check_tensors(from_tensors(tensors, FILE), {key: tuple(tensor.shape) for key, tensor in places.items()}, str(path))
+    check_tensors(
+        from_tensors(tensors, FILE),
+        {key: tuple(tensor.shape) for key, tensor in places.items()},
+        str(path),
+    )
     for key, tensor in tensors.items():
         places[key].copy_(tensor)
     model.refresh()
@@ -122,8 +152,15 @@ def _settings(backbone: Backbone) -> dict[str, Any]:
     """Return the arguments of `add_lora` that made a backbone's adapters."""
     whole: Any = backbone
     config = whole.peft_config[_NAME]
-    four_bit = any(not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone))
-    return {"r": config.r, "alpha": config.lora_alpha, "dropout": config.lora_dropout, "four_bit": four_bit}
+    four_bit = any(
+        not layer.get_base_layer().weight.is_floating_point() for _, layer in _adapters(backbone)
+    )
+    return {
+        "r": config.r,
+        "alpha": config.lora_alpha,
+        "dropout": config.lora_dropout,
+        "four_bit": four_bit,
+    }
 
 
 def _linear_layers(backbone: Backbone) -> list[str]:
@@ -138,10 +175,19 @@ def _quantize(backbone: Backbone) -> None:
         if name.endswith(backbone.stays_wide):
             continue
         layer: Any = backbone.get_submodule(name)
-        small = Linear4bit(layer.in_features, layer.out_features, layer.bias is not None, quant_type="nf4", device="meta")
-        small.weight = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True)
+        small = Linear4bit(
+            layer.in_features,
+            layer.out_features,
+            layer.bias is not None,
+            quant_type="nf4",
+            device="meta",
+        )
+        small.weight = Params4bit(
+            layer.weight.data, requires_grad=False, quant_type="nf4", compress_statistics=True
+        )
         small.bias = layer.bias
-        small.support_avx512bf16_for_cpu = False  # otherwise evaluation rearranges the bits of some layers for good
+        # otherwise evaluation rearranges the bits of some layers for good
+        small.support_avx512bf16_for_cpu = False
         backbone.set_submodule(name, small.to(layer.weight.device))  # `to` quantizes
 
 
@@ -149,7 +195,9 @@ def _adapters(backbone: Backbone) -> list[tuple[str, Any]]:
     """Return PEFT's layers, by name."""
     from peft.tuners.lora import LoraLayer
 
-    return [(name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)]
+    return [
+        (name, module) for name, module in backbone.named_modules() if isinstance(module, LoraLayer)
+    ]
 
 
 def _tensors(model: Model) -> dict[str, Tensor]:

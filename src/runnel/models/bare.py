@@ -1,7 +1,8 @@
 """Tokenizer, templates, heads and prompts for a recurrent checkpoint that runnel did not write.
 
-It gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its sentence head and unit, clauses.
-EmbeddingRWKV has its own (`embedding_rwkv.py`), as a sentence-transformers folder, which must pool the last token.
+It gets the papers' templates and an end-marker embedder; the single-pass scanner layout also its
+sentence head and unit, clauses. EmbeddingRWKV has its own (`embedding_rwkv.py`), as a
+sentence-transformers folder, which must pool the last token.
 """
 
 import logging
@@ -21,22 +22,32 @@ from runnel.models.torch_heads import EndScore
 from runnel.redaction import showable
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer, Tokenizer, tokenizer_file
+from runnel.text.tokenizer import (
+    LIBRARY_FILE,
+    WORLD_FILE,
+    LibraryTokenizer,
+    Tokenizer,
+    tokenizer_file,
+)
 
 log = logging.getLogger("runnel")
 
 _NEOX, _CODESTRAL = "EleutherAI/gpt-neox-20b", "mistralai/Mamba-Codestral-7B-v0.1"
 _NEOX_ROWS = range(50277, 50305)  # its 50277 tokens, padded to a multiple of 8, 16, 64 or 128
 _WORLD_ROWS, _MISTRAL_ROWS = 65536, 32768
-# Tokens that identify a vocabulary, because config files name others than those of the training: no two published
-# vocabularies share them.
+# Tokens that identify a vocabulary, because config files name others than those of the training: no
+# two published vocabularies share them.
 _VOCABULARIES = {
     "RWKV World": {"<|endoftext|>": 0, "\n\n": 261, "\r\n": 263},
     "GPT-NeoX": {"<|endoftext|>": 0, "<|padding|>": 1, "!": 2},
     "Mistral v3": {"<unk>": 0, "<s>": 1, "</s>": 2, "[INST]": 3},
 }
 # From the papers.
-_TEMPLATES = {"document": DOCUMENT, "rerank": DOCUMENT_THEN_QUERY, "sentences": QUERY_LINE_THEN_DOCUMENT}
+_TEMPLATES = {
+    "document": DOCUMENT,
+    "rerank": DOCUMENT_THEN_QUERY,
+    "sentences": QUERY_LINE_THEN_DOCUMENT,
+}
 
 
 @dataclass(frozen=True)
@@ -55,12 +66,19 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     if embedding_rwkv.recognizes_heads(checkpoint):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
         tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
-        return Parts(tokenizer, embedding_rwkv.read_heads(checkpoint), embedding_rwkv.TEMPLATES, embedding_rwkv.PROMPTS)
+        return Parts(
+            tokenizer,
+            embedding_rwkv.read_heads(checkpoint),
+            embedding_rwkv.TEMPLATES,
+            embedding_rwkv.PROMPTS,
+        )
     heads = nn.ModuleDict({"embed": EndVector.module()})
     unit: Unit = "sentence"
     if checkpoint.heads:  # a single-pass scanner's
         linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}
-        head = EndScore(checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear)
+        head = EndScore(
+            checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear
+        )
         head.linear.load_state_dict(linear)
         heads["sentences"], unit = head, "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
@@ -70,11 +88,15 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     if theirs is not None:
         problem = None
         if theirs.pooling != "eos":
-            problem = f"it pools by {theirs.after}; recurrent embedders must pool the last token (pooling_mode lasttoken)"
+            problem = (
+                f"it pools by {theirs.after}; recurrent embedders must pool the last token"
+                " (pooling_mode lasttoken)"
+            )
         elif code := code_classes(read_config(folder) or {}):
             problem = (
-                f"auto_map of its config.json names code, {code[0]}, which is never run here and may change the tokens or the "
-                f"vector of a text. If it only runs a plain {checkpoint.backbone.title}, remove auto_map"
+                f"auto_map of its config.json names code, {code[0]}, which is never run here and"
+                " may change the tokens or the vector of a text. If it only runs a plain"
+                f" {checkpoint.backbone.title}, remove auto_map"
             )
         if problem:
             raise CheckpointError(f"{folder}: {problem}")
@@ -86,19 +108,25 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     """Return the tokenizer of a bare checkpoint, with its `markers`."""
-    tokenizer = Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
+    tokenizer = (
+        Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
+    )
     tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
     return tokenizer
 
 
 def load_neox_tokenizer(folder: Path) -> LibraryTokenizer:
-    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its cache."""
+    """Return GPT-NeoX's tokenizer: that of the folder, if it has one, else from the hub or its
+    cache.
+    """
     own = folder / LIBRARY_FILE
     return LibraryTokenizer.read(own if own.is_file() else _fetch(_NEOX, LIBRARY_FILE, folder))
 
 
 def markers(family: type[Backbone], tokenizer: Tokenizer) -> tuple[int | None, int | None]:
-    """Return the begin and end ids of a family's bare checkpoints: the published ones, or those of the tokenizer's own files."""
+    """Return the begin and end ids of a family's bare checkpoints: the published ones, or those of
+    the tokenizer's own files.
+    """
     own = (tokenizer.begin_id if family.begins else None, tokenizer.end_id)
     return family.markers.get(vocabulary_name(tokenizer) or "", own)
 
@@ -117,8 +145,9 @@ def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
         return load_neox_tokenizer(folder)
     if rows == _WORLD_ROWS and "RWKV World" in published:
         wanted = (
-            f"and needs {WORLD_FILE}, which RWKV's authors publish separately from the weights: put it into the folder. It is in "
-            "the folder tokenizer of their repository BlinkDL/ChatRWKV and in the Python packages rwkv and pyrwkv-tokenizer"
+            f"and needs {WORLD_FILE}, which RWKV's authors publish separately from the weights: put"
+            " it into the folder. It is in the folder tokenizer of their repository"
+            " BlinkDL/ChatRWKV and in the Python packages rwkv and pyrwkv-tokenizer"
         )
     elif rows == _MISTRAL_ROWS and "Mistral v3" in published:
         wanted = f"and needs {LIBRARY_FILE} of {_CODESTRAL} on the hub: put it into the folder"
@@ -139,11 +168,21 @@ def _fetch(repository: str, file: str, folder: Path) -> Path:
         return Path(hf_hub_download(repository, file))
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise CheckpointError(
-            f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub cache "
-            f"{constants.HF_HUB_CACHE} and could not be fetched from the hub ({reason_of(error)}); put that file into the folder"
+            f"{folder} has no tokenizer: it needs {file} of {repository}, which is not in the hub"
+            f" cache {constants.HF_HUB_CACHE} and could not be fetched from the hub"
+            f" ({reason_of(error)}); put that file into the folder"
         ) from showable(error)
 
 
 def vocabulary_name(tokenizer: Tokenizer) -> str | None:
-    """Return the name of a published vocabulary, recognized by a few of its tokens; None for any other."""
-    return next((name for name, tokens in _VOCABULARIES.items() if tokens.items() <= tokenizer.vocabulary.items()), None)
+    """Return the name of a published vocabulary, recognized by a few of its tokens; None for any
+    other.
+    """
+    return next(
+        (
+            name
+            for name, tokens in _VOCABULARIES.items()
+            if tokens.items() <= tokenizer.vocabulary.items()
+        ),
+        None,
+    )

@@ -1,4 +1,6 @@
-"""Facts about a checkpoint or a model, and what fits on this machine, without loading the weights."""
+"""Facts about a checkpoint or a model, and what fits on this machine, without
+loading the weights.
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,7 +11,14 @@ import torch
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import Checkpoint, find_checkpoint, meta_backbone, open_weights, read_config, recognize
+from runnel.backbones.checkpoint.load import (
+    Checkpoint,
+    find_checkpoint,
+    meta_backbone,
+    open_weights,
+    read_config,
+    recognize,
+)
 from runnel.backbones.checkpoint.tensors import check_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
@@ -47,7 +56,9 @@ class CheckpointFacts:
 
     @property
     def embedding_parameters(self) -> int:
-        tables = {module.weight for module in self.backbone.modules() if isinstance(module, nn.Embedding)}
+        tables = {
+            module.weight for module in self.backbone.modules() if isinstance(module, nn.Embedding)
+        }
         return sum(table.numel() for table in tables)
 
     def weight_bytes(self, dtype: torch.dtype) -> int:
@@ -65,19 +76,28 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     config, tensors = read_config(path), open_weights(path)
     known = recognize(config, tensors, str(path))
     backbone, layout = meta_backbone(known.architecture, known.config), known.layout
-    check_tensors(known.backbone, {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}, str(path))
+    check_tensors(
+        known.backbone,
+        {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()},
+        str(path),
+    )
     heads = {name: tensor.shape for name, tensor in known.heads.items()}
     stored: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         if tensor.dtype is not None:
             stored[tensor.dtype] += torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
     folder = path if path.is_dir() else path.parent
-    files = {name: (folder / name).stat().st_size for name in sorted({tensor.file for tensor in tensors.values()})}
+    files = {
+        name: (folder / name).stat().st_size
+        for name in sorted({tensor.file for tensor in tensors.values()})
+    }
     return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
 
 
 def describe_model(name: str) -> dict[str, Any]:
-    """Return the facts about a model, as JSON values; "problem" names a missing part of a bare checkpoint."""
+    """Return the facts about a model, as JSON values; "problem" names a missing part of a bare
+    checkpoint.
+    """
     facts = describe_checkpoint(BUILT_IN.get(name, name))
     parts = _parts(facts, name)  # first: it may lower a transformer's max_tokens
     return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
@@ -88,9 +108,13 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     dtype = wanted_dtype("auto", torch.device(device))
     attention = None
-    if not backbone.recurrent:  # what it adds per token, in a text of `_TEXT_TOKENS`, the longest allowed, or a passage
+    # what it adds per token, in a text of `_TEXT_TOKENS`, the longest allowed, or a passage
+    if not backbone.recurrent:
         tokens = backbone.passage_tokens or min(_TEXT_TOKENS, backbone.max_tokens or _TEXT_TOKENS)
-        attention = {"tokens": tokens, "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token}
+        attention = {
+            "tokens": tokens,
+            "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token,
+        }
     return {
         "path": str(described.checkpoint),
         "architecture": backbone.architecture,
@@ -122,7 +146,8 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
 def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     """Return tokenizer, markers, heads, templates and prompts, as loading would combine them."""
     zero = torch.zeros(())
-    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}  # right shapes, no memory
+    # right shapes, no memory
+    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
     checkpoint = Checkpoint(described.backbone, heads, described.layout, described.folder)
     config = read_config(described.checkpoint) or {}
     if "runnel" in config:
@@ -130,9 +155,20 @@ def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     else:
         try:
             encoder = described.backbone if isinstance(described.backbone, Encoder) else None
-            rest = read_bare(described.folder, checkpoint) if encoder is None else read_encoder(described.folder, encoder)
+            rest = (
+                read_bare(described.folder, checkpoint)
+                if encoder is None
+                else read_encoder(described.folder, encoder)
+            )
         except CheckpointError as error:
-            return {"tokenizer": None, "markers": None, "heads": {}, "templates": {}, "prompts": {}, "problem": str(error)}
+            return {
+                "tokenizer": None,
+                "markers": None,
+                "heads": {},
+                "templates": {},
+                "prompts": {},
+                "problem": str(error),
+            }
         model = Model(described.backbone, **vars(rest), source=name)
     file, tokenizer = tokenizer_file(described.folder), model.tokenizer
     return {
@@ -141,9 +177,15 @@ def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
             "file": None if file is None else file.name,
             "tokens": tokenizer.vocab_size,
         },
-        "markers": {"begin": _marker(tokenizer, tokenizer.begin_id), "end": _marker(tokenizer, tokenizer.end_id)},
+        "markers": {
+            "begin": _marker(tokenizer, tokenizer.begin_id),
+            "end": _marker(tokenizer, tokenizer.end_id),
+        },
         "heads": {
-            key: {"kind": type(head).__name__, "parameters": sum(p.numel() for p in head.parameters())}
+            key: {
+                "kind": type(head).__name__,
+                "parameters": sum(p.numel() for p in head.parameters()),
+            }
             | ({"unit": model.unit} if key == "sentences" else {})
             for key, head in model.heads.items()
         },
@@ -155,7 +197,10 @@ def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
 
 def _machine(described: CheckpointFacts) -> dict[str, Any]:
     """Return what fits into the memory that is free now, with the default dtype."""
-    free, loaded = available_memory(), described.weight_bytes(wanted_dtype("auto", torch.device("cpu")))
+    free, loaded = (
+        available_memory(),
+        described.weight_bytes(wanted_dtype("auto", torch.device("cpu"))),
+    )
     room, backbone = max(0, free - loaded), described.backbone
     facts_here: dict[str, Any] = {
         "cores": cores(),
@@ -170,13 +215,21 @@ def _machine(described: CheckpointFacts) -> dict[str, Any]:
     }
     if torch.cuda.is_available():
         name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
-        facts_here["gpu"] = {"name": name, "memory_bytes": total, "memory_free_bytes": free, "fits": _fits(described, free)}
+        facts_here["gpu"] = {
+            "name": name,
+            "memory_bytes": total,
+            "memory_free_bytes": free,
+            "fits": _fits(described, free),
+        }
     return facts_here
 
 
 def _fits(facts: CheckpointFacts, free: int) -> dict[str, bool]:
     """Return by dtype whether the weights, one step and its states fit."""
-    return {_name(dtype): _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0 for dtype in _DTYPES}
+    return {
+        _name(dtype): _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0
+        for dtype in _DTYPES
+    }
 
 
 def _longest_step(backbone: Backbone, room: int) -> int:
@@ -194,4 +247,9 @@ def _name(dtype: torch.dtype) -> str:
 def _marker(tokenizer: Tokenizer, number: int | None) -> dict[str, Any] | None:
     if number is None:
         return None
-    return {"id": number, "token": next((token for token, key in tokenizer.vocabulary.items() if key == number), None)}
+    return {
+        "id": number,
+        "token": next(
+            (token for token, key in tokenizer.vocabulary.items() if key == number), None
+        ),
+    }

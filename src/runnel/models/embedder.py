@@ -61,18 +61,24 @@ class Embedder:
         pooling: Pooling | None = None,
         truncate_dim: int | None = None,
     ) -> Embedder:
-        """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a sentence-transformers folder, or a hub id.
+        """Load a built-in model ("pocket", "pocket-mamba2"), a folder, a checkpoint, a
+        sentence-transformers folder, or a hub id.
 
         Args:
-            pooling: use the hidden vector of the first token ("cls", transformers only) or of the last token ("eos"), or the
-                mean of all ("mean"); default: the pooling the model was trained with, or the papers' choice (docs/models.md).
-            truncate_dim: cut all vectors to this many numbers, of unit length again (docs/embed.md).
+            pooling: use the hidden vector of the first token ("cls", transformers only) or of the
+                last token ("eos"), or the mean of all ("mean"); default: the pooling the model was
+                trained with, or the papers' choice (docs/models.md).
+            truncate_dim: cut all vectors to this many numbers, of unit length again
+                (docs/embed.md).
 
         Raises:
             CheckpointError: the model is missing or cannot embed.
-            InputError: the model does not support this pooling, or has fewer than `truncate_dim` numbers.
+            InputError: the model does not support this pooling, or has fewer than `truncate_dim`
+                numbers.
         """
-        return cls(load_model(name, dtype, device, pooling=pooling, arrays=True), truncate_dim=truncate_dim)
+        return cls(
+            load_model(name, dtype, device, pooling=pooling, arrays=True), truncate_dim=truncate_dim
+        )
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
         """Write a model folder (see `Model.save`)."""
@@ -94,24 +100,29 @@ class Embedder:
         Args:
             texts: strings, or any iterable of them.
             prompt: the name of one of the model's prompts, or text put before each text.
-            max_tokens: cut longer texts at their end so that text, prompt and special tokens are at most this many tokens in
-                total, as sentence-transformers counts, or as many as the model can read if that is less; the number of
-                cut texts is in `truncated`, with a warning. By default nothing is cut.
+            max_tokens: cut longer texts at their end so that text, prompt and special tokens are at
+                most this many tokens in total, as sentence-transformers counts, or as many as the
+                model can read if that is less; the number of cut texts is in `truncated`, with a
+                warning. By default nothing is cut.
             truncate_dim: cut the vectors to this many numbers, of unit length again.
-            precision: "float32", "int8", "uint8", "binary" or "ubinary", as `runnel.models.precision.quantize` describes.
+            precision: "float32", "int8", "uint8", "binary" or "ubinary", as
+                `runnel.models.precision.quantize` describes.
             ranges: for int8 and uint8; see there.
             progress: called after each step with (tokens done, None).
 
         Raises:
-            InputError: a text is not a string, is empty (`is_empty`), or is longer than a transformer can read; the model has no
-                prompt of that name; `max_tokens` leaves no room for the text; the vectors have fewer than `truncate_dim` numbers;
-                or precision and ranges do not fit together.
+            InputError: a text is not a string, is empty (`is_empty`), or is longer than a
+                transformer can read; the model has no prompt of that name; `max_tokens` leaves no
+                room for the text; the vectors have fewer than `truncate_dim` numbers; or precision
+                and ranges do not fit together.
         """
         check_width(truncate_dim, self.dimension)
         check_precision(precision, ranges, truncate_dim or self.dimension)
         single = isinstance(texts, str)
         series = [texts] if isinstance(texts, str) else texts
-        rows = list(self.encode_stream(series, prompt=prompt, max_tokens=max_tokens, progress=progress))
+        rows = list(
+            self.encode_stream(series, prompt=prompt, max_tokens=max_tokens, progress=progress)
+        )
         vectors = np.stack(rows) if rows else np.empty((0, self.dimension), dtype=np.float32)
         vectors = quantize(truncated(vectors, truncate_dim or self.dimension), precision, ranges)
         return vectors[0] if single else vectors
@@ -125,24 +136,41 @@ class Embedder:
         return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
 
     def encode_stream(
-        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None, progress: Progress | None = None
+        self,
+        texts: Iterable[str],
+        *,
+        prompt: str | None = None,
+        max_tokens: int | None = None,
+        progress: Progress | None = None,
     ) -> Iterator[np.ndarray]:
         """Yield vectors (d,) in the order of `texts`, which may be endless; otherwise as `encode`.
 
         Texts are taken as there is room in the engine, at most a few hundred ahead of the results.
         """
-        yield from self.encode_rows(self.render(texts, prompt=prompt, max_tokens=max_tokens), progress)
+        yield from self.encode_rows(
+            self.render(texts, prompt=prompt, max_tokens=max_tokens), progress
+        )
         if self.truncated:
-            log.warning("%d texts were cut to %s tokens", self.truncated, self.text_limit(max_tokens) or "their template's")
+            log.warning(
+                "%d texts were cut to %s tokens",
+                self.truncated,
+                self.text_limit(max_tokens) or "their template's",
+            )
 
     def is_empty(self, text: str) -> bool:
-        """Return whether a text cannot be embedded because it is whitespace or has no token of this model, such as U+200B."""
+        """Return whether a text cannot be embedded because it is whitespace or has no token of this
+        model, such as U+200B.
+        """
         return self.model.tokenizer.is_empty(text)
 
-    def encode_rows(self, rows: Iterable[np.ndarray], progress: Progress | None = None) -> Iterator[np.ndarray]:
+    def encode_rows(
+        self, rows: Iterable[np.ndarray], progress: Progress | None = None
+    ) -> Iterator[np.ndarray]:
         """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
         results = self.model.engine.map(map(self._head.request, rows), TokenCount(progress).add)
-        while batch := [self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)]:
+        while batch := [
+            self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)
+        ]:
             yield from self.vectors(space(batch[0]).concatenate(batch))
 
     def vectors(self, pooled: Array) -> np.ndarray:
@@ -151,12 +179,18 @@ class Embedder:
             return truncated(np.asarray(self._head(pooled)), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
-        """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
+        """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is
+        less; None: no cut.
+        """
         longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
-    def render(self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None) -> Iterator[np.ndarray]:
-        """Yield the ids (T,) int32 to read for each text, special tokens included. Arguments and errors as for `encode`."""
+    def render(
+        self, texts: Iterable[str], *, prompt: str | None = None, max_tokens: int | None = None
+    ) -> Iterator[np.ndarray]:
+        """Yield the ids (T,) int32 to read for each text, special tokens included. Arguments and
+        errors as for `encode`.
+        """
         if max_tokens is not None:
             expect_count(max_tokens, "max_tokens")
         max_tokens, self.truncated = self.text_limit(max_tokens), 0
@@ -166,33 +200,49 @@ class Embedder:
         before = template.lead(self.model.tokenizer, "document") + prefix
         if max_tokens is not None:
             fixed = template.encode(self.model.tokenizer, "document", prefix).ids
-            if (around := len(template.render(self.model.tokenizer, document=fixed).ids)) >= max_tokens:
+            if (
+                around := len(template.render(self.model.tokenizer, document=fixed).ids)
+            ) >= max_tokens:
                 kind = "tokens of the prompt and special tokens" if prefix else "special tokens"
-                raise InputError(f"max_tokens is {max_tokens}, but {around} {kind} surround every text; increase it")
+                raise InputError(
+                    f"max_tokens is {max_tokens}, but {around} {kind} surround every text;"
+                    " increase it"
+                )
         while batch := list(itertools.islice(source, _BATCH)):
             for text, number in zip(batch, place, strict=False):
                 expect_text(text, f"texts[{number}]")
                 expect_filled(self, text, f"text, texts[{number}]")
             whole = [before + text for text in batch]
             for text, encoded in zip(whole, self.model.tokenizer.encode_batch(whole), strict=True):
-                rendered = template.render(self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens)
+                rendered = template.render(
+                    self.model.tokenizer, document=encoded.ids, max_tokens=max_tokens
+                )
                 self.truncated += rendered.cut > 0
                 row = rendered.ids
                 if self.reader.cuts(row):
-                    row, _ = self.reader.lay_out(text, encoded.slice(0, len(encoded) - rendered.cut))
+                    row, _ = self.reader.lay_out(
+                        text, encoded.slice(0, len(encoded) - rendered.cut)
+                    )
                 yield row
 
-    def encode_spans(self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None) -> np.ndarray:
-        """Return a vector for each [start, end) character span, float32 (len(spans), d), from one pass over `text`.
+    def encode_spans(
+        self, text: str, spans: Sequence[tuple[int, int]] | np.ndarray, *, prompt: str | None = None
+    ) -> np.ndarray:
+        """Return a vector for each [start, end) character span, float32 (len(spans), d), from one
+        pass over `text`.
 
-        Each vector is conditioned on the text before its span: the mean over the tokens that start inside it, or the last one's.
+        Each vector is conditioned on the text before its span: the mean over the tokens that start
+        inside it, or the last one's.
 
         Raises:
-            InputError: spans are not pairs of whole numbers; a span is outside the text, is empty or holds no token; or the model
-                pools the first token.
+            InputError: spans are not pairs of whole numbers; a span is outside the text, is empty
+                or holds no token; or the model pools the first token.
         """
         if self.pooling == "cls":
-            raise InputError("this model pools the first token, so spans have no vectors; load it with pooling='mean' or 'eos'")
+            raise InputError(
+                "this model pools the first token, so spans have no vectors; load it with"
+                " pooling='mean' or 'eos'"
+            )
         expect_text(text, "the text")
         spans = spans_in(text, spans)
         if not len(spans):
@@ -203,10 +253,17 @@ class Embedder:
         first, last = np.searchsorted(encoded.starts, spans.T + len(prefix))
         empty = np.flatnonzero(first >= last)
         if len(empty):
-            raise InputError(f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no token; widen it")
+            raise InputError(
+                f"span {spans[empty[0]].tolist()} ({text[slice(*spans[empty[0]])]!r}) holds no"
+                " token; widen it"
+            )
         row, places = self.reader.lay_out(prefix + text, encoded)
         ranges = np.stack([places[first], places[last - 1] + 1], axis=1)
-        request = Request(row, ranges=ranges) if self.pooling == "mean" else Request(row, ranges[:, 1] - 1)
+        request = (
+            Request(row, ranges=ranges)
+            if self.pooling == "mean"
+            else Request(row, ranges[:, 1] - 1)
+        )
         (result,) = self.model.engine.run([request])
         return self.vectors(self._head.pooled(result))
 

@@ -1,11 +1,14 @@
-"""Heads, templates and prompts of EmbeddingRWKV: RWKV-7 embedders, and rerankers that read the states the embedders leave.
+"""Heads, templates and prompts of EmbeddingRWKV: RWKV-7 embedders, and rerankers that read the
+states the embedders leave.
 
-A text ends with one end marker, the last row of the embedding table (65535). Its vector is the retrieval head's output there. The
-checkpoints also have heads for classification and for similarity, which are not read.
+A text ends with one end marker, the last row of the embedding table (65535). Its vector is the
+retrieval head's output there. The checkpoints also have heads for classification and for
+similarity, which are not read.
 
 Source: package/src/rwkv_emb/model.py and README.md in howard-hou/EmbeddingRWKV 13613c0.
-Differs: texts are read without padding. There, batches are padded with token 0, which the model reads. Documents and queries are
-    tokenized separately from the text around them, as in every template here.
+Differs: texts are read without padding. There, batches are padded with token 0, which the model
+    reads. Documents and queries are tokenized separately from the text around them, as in every
+    template here.
 
 D  width of the hidden vectors   L  layers   H  heads of the recurrence   N  head size   n  items
 """
@@ -26,14 +29,23 @@ from runnel.text.templates import DOCUMENT, Template
 
 _VECTOR, _RERANKER = "retr_head.", "reranker."
 _UNREAD = ("cls_head.", "sts_head.")
-_CLASSIFIER = {"head.0.weight": "dense.weight", "head.0.bias": "dense.bias", "head.2.weight": "linear.weight"}
+_CLASSIFIER = {
+    "head.0.weight": "dense.weight",
+    "head.0.bias": "dense.bias",
+    "head.2.weight": "linear.weight",
+}
 _TASK = "Instruct: Given a query, retrieve documents that answer the query\n"
-TEMPLATES = {"document": DOCUMENT, "rerank": Template.parse(_TASK + "Document: {document}\nQuery: {query}{end}")}
+TEMPLATES = {
+    "document": DOCUMENT,
+    "rerank": Template.parse(_TASK + "Document: {document}\nQuery: {query}{end}"),
+}
 PROMPTS = {"query": _TASK + "Query: "}
 
 
 class ResidualVector(TorchHead):
-    """The hidden vector at the end marker after a feed-forward layer, a residual connection and a norm (EmbeddingRWKV)."""
+    """The hidden vector at the end marker after a feed-forward layer, a residual connection and a
+    norm (EmbeddingRWKV).
+    """
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -50,8 +62,9 @@ class ResidualVector(TorchHead):
 class StateScore(TorchHead):
     """A score from the state after the last token (EmbeddingRWKV's state reranker).
 
-    Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the matrices of the chosen layers of
-    that state; a classifier scores its hidden vector. The reader runs in plain torch: one token is a small part of a query.
+    Another RWKV-7 model, the reader, as wide as the backbone, reads one token, starting from the
+    matrices of the chosen layers of that state; a classifier scores its hidden vector. The reader
+    runs in plain torch: one token is a small part of a query.
 
     Args:
         state_shapes: of the backbone.
@@ -64,14 +77,24 @@ class StateScore(TorchHead):
 
     inputs, state = "state", "wkv"
 
-    def __init__(self, state_shapes: Mapping[str, tuple[int, ...]], reader: Rwkv7Config, layers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        state_shapes: Mapping[str, tuple[int, ...]],
+        reader: Rwkv7Config,
+        layers: tuple[int, ...],
+    ) -> None:
         super().__init__(reader=reader.to_dict(), layers=list(layers))
         depth, *matrices = state_shapes.get(self.state, (0,))
-        fits = matrices == [reader.num_heads, reader.head_size, reader.head_size] and reader.num_layers == len(layers)
+        fits = matrices == [
+            reader.num_heads,
+            reader.head_size,
+            reader.head_size,
+        ] and reader.num_layers == len(layers)
         if not fits or not all(0 <= layer < depth for layer in layers):
             raise CheckpointError(
-                f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of {reader.head_size} and reads "
-                f"the layers {list(layers)} of {depth} of a state of shape {matrices}; they do not belong together"
+                f"the state reranker has {reader.num_layers} layers of {reader.num_heads} heads of"
+                f" {reader.head_size} and reads the layers {list(layers)} of {depth} of a state of"
+                f" shape {matrices}; they do not belong together"
             )
         self.layers = list(layers)
         self.reader = Rwkv7(reader)
@@ -83,7 +106,9 @@ class StateScore(TorchHead):
         count = len(wkv)
         start = self.reader.new_state(count)
         start.tensors[self.state] = wkv[:, self.layers].to(start.dtype)
-        hidden, _ = self.reader(torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start)
+        hidden, _ = self.reader(
+            torch.zeros(count, dtype=torch.int64), torch.arange(count + 1), start
+        )
         return self.linear(torch.tanh(self.dense(hidden)))[:, 0]
 
 
@@ -95,7 +120,11 @@ def recognizes_heads(checkpoint: Checkpoint) -> bool:
 def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
     """Return the head "embed", and "rerank" if the checkpoint has a state reranker."""
     where = str(checkpoint.folder)
-    vector = {name: tensor for name, tensor in _named(checkpoint, "head.").items() if not name.startswith(_UNREAD)}
+    vector = {
+        name: tensor
+        for name, tensor in _named(checkpoint, "head.").items()
+        if not name.startswith(_UNREAD)
+    }
     vector = {name.removeprefix(_VECTOR): tensor for name, tensor in vector.items()}
     with torch.device("meta"), NoRandomNumbers():
         embed = ResidualVector(checkpoint.backbone.hidden_size)
@@ -108,8 +137,12 @@ def read_heads(checkpoint: Checkpoint) -> nn.ModuleDict:
 def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str) -> TorchHead:
     from runnel.backbones.rwkv7.formats import READ_LAYERS, read_rwkv7  # no other model needs them
 
-    tensors = {"emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()}
-    classifier = {ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors}
+    tensors = {
+        "emb.weight" if name == "token.weight" else name: tensor for name, tensor in tensors.items()
+    }
+    classifier = {
+        ours: tensors.pop(theirs) for theirs, ours in _CLASSIFIER.items() if theirs in tensors
+    }
     reader = read_rwkv7({}, from_tensors(tensors, "the reranker"), f"{where}, {_RERANKER}")
     assert isinstance(reader.config, Rwkv7Config)
     chosen = checkpoint.heads.get(READ_LAYERS)
@@ -124,7 +157,11 @@ def _state_score(checkpoint: Checkpoint, tensors: dict[str, Tensor], where: str)
 
 
 def _named(checkpoint: Checkpoint, prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in checkpoint.heads.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): tensor
+        for name, tensor in checkpoint.heads.items()
+        if name.startswith(prefix)
+    }
 
 
 def _filled(head: TorchHead, tensors: dict[str, Tensor], where: str) -> TorchHead:

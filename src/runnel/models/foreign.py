@@ -1,8 +1,10 @@
-"""Settings in other libraries' files that say how a model is used: special tokens, pooling, prompts, longest text.
+"""Settings in other libraries' files that say how a model is used: special tokens, pooling,
+prompts, longest text.
 
-A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py compares the vectors) or refused
-with a reason. One thing differs: "add_eos_token" of a tokenizer_config.json is honored, as in the transformers library up to
-version 4; from version 5 on, that library ignores the setting if the folder has a tokenizer.json.
+A sentence-transformers folder is read as that library reads it (tests/models/test_foreign.py
+compares the vectors) or refused with a reason. One thing differs: "add_eos_token" of a
+tokenizer_config.json is honored, as in the transformers library up to version 4; from version 5 on,
+that library ignores the setting if the folder has a tokenizer.json.
 """
 
 import logging
@@ -21,19 +23,30 @@ from runnel.models.heads import Pooling
 log = logging.getLogger("runnel")
 Job = Literal["embed", "rerank"]
 LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
-# What sentence-transformers loads a saved folder as: its model class, and the module of `runnel.integrations`.
+# What sentence-transformers loads a saved folder as: its model class, and the module of
+# `runnel.integrations`.
 JOBS: dict[Job, tuple[str, str]] = {
     "embed": ("SentenceTransformer", "EmbedderModule"),
     "rerank": ("CrossEncoder", "RerankerModule"),
 }
 
-# Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so do custom classes.
-_ADD_END = ("LlamaTokenizer", "CodeLlamaTokenizer", "GemmaTokenizer", "CohereTokenizer", "GPTNeoXTokenizer")
+# Classes of the transformers library, slow or fast, that add the end marker for "add_eos_token"; so
+# do custom classes.
+_ADD_END = (
+    "LlamaTokenizer",
+    "CodeLlamaTokenizer",
+    "GemmaTokenizer",
+    "CohereTokenizer",
+    "GPTNeoXTokenizer",
+)
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # the first one in the folder is used
-# Of models whose folders do not have them: their authors give them on the model's page. "document": before passages.
+# Of models whose folders do not have them: their authors give them on the model's page. "document":
+# before passages.
 _PUBLISHED_PROMPTS = {
     r"(multilingual-)?e5-(small|base|large)(-v2)?": {"query": "query: ", "document": "passage: "},
-    r"bge-(small|base|large)-en(-v1\.5)?": {"query": "Represent this sentence for searching relevant passages: "},
+    r"bge-(small|base|large)-en(-v1\.5)?": {
+        "query": "Represent this sentence for searching relevant passages: "
+    },
 }
 _UNLIMITED = 10**9  # that library's tokenizers write 1e30 for no limit
 
@@ -51,11 +64,15 @@ _POOLINGS: dict[str, Pooling] = {
 class SentenceTransformer:
     """Settings of a sentence-transformers folder."""
 
-    pooling: Pooling | None  # which hidden vectors are used; None: a mode that runnel does not compute, or more modules follow
+    # which hidden vectors are used; None: a mode that runnel does not compute, or more modules
+    # follow
+    pooling: Pooling | None
     after: str  # what follows the Transformer, for messages
     prompts: dict[str, str]  # by name
-    default_prompt: str | None  # the name of what sentence-transformers puts before texts that are neither query nor document
-    max_tokens: int | None  # the longest text that it reads, special tokens included; None: no limit given
+    # the name of what sentence-transformers puts before texts that are neither query nor document
+    default_prompt: str | None
+    # the longest text that it reads, special tokens included; None: no limit given
+    max_tokens: int | None
     path: str = ""  # of the first module's folder
 
 
@@ -67,7 +84,14 @@ def write_sentence_transformer(folder: Path, job: Job, prompts: dict[str, str]) 
         settings |= {"prompts": prompts, "similarity_fn_name": "cosine"}
     else:  # a score is a logit; by default the library would apply a sigmoid
         settings["activation_fn"] = "torch.nn.modules.linear.Identity"
-    modules = [{"idx": 0, "name": "0", "path": "", "type": f"runnel.integrations.sentence_transformers.{module}"}]
+    modules = [
+        {
+            "idx": 0,
+            "name": "0",
+            "path": "",
+            "type": f"runnel.integrations.sentence_transformers.{module}",
+        }
+    ]
     write_json(folder / "modules.json", modules)
     write_json(folder / "config_sentence_transformers.json", settings)
 
@@ -86,35 +110,57 @@ def read_sentence_transformer(folder: Path) -> SentenceTransformer | None:
         if _theirs(module, "Pooling"):
             config = read_model_json(folder / module["path"] / "config.json")
             if config.get("include_prompt") is False:
-                raise CheckpointError(f"{folder} leaves prompts out of pooling (include_prompt false), which is not supported")
-            old = [name for name, value in config.items() if name.startswith("pooling_mode_") and value is True]
+                raise CheckpointError(
+                    f"{folder} leaves prompts out of pooling (include_prompt false), which is not"
+                    " supported"
+                )
+            old = [
+                name
+                for name, value in config.items()
+                if name.startswith("pooling_mode_") and value is True
+            ]
             new = config.get("pooling_mode") or old
             modes += [new] if isinstance(new, str) else new
-    others = [module["type"] for module in rest if not (_theirs(module, "Pooling") or _theirs(module, "Normalize"))]
+    others = [
+        module["type"]
+        for module in rest
+        if not (_theirs(module, "Pooling") or _theirs(module, "Normalize"))
+    ]
     if not _theirs(first, "Transformer"):
         others.append(first["type"])
     pooling = _POOLINGS.get(modes[0]) if len(modes) == 1 and not others else None
     after = " and ".join(map(repr, [*modes, *others])) or "nothing"
-    return SentenceTransformer(pooling, after, *_prompts(folder), _longest(folder / first["path"]), first["path"])
+    return SentenceTransformer(
+        pooling, after, *_prompts(folder), _longest(folder / first["path"]), first["path"]
+    )
 
 
 def _modules(folder: Path) -> list[dict[str, str]]:
     path = folder / "modules.json"
     modules: list[Any] = read_model_json(path, expect=list)
     for module in modules or [None]:
-        if not isinstance(module, dict) or not all(isinstance(module.get(key), str) for key in ("type", "path")):
-            raise CheckpointError(f'{path} has an entry {module!r}; expected one at least, each with a "type" and a "path"')
+        if not isinstance(module, dict) or not all(
+            isinstance(module.get(key), str) for key in ("type", "path")
+        ):
+            raise CheckpointError(
+                f'{path} has an entry {module!r}; expected one at least, each with a "type" and a'
+                ' "path"'
+            )
     return modules
 
 
 def _theirs(module: dict[str, str], kind: str) -> bool:
-    """Return whether a module is this class of sentence-transformers, whose path in the package changed with version 5."""
+    """Return whether a module is this class of sentence-transformers, whose path in the package
+    changed with version 5.
+    """
     package, *_, name = module["type"].split(".")
     return package == "sentence_transformers" and name == kind
 
 
 def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
-    """Read the prompts by name, with the document prompt as "document", and the name of the default prompt."""
+    """Read the prompts by name, with the document prompt as "document", and the name of the default
+    prompt.
+    """
     settings = read_model_json(folder / "config_sentence_transformers.json", default={})
     prompts = {name: text for name, text in (settings.get("prompts") or {}).items() if text}
     if document := next((prompts[name] for name in _DOCUMENT_PROMPTS if name in prompts), None):
@@ -124,22 +170,36 @@ def _prompts(folder: Path) -> tuple[dict[str, str], str | None]:
 
 
 def published_prompts(folder: Path) -> dict[str, str]:
-    """Return the prompts of a published model that is known by the name of its folder, of its hub id, or in its config.json."""
-    stored = re.search(r"models--[^/]*?--([^/]+)", folder.absolute().as_posix())  # in the hub's cache
-    named = str(read_model_json(folder / "config.json", default={}).get("_name_or_path", "")).rstrip("/")
+    """Return the prompts of a published model that is known by the name of its folder, of its hub
+    id, or in its config.json.
+    """
+    # in the hub's cache
+    stored = re.search(r"models--[^/]*?--([^/]+)", folder.absolute().as_posix())
+    named = str(
+        read_model_json(folder / "config.json", default={}).get("_name_or_path", "")
+    ).rstrip("/")
     names = {folder.absolute().name, stored[1] if stored else "", named.rpartition("/")[2]}
-    return next((dict(p) for name, p in _PUBLISHED_PROMPTS.items() if any(re.fullmatch(name, one) for one in names)), {})
+    return next(
+        (
+            dict(p)
+            for name, p in _PUBLISHED_PROMPTS.items()
+            if any(re.fullmatch(name, one) for one in names)
+        ),
+        {},
+    )
 
 
 def _longest(folder: Path) -> int | None:
-    """Read the length in tokens of the longest text; from version 6 on the limit is in the tokenizer's config."""
+    """Read the length in tokens of the longest text; from version 6 on the limit is in the
+    tokenizer's config.
+    """
     settings = read_model_json(folder / "sentence_bert_config.json", default={})
     if settings.get("do_lower_case") and (folder / "tokenizer.json").exists():
         upper, lower = (encoding.ids for encoding in _tokenizer(folder).encode_batch(["A", "a"]))
         if upper != lower:
             raise CheckpointError(
-                f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a Lowercase normalizer to its "
-                "tokenizer.json"
+                f"{folder} lowercases texts (do_lower_case) and its tokenizer does not; add a"
+                " Lowercase normalizer to its tokenizer.json"
             )
     tokenizer = read_model_json(folder / "tokenizer_config.json", default={})
     limit = settings.get("max_seq_length") or tokenizer.get("model_max_length")
@@ -147,7 +207,8 @@ def _longest(folder: Path) -> int | None:
 
 
 def text_template(folder: Path) -> str:
-    """Return a template with the special tokens of the folder's tokenizer: "{token:[CLS]}{document}{token:[SEP]}".
+    """Return a template with the special tokens of the folder's tokenizer:
+    "{token:[CLS]}{document}{token:[SEP]}".
 
     Without a tokenizer.json no special tokens are assumed.
     """
@@ -155,7 +216,9 @@ def text_template(folder: Path) -> str:
         return "{document}"
     text = "".join(_parts(_tokenizer(folder).encode("a"), ["{document}"]))
     config = read_model_json(folder / "tokenizer_config.json", default={})
-    adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or bool(config.get("auto_map"))
+    adds = str(config.get("tokenizer_class")).removesuffix("Fast") in _ADD_END or bool(
+        config.get("auto_map")
+    )
     end = config.get("eos_token")
     if adds and config.get("add_eos_token") is True and end and text.endswith("{document}"):
         text += "{token:" + (end["content"] if isinstance(end, dict) else end) + "}"
@@ -163,28 +226,37 @@ def text_template(folder: Path) -> str:
 
 
 def warn(folder: Path, theirs: SentenceTransformer, pooling: Pooling | None, text: str) -> None:
-    """Warn about a missing end marker and an unused default prompt. `text` is the template of a text."""
+    """Warn about a missing end marker and an unused default prompt. `text` is the template of a
+    text.
+    """
     if pooling == "eos" and text.endswith("{document}"):
         log.warning(
-            "%s pools the last token and its tokenizer adds no end marker: the vector of a text is taken at its last word, as in "
-            "sentence-transformers",
+            "%s pools the last token and its tokenizer adds no end marker: the vector of a text is"
+            " taken at its last word, as in sentence-transformers",
             folder,
         )
     if (name := theirs.default_prompt) is not None:
         log.warning(
-            "%s: encode() adds no prompt; sentence-transformers adds %r: pass prompt=%r", folder, theirs.prompts[name], name
+            "%s: encode() adds no prompt; sentence-transformers adds %r: pass prompt=%r",
+            folder,
+            theirs.prompts[name],
+            name,
         )
 
 
 def pair_template(folder: Path) -> str | None:
-    """Return the same for a query and a document; None if the tokenizer puts nothing between them."""
+    """Return the same for a query and a document; None if the tokenizer puts
+    nothing between them.
+    """
     parts = _parts(_tokenizer(folder).encode("a", "a"), ["{query}", "{document}"])
     return None if "{query}{document}" in "".join(parts) else "".join(parts)
 
 
 def _tokenizer(folder: Path) -> tokenizers.Tokenizer:
     kind = tokenizers.Tokenizer
-    tokenizer: tokenizers.Tokenizer = read_model_json(folder / "tokenizer.json", expect=kind, parse=kind.from_str)
+    tokenizer: tokenizers.Tokenizer = read_model_json(
+        folder / "tokenizer.json", expect=kind, parse=kind.from_str
+    )
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

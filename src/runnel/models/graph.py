@@ -1,4 +1,5 @@
-"""Reading with a graph: segment by segment, keeping only the requested hidden vectors and sums; and what comes of it.
+"""Reading with a graph: segment by segment, keeping only the requested hidden vectors and sums; and
+what comes of it.
 
 d  width of vectors   n  rows or pairs
 """
@@ -22,10 +23,13 @@ from runnel.request import OpenRequest, Packed, Request, Result, pack
 
 @dataclass(frozen=True)
 class Long:
-    """Settings for reading long rows in training (docs/training.md). They change no gradient, except `bf16`."""
+    """Settings for reading long rows in training (docs/training.md). They change no gradient,
+    except `bf16`.
+    """
 
     segment_tokens: int | None = None  # for recurrent backbones; None: whole rows
-    recompute: bool = False  # keep the input of each layer, or of rows in segments the state before each
+    # keep the input of each layer, or of rows in segments the state before each
+    recompute: bool = False
     bf16: bool = False  # autocast of linear layers; weights, states and results keep their dtypes
 
     def __post_init__(self) -> None:
@@ -43,7 +47,10 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     """
     assert requests and all(len(request.ids) for request in requests)
     check_segments(model, long)
-    readings = [OpenRequest(request, request.ids, model.backbone.block_ends(request.ids)) for request in requests]
+    readings = [
+        OpenRequest(request, request.ids, model.backbone.block_ends(request.ids))
+        for request in requests
+    ]
     longest = max(reading.left for reading in readings)
     size = long.segment_tokens or longest
     again = long.recompute and torch.is_grad_enabled() and longest > size
@@ -65,41 +72,61 @@ def check_segments(model: Model, long: Long) -> None:
     """Raise InputError if `segment_tokens` is set for a transformer."""
     if long.segment_tokens is not None and not model.backbone.recurrent:
         raise InputError(
-            f"segment_tokens = {long.segment_tokens} cannot be used: {model.backbone.title} only reads whole texts; remove it "
-            "(recompute = true saves memory), or train a recurrent model"
+            f"segment_tokens = {long.segment_tokens} cannot be used: {model.backbone.title} only"
+            " reads whole texts; remove it (recompute = true saves memory), or train a recurrent"
+            " model"
         )
 
 
-def _run(model: Model, packed: Packed, state: State | None, long: Long) -> tuple[list[tuple[Tensor, Tensor]], State]:
+def _run(
+    model: Model, packed: Packed, state: State | None, long: Long
+) -> tuple[list[tuple[Tensor, Tensor]], State]:
     """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
     features, ids = model.features, torch.from_numpy(packed.ids).to(model.backbone.device)
     added = None
     if packed.marks is not None and features is not None:
         added = torch.from_numpy(packed.marks).to(features.mark_vectors) @ features.mark_vectors
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=long.bf16):
-        hidden, state = model.backbone(ids, torch.from_numpy(packed.cu_seqlens), state, added, recompute=long.recompute)
+        hidden, state = model.backbone(
+            ids, torch.from_numpy(packed.cu_seqlens), state, added, recompute=long.recompute
+        )
     return packed.parts(hidden, None if features is None else features.weight()), state
 
 
 def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Tensor:
-    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from `Embedder.encode`."""
+    """Return unit vectors (n, d) of rows of complete ids (`render_document`), as from
+    `Embedder.encode`.
+    """
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
-    result: Tensor = head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
+    result: Tensor = head(
+        torch.cat([head.pooled(result) for result in read(model, requests, long)])
+    )
     return result
 
 
 def trains_pairs(model: Model) -> bool:
-    """Return whether the reranker scores one vector of a pair that is read as one text; others cannot be trained here."""
+    """Return whether the reranker scores one vector of a pair that is read as one text; others
+    cannot be trained here.
+    """
     head = model.head("rerank")
     return head.inputs in ("text", "matches") and head.pooling != "mean"
 
 
 def make_pair(model: Model, query: str, document: str, max_tokens: int | None = None) -> Item:
-    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens cut by `max_tokens`."""
+    """Make a pair as `Reranker.score` reads it; `Item.cut` is the number of the document's tokens
+    cut by `max_tokens`.
+    """
     if not trains_pairs(model):
-        kind = "stored vectors" if model.head("rerank").inputs == "vectors" else "a state, or the mean of a pair"
-        raise InputError(f"{model.source} scores {kind}, which cannot be trained here; train a model that scores one vector")
+        kind = (
+            "stored vectors"
+            if model.head("rerank").inputs == "vectors"
+            else "a state, or the mean of a pair"
+        )
+        raise InputError(
+            f"{model.source} scores {kind}, which cannot be trained here; train a model that scores"
+            " one vector"
+        )
     reranker, template = Reranker(model), model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)
     document_ids = template.encode(model.tokenizer, "document", document).ids
@@ -109,4 +136,9 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
 def pair_scores(model: Model, pairs: Sequence[Item], long: Long = WHOLE) -> Tensor:
     """Return scores (n,) of pairs, as from `Reranker.score`."""
     head = model.head("rerank")
-    return torch.cat([unit_scores(head, result) for result in read(model, [pair.request for pair in pairs], long)])
+    return torch.cat(
+        [
+            unit_scores(head, result)
+            for result in read(model, [pair.request for pair in pairs], long)
+        ]
+    )

@@ -4,9 +4,10 @@
 
     S  sentences   F  lexical features   Q  tokens of the query   T  tokens of the sentence
 
-Heads run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text. Those here compute in numpy
-what is given to them as arrays, and in torch what is given as tensors. Their weights are arrays, or those of a torch module
-(`Head.module`), which can be trained; other heads, and no array, are in `torch_heads.py`. No torch is imported here.
+Heads run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
+Those here compute in numpy what is given to them as arrays, and in torch what is given as tensors.
+Their weights are arrays, or those of a torch module (`Head.module`), which can be trained; other
+heads, and no array, are in `torch_heads.py`. No torch is imported here.
 """
 
 import itertools
@@ -27,11 +28,13 @@ MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retriev
 MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
 MARKS = 3
 
-WITHOUT_TOKENS = -700.0  # a document's score if it has no token: below any other, and a number for JSON, even exp(700)
+# a document's score if it has no token: below any other, and a number for JSON, even exp(700)
+WITHOUT_TOKENS = -700.0
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
-# What a head scores: the pooled text; besides it the means of two parts and their matching tokens (`models/items.py`); the state
-# after the last token; or stored vectors, of a query and a document that are read separately.
+# What a head scores: the pooled text; besides it the means of two parts and their matching tokens
+# (`models/items.py`); the state after the last token; or stored vectors, of a query and a document
+# that are read separately.
 Inputs = Literal["text", "matches", "state", "vectors"]
 
 
@@ -46,7 +49,8 @@ class Linear:
 class Head:
     """A head, which declares what it needs of a text."""
 
-    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")  # names that it may have in a model
+    # names that it may have in a model
+    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")
     pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
     inputs: ClassVar[Inputs] = "text"
     state: ClassVar[str] = ""  # the tensor of the state that it reads
@@ -54,14 +58,17 @@ class Head:
     def __init__(self, **options: object) -> None:
         self.options = options  # its settings in config.json, without the model's widths
 
-    forward: Any = None  # of each head: what the engine pooled, or stored vectors, to vectors or scores
+    # of each head: what the engine pooled, or stored vectors, to vectors or scores
+    forward: Any = None
 
     def __call__(self, *inputs: Any) -> Any:
         return self.forward(*inputs)
 
     @classmethod
     def module(cls, *sizes: int, **options: Any) -> Any:
-        """Return a fresh head as a torch module, whose weights can be trained: this class, with those of torch."""
+        """Return a fresh head as a torch module, whose weights can be trained: this class, with
+        those of torch.
+        """
         from runnel.models.torch_heads import module_class
 
         return module_class(cls)(*sizes, **options)
@@ -73,14 +80,22 @@ class Head:
         return Linear(inputs, outputs)
 
     def new_numbers(self, values: Any, *, fixed: bool = False) -> Array:
-        """Return a weight that is `values` before it is trained; `fixed`: it is not trained with the others."""
+        """Return a weight that is `values` before it is trained; `fixed`: it is not trained with
+        the others.
+        """
         return np.asarray(values, np.float32)
 
     def arrays(self) -> dict[str, np.ndarray]:
         """Return the weights by name, in a head that is no torch module."""
         layers = {name: layer for name, layer in vars(self).items() if isinstance(layer, Linear)}
-        held = {f"{name}.{part}": array for name, layer in layers.items() for part, array in vars(layer).items()}
-        return held | {name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)}
+        held = {
+            f"{name}.{part}": array
+            for name, layer in layers.items()
+            for part, array in vars(layer).items()
+        }
+        return held | {
+            name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)
+        }
 
     def load(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Take weights, named and shaped as those of `arrays`."""
@@ -107,7 +122,9 @@ class Head:
         return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1])
 
     def pooled(self, result: Result) -> Array:
-        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result of `request`."""
+        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result
+        of `request`.
+        """
         if self.inputs == "state":
             assert result.state is not None
             return result.state[self.state]
@@ -122,7 +139,8 @@ class TokenFeatures(Head):
     def __init__(self, vocab_size: int, hidden_size: int) -> None:
         super().__init__()
         self.log_weight = self.new_numbers(np.zeros(vocab_size))
-        self.mark_vectors = self.new_numbers(np.zeros((MARKS, hidden_size)))  # added to embeddings in proportion to marks
+        # added to embeddings in proportion to marks
+        self.mark_vectors = self.new_numbers(np.zeros((MARKS, hidden_size)))
         self.idf = self.new_numbers(np.ones(vocab_size), fixed=True)  # (V,) in [0, 1], static
 
     def weight(self) -> Array:
@@ -144,7 +162,9 @@ class EndVector(Head):
 
 
 class FirstVector(EndVector):
-    """The normalized hidden vector of the first token, the encoders' [CLS] (paper A's BERT and RoBERTa)."""
+    """The normalized hidden vector of the first token, the encoders' [CLS] (paper A's BERT and
+    RoBERTa).
+    """
 
     pooling = "cls"
 
@@ -156,10 +176,12 @@ class PlainMeanVector(EndVector):
 
 
 class VectorScore(Head):
-    """Scores of a document's sentences from stored vectors and lexical features, without reading the text again.
+    """Scores of a document's sentences from stored vectors and lexical features, without reading
+    the text again.
 
-    The first layer gets a sentence's vector only in its product with the query, because otherwise it would learn which sentences
-    the training questions preferred. The score is calibrated: its sigmoid is the probability that the sentence answers.
+    The first layer gets a sentence's vector only in its product with the query, because otherwise
+    it would learn which sentences the training questions preferred. The score is calibrated: its
+    sigmoid is the probability that the sentence answers.
     """
 
     inputs = "vectors"
@@ -170,12 +192,15 @@ class VectorScore(Head):
         self.query = self.new_linear(hidden_size, size)
         self.known = self.new_linear(len(_KNOWN), size)
         self.middle = self.new_linear(size, size)
-        self.out = self.new_linear(size, 1, fill=0.0)  # the initial score is the sum of the z-scores of cosine and BM25
+        # the initial score is the sum of the z-scores of cosine and BM25
+        self.out = self.new_linear(size, 1, fill=0.0)
         self.direct = self.new_numbers([float(name in ("z cosine", "z BM25")) for name in _KNOWN])
         self.calibration = self.new_numbers(UNFIT, fixed=True)  # factor and summand
 
     def forward(self, query: Array, vectors: Array, features: Array) -> Array:
-        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` -> (S,)"""
+        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
+        (S,)
+        """
         factor, summand = as_held(self.calibration, query)
         return self.uncalibrated(query, vectors, features) * factor + summand
 
@@ -186,20 +211,30 @@ class VectorScore(Head):
             return query[:0]
         columns, projected = known(query, vectors, features), apply(self.query, query)
         blocks = [slice(start, start + _BLOCK) for start in range(0, len(vectors), _BLOCK)]
-        return space(query).concatenate([self.combine(projected, vectors[block], columns[block]) for block in blocks])
+        return space(query).concatenate(
+            [self.combine(projected, vectors[block], columns[block]) for block in blocks]
+        )
 
     def combine(self, query: Array, vectors: Array, known: Array) -> Array:
-        """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S, K) -> (S,)"""
+        """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S,
+        K) -> (S,)
+        """
         hidden = gelu(4 * apply(self.sentence, vectors) * query + apply(self.known, known))
-        return 3 * apply(self.out, gelu(apply(self.middle, hidden)))[:, 0] + known @ as_held(self.direct, known)
+        return 3 * apply(self.out, gelu(apply(self.middle, hidden)))[:, 0] + known @ as_held(
+            self.direct, known
+        )
 
-    def parts(self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int) -> dict[str, float]:
-        """Return summands of the score of sentence `row`: the score of an average sentence, with the mean of all inputs, and the
-        Shapley value of each of `PARTS`: how much the score changes when its inputs become the sentence's, over all orders.
+    def parts(
+        self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
+    ) -> dict[str, float]:
+        """Return summands of the score of sentence `row`: the score of an average sentence, with
+        the mean of all inputs, and the Shapley value of each of `PARTS`: how much the score changes
+        when its inputs become the sentence's, over all orders.
         """
         query, vectors, features = wide(query), wide(vectors), wide(features)
         columns, names = known(query, vectors, features), list(PARTS)
-        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))  # (2^parts, parts), all sets of parts
+        # (2^parts, parts), all sets of parts
+        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))
         own = np.zeros((len(chosen), columns.shape[1]), bool)  # the columns of the sentence itself
         for part, name in enumerate(names):
             own[:, list(PARTS[name])] = chosen[:, part : part + 1]
@@ -210,13 +245,18 @@ class VectorScore(Head):
         sums = {"average sentence": float(scores[0])}
         for part, name in enumerate(names):
             others = chosen.sum(1) - chosen[:, part]
-            weight = np.array([1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()], scores.dtype)
+            weight = np.array(
+                [1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()],
+                scores.dtype,
+            )
             sums[name] = float((np.where(chosen[:, part], weight, -weight) * scores).sum())
         return sums
 
 
 class VectorRelevance(Head):
-    """Relevance of a document from its stored vectors: a weighted sum of features that do not depend on other documents."""
+    """Relevance of a document from its stored vectors: a weighted sum of features that do not
+    depend on other documents.
+    """
 
     FEATURES = 3
     inputs = "vectors"
@@ -233,20 +273,22 @@ class VectorRelevance(Head):
 UNFIT = [1.0, 0.0]  # factor and summand before a fit
 _AROUND = 3  # sentences on each side in the mean of its last column
 _BLOCK = 1024  # sentences
-# The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of the means around them and the
-# `COLUMNS` (S, F), then the latter.
+# The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of
+# the means around them and the `COLUMNS` (S, F), then the latter.
 _OF_VECTORS: dict[str, Callable[[Array, Array, Array], Array]] = {
     "cosine": lambda cosine, around, features: cosine,
     "z cosine": lambda cosine, around, features: _standard(cosine),
-    "z BM25": lambda cosine, around, features: _standard(features[:, list(COLUMNS).index("BM25 share")]),
+    "z BM25": lambda cosine, around, features: _standard(
+        features[:, list(COLUMNS).index("BM25 share")]
+    ),
     "below best": lambda cosine, around, features: cosine - cosine.max(),
     "z before": lambda cosine, around, features: _concat(cosine[:1] * 0, _standard(cosine)[:-1]),
     "z after": lambda cosine, around, features: _concat(_standard(cosine)[1:], cosine[:1] * 0),
     "z around": lambda cosine, around, features: _standard(around),
 }
 _KNOWN = (*_OF_VECTORS, *COLUMNS)
-# The columns that make a part of a score; the vectors belong to "meaning". The other columns are equal for all sentences of a
-# document, so no sentence differs from the average in them.
+# The columns that make a part of a score; the vectors belong to "meaning". The other columns are
+# equal for all sentences of a document, so no sentence differs from the average in them.
 _PART_COLUMNS = {
     "meaning": ("cosine", "z cosine", "below best"),
     "words": ("z BM25", "BM25 share", "BM25", "idf", "local idf", "BM25 of pieces", "pairs"),
@@ -258,21 +300,26 @@ PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.
 
 
 def known(query: Array, vectors: Array, features: Array) -> Array:
-    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features (S, F) -> (S, K)."""
+    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features
+    (S, F) -> (S, K).
+    """
     cosine, around, xp = vectors @ query, _cosines_around(query, vectors), space(query)
     columns = [column(cosine, around, features) for column in _OF_VECTORS.values()]
     return xp.concatenate([xp.stack(columns, 1), features], 1)
 
 
 def _cosines_around(query: Array, vectors: Array) -> Array:
-    """Return the cosine of the query and the mean of the vectors around each vector, (S,): in blocks that fit into caches."""
+    """Return the cosine of the query and the mean of the vectors around each vector, (S,): in
+    blocks that fit into caches.
+    """
     xp, edge = space(query), vectors[:1] * 0
     padded, cosines = xp.concatenate([edge] * _AROUND + [vectors] + [edge] * _AROUND), []
     for start in range(0, len(vectors), _BLOCK):
         block = padded[start : start + _BLOCK + 2 * _AROUND]
         count = len(block) - 2 * _AROUND
         total = block[:count] + block[1 : 1 + count]
-        for step in range(2, 2 * _AROUND + 1):  # in one order: equal neighborhoods have equal cosines
+        # in one order: equal neighborhoods have equal cosines
+        for step in range(2, 2 * _AROUND + 1):
             total += block[step : step + count]
         cosines.append((normalize(total) * query).sum(-1))
     return xp.concatenate(cosines)
@@ -296,7 +343,11 @@ def wide(x: Array) -> Array:
 
 def as_held(weight: Array, x: Array) -> Array:
     """Return a weight as x is held: as an array for an array, in which case nothing is trained."""
-    return weight if type(weight) is np.ndarray or not isinstance(x, np.ndarray) else weight.detach().cpu().numpy()
+    return (
+        weight
+        if type(weight) is np.ndarray or not isinstance(x, np.ndarray)
+        else weight.detach().cpu().numpy()
+    )
 
 
 def apply(layer: Any, x: Array) -> Array:
@@ -311,8 +362,10 @@ def normalize(x: Array) -> Array:
     return x / np.maximum(np.sqrt(np.einsum("...d,...d->...", x, x)), 1e-12)[..., None]
 
 
-# The normal distribution, within 7.5e-8: Abramowitz and Stegun, "Handbook of Mathematical Functions" (1964), 26.2.17.
-_NORMAL = (1.330274429, -1.821255978, 1.781477937, -0.356563782, 0.319381530, 0.0)  # highest power first
+# The normal distribution, within 7.5e-8: Abramowitz and Stegun, "Handbook of Mathematical
+# Functions" (1964), 26.2.17.
+# highest power first
+_NORMAL = (1.330274429, -1.821255978, 1.781477937, -0.356563782, 0.319381530, 0.0)
 
 
 def gelu(x: Array) -> Array:
@@ -329,7 +382,10 @@ def gelu(x: Array) -> Array:
 def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
     """Raise InputError for the first token's vector of a model that reads from left to right."""
     if pooling == "cls" and causal:
-        raise InputError(f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or 'mean'")
+        raise InputError(
+            f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or"
+            " 'mean'"
+        )
 
 
 def vector_head(pooling: Pooling) -> type[EndVector]:
@@ -346,10 +402,11 @@ _LEAST_IDF = 0.05  # what the commonest token counts
 
 
 class LateInteraction(Head):
-    """A score of a sentence from the hidden vectors of its tokens and those of the query (`models/sentence_vectors.py`).
+    """A score of a sentence from the hidden vectors of its tokens and those of the query
+    (`models/sentence_vectors.py`).
 
-    Each token of the query takes its best cosine among tokens of the sentence, weighted by its static idf and by what `weight`
-    makes of its hidden vector. Fresh weights judge by idf alone.
+    Each token of the query takes its best cosine among tokens of the sentence, weighted by its
+    static idf and by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
     """
 
     inputs = "vectors"
@@ -357,15 +414,18 @@ class LateInteraction(Head):
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.weight = self.new_linear(hidden_size, 1, fill=0.0)
-        self.mix = self.new_numbers([8.0, 4.0, 8.0])  # of the sentence's tokens, of those around it too, of means
+        # of the sentence's tokens, of those around it too, of means
+        self.mix = self.new_numbers([8.0, 4.0, 8.0])
 
     def weigh(self, hidden: Array, idf: Array) -> Array:
         """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
         return (idf + _LEAST_IDF) * space(hidden).exp(apply(self.weight, hidden)[:, 0].clip(-3, 3))
 
-    def forward(self, query: Array, weights: Array, mean: Array, sentence: Array, around: Array) -> Array:
-        """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean (D,); the hidden vectors of the
-        sentence (T, D) and of what is read with it (any, D) -> ().
+    def forward(
+        self, query: Array, weights: Array, mean: Array, sentence: Array, around: Array
+    ) -> Array:
+        """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean
+        (D,); the hidden vectors of the sentence (T, D) and of what is read with it (any, D) -> ().
         """
         xp = space(query)
         own = xp.amax(normalize(sentence) @ query.T, 0)
@@ -375,9 +435,11 @@ class LateInteraction(Head):
 
 
 class PairJudge(LateInteraction):
-    """The score of a sentence that is read together with the query, as a cross-encoder reads (`models/sentence_vectors.py`).
+    """The score of a sentence that is read together with the query, as a cross-encoder reads
+    (`models/sentence_vectors.py`).
 
-    Late interaction within the sequence, and what a small network makes of the first vector and the sentence's mean.
+    Late interaction within the sequence, and what a small network makes of the first vector and the
+    sentence's mean.
     """
 
     jobs = ("pair",)
@@ -385,13 +447,15 @@ class PairJudge(LateInteraction):
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
         self.middle = self.new_linear(2 * hidden_size, hidden_size)
-        self.out = self.new_linear(hidden_size, 1, fill=-12.0)  # about what the late interaction of an untrained encoder has
+        # about what the late interaction of an untrained encoder has
+        self.out = self.new_linear(hidden_size, 1, fill=-12.0)
 
     def look(self, hidden: Array, idf: Array, asked: int, sentence: slice, around: Array) -> Array:
         """Score a sequence ().
 
         Args:
-            hidden: (T, D) of the sequence: the first marker, `asked` tokens of the query, and the rest.
+            hidden: (T, D) of the sequence: the first marker, `asked` tokens of the query, and the
+                rest.
             idf: (asked,) of the query's tokens.
             sentence: its tokens; around: (T,) bool, other tokens that count.
         """
@@ -402,20 +466,29 @@ class PairJudge(LateInteraction):
 
 
 class Judge(LateInteraction):
-    """The second look's score of a sentence that is read apart from the query, and what scores say."""
+    """The second look's score of a sentence that is read apart from the query,
+    and what scores say.
+    """
 
     jobs = ("judge",)
-    FACTS = 6  # of a document: those of `document_facts`, the best of the judge's scores and the mean of the best three
+    # of a document: those of `document_facts`, the best of the judge's scores and the mean of the
+    # best three
+    FACTS = 6
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__(hidden_size)
         self.document = self.new_linear(self.FACTS, 1, fill=0.0)
-        self.near = self.new_numbers([0.0, 16.0, 2.0, 0.0])  # of the first four facts, to choose among documents
-        self.calibration = self.new_numbers(UNFIT, fixed=True)  # factor and summand of a sentence's score
-        self.floor = self.new_numbers(4.0, fixed=True)  # the judge's score of a sentence that is not read again
+        # of the first four facts, to choose among documents
+        self.near = self.new_numbers([0.0, 16.0, 2.0, 0.0])
+        # factor and summand of a sentence's score
+        self.calibration = self.new_numbers(UNFIT, fixed=True)
+        # the judge's score of a sentence that is not read again
+        self.floor = self.new_numbers(4.0, fixed=True)
 
     def inside(self, scores: np.ndarray) -> np.ndarray:
-        """Return the logits (S,) that sentences answer, if their document does, from the sums of both looks."""
+        """Return the logits (S,) that sentences answer, if their document does, from the sums of
+        both looks.
+        """
         return float(self.calibration[0]) * scores + float(self.calibration[1])
 
     def answers(self, facts: np.ndarray) -> float:
@@ -423,5 +496,7 @@ class Judge(LateInteraction):
         return float(apply(self.document, facts.astype(np.float32))[0])
 
     def nearness(self, facts: np.ndarray) -> float:
-        """Return what is added to the scores of a document's sentences when the best of several documents are read again."""
+        """Return what is added to the scores of a document's sentences when the best of several
+        documents are read again.
+        """
         return float(facts.astype(np.float32) @ as_held(self.near, facts))

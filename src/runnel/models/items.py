@@ -1,6 +1,7 @@
 """A query and a document read as one row: marks on matching tokens, and scores of its units.
 
-T  tokens of a text   D  width of hidden vectors   n  units: a pair, or the sentences with a token   F  lexical features
+T  tokens of a text      D  width of hidden vectors
+n  units: a pair, or the sentences with a token      F  lexical features
 K  kinds of mark
 """
 
@@ -16,18 +17,20 @@ from runnel.text.sentences import SentenceTokens
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A query and a document to read as one row, in which a pair or the document's sentences (n) are scored.
+    """A query and a document to read as one row, in which a pair or the document's sentences (n)
+    are scored.
 
-    The request's positions are the ends of the scored units. With a head that matches, its ranges are the text that the units
-    are compared with (the document of a pair, the query of sentences) and then the units, and its tag is their lexical features
-    (n, F) float32.
+    The request's positions are the ends of the scored units. With a head that matches, its ranges
+    are the text that the units are compared with (the document of a pair, the query of sentences)
+    and then the units, and its tag is their lexical features (n, F) float32.
     """
 
     request: Request
     cut: int = 0  # tokens of the document cut by `max_tokens`
     empty: bool = False  # the document of a pair has no token
     sentences: SentenceTokens | None = None  # None for a pair
-    labels: np.ndarray | None = None  # (S,) float32, 1 for sentences that answer the query; None if unknown
+    # (S,) float32, 1 for sentences that answer the query; None if unknown
+    labels: np.ndarray | None = None
 
     @property
     def tokens(self) -> int:
@@ -41,18 +44,23 @@ class Item:
 
 
 def mark(ids: np.ndarray, earlier: np.ndarray, idf: np.ndarray, kind: int) -> np.ndarray:
-    """Return marks (T, K) of a text's tokens read after another text with the `earlier` ids, distinct and sorted."""
+    """Return marks (T, K) of a text's tokens read after another text with the `earlier` ids,
+    distinct and sorted.
+    """
     marks = np.zeros((len(ids), MARKS), dtype=np.float32)
     marks[:, kind] = 1
     if len(earlier):
-        marks[:, MARK_MATCH] = idf[ids] * (earlier[np.searchsorted(earlier, ids).clip(max=len(earlier) - 1)] == ids)
+        marks[:, MARK_MATCH] = idf[ids] * (
+            earlier[np.searchsorted(earlier, ids).clip(max=len(earlier) - 1)] == ids
+        )
     return marks
 
 
 def mark_pair(
     model: Model, ids: np.ndarray, start: int, query: np.ndarray, document: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of its idf in the document.
+    """Return marks (T, K) of a row whose query starts at `start`, and the share (1, 1) of its idf
+    in the document.
 
     `document` has distinct, sorted ids.
     """
@@ -74,9 +82,11 @@ def unit_scores(head: Head, result: Result) -> Array:
 
 
 class UnitScores:
-    """Scores of the units of a request like an `Item`'s, each computed after its last token is read; then only it is kept.
+    """Scores of the units of a request like an `Item`'s, each computed after its last token is
+    read; then only it is kept.
 
-    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in the request.
+    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in
+    the request.
     """
 
     def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Array) -> None:

@@ -1,4 +1,5 @@
-"""A recurrent language model that continues a text: a backbone with its LM head, greedy, at the end of a state that it carries.
+"""A recurrent language model that continues a text: a backbone with its LM head, greedy, at the end
+of a state that it carries.
 
 T  tokens of a text   D  width of the hidden vectors   V  rows of the LM head
 """
@@ -15,7 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import find_checkpoint, load_checkpoint, open_weights, read_config
+from runnel.backbones.checkpoint.load import (
+    find_checkpoint,
+    load_checkpoint,
+    open_weights,
+    read_config,
+)
 from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
@@ -28,7 +34,10 @@ from runnel.text.tokenizer import Tokenizer
 
 _STEP = 1024  # tokens
 _HEADS = ("lm_head.weight", "head.weight")  # the latter in RWKV's own files
-_EXPECTED = "use a checkpoint of a recurrent language model with its LM head, for example state-spaces/mamba2-130m"
+_EXPECTED = (
+    "use a checkpoint of a recurrent language model with its LM head, for example"
+    " state-spaces/mamba2-130m"
+)
 
 
 @dataclass(frozen=True)
@@ -37,31 +46,41 @@ class Continuation:
 
     text: str
     ids: tuple[int, ...]  # its tokens, without the one that ended it
-    finish: Literal["stop", "length"]  # whether the model ended the text, or it reached `max_tokens`
+    # whether the model ended the text, or it reached `max_tokens`
+    finish: Literal["stop", "length"]
     state: State  # after the prompt and all of `ids`
 
 
 class LanguageModel:
-    """A recurrent backbone with its LM head, tied or with a matrix (V, D) in the dtype of the products."""
+    """A recurrent backbone with its LM head, tied or with a matrix (V, D) in the dtype of the
+    products.
+    """
 
     def __init__(self, backbone: Backbone, tokenizer: Tokenizer, head: LmHead) -> None:
         _expect_recurrent(backbone, "the model")
         self.backbone, self.tokenizer, self.head = backbone, tokenizer, head
 
     @classmethod
-    def load(cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> LanguageModel:
-        """Load a published checkpoint of a recurrent language model, or a generator that `runnel lab train` wrote."""
+    def load(
+        cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto"
+    ) -> LanguageModel:
+        """Load a published checkpoint of a recurrent language model, or a generator that `runnel
+        lab train` wrote.
+        """
         model = load_generator(name, dtype, device)
         return cls(model.backbone, model.tokenizer, lm_head(model))
 
     def logits(self, ids: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return the logits (T, V) fp32 of the token after each token of ids (T,), and the state after the last one."""
+        """Return the logits (T, V) fp32 of the token after each token of ids (T,), and the state
+        after the last one.
+        """
         with inference():
             hidden, state = self.backbone(ids.to(self.backbone.device), None, state)
             return self._project(hidden), state
 
     def read(self, text: str, state: State | None = None) -> State:
-        """Return the state after a text, read after the text of `state`; for prompts that continue it.
+        """Return the state after a text, read after the text of `state`; for prompts that continue
+        it.
 
         Raises:
             InputError: the text has no tokens.
@@ -69,7 +88,12 @@ class LanguageModel:
         return self._read(self._encode(text, state), state)[1]
 
     def generate(
-        self, prompt: str, state: State | None = None, *, max_tokens: int, stop_ids: Collection[int] | None = None
+        self,
+        prompt: str,
+        state: State | None = None,
+        *,
+        max_tokens: int,
+        stop_ids: Collection[int] | None = None,
     ) -> Continuation:
         """Continue a prompt with the most likely token again and again.
 
@@ -80,7 +104,8 @@ class LanguageModel:
             stop_ids: tokens that end the text (default: the tokenizer's end marker).
 
         Raises:
-            InputError: the prompt has no tokens, or `max_tokens` is not a whole number of at least 1.
+            InputError: the prompt has no tokens, or `max_tokens` is not a whole number of at least
+                1.
         """
         expect_count(max_tokens, "max_tokens")
         end = self.tokenizer.end_id
@@ -88,7 +113,8 @@ class LanguageModel:
         logits, state = self._read(self._encode(prompt, state), state)
         ids: list[int] = []
         while True:
-            token = int(logits[: self.tokenizer.vocab_size].argmax())  # further rows of the head are padding
+            # further rows of the head are padding
+            token = int(logits[: self.tokenizer.vocab_size].argmax())
             if token in stops:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "stop", state)
             ids.append(token)
@@ -97,13 +123,19 @@ class LanguageModel:
                 return Continuation(self.tokenizer.decode(ids), tuple(ids), "length", state)
 
     def _encode(self, text: str, state: State | None) -> Tensor:
-        ids = encode_prompt(self.tokenizer, text) if state is None else self.tokenizer.encode_inside(text).ids
+        ids = (
+            encode_prompt(self.tokenizer, text)
+            if state is None
+            else self.tokenizer.encode_inside(text).ids
+        )
         if not len(ids):
             raise InputError("the prompt has no tokens; expected a text to continue")
         return torch.from_numpy(ids).long()
 
     def _read(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the logits (V,) after the last of some ids, one at least, and the state, reading in steps."""
+        """Return the logits (V,) after the last of some ids, one at least, and the state, reading
+        in steps.
+        """
         with inference():
             for part in ids.to(self.backbone.device).split(_STEP):
                 hidden, state = self.backbone(part, None, state)
@@ -121,8 +153,12 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:
     return np.concatenate([np.array(begin, dtype=np.int32), tokenizer.encode(prompt).ids])
 
 
-def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto") -> Model:
-    """Load a recurrent model with the head "generate": a published checkpoint, or a generator that `runnel lab train` wrote."""
+def load_generator(
+    name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto"
+) -> Model:
+    """Load a recurrent model with the head "generate": a published checkpoint, or a generator that
+    `runnel lab train` wrote.
+    """
     path = BUILT_IN.get(str(name)) or find_checkpoint(name, BUILT_IN)
     config = read_config(path) or {}
     if "runnel" in config:
@@ -133,12 +169,16 @@ def load_generator(name: str | Path, dtype: str | torch.dtype = "auto", device: 
     _expect_recurrent(checkpoint.backbone, name)
     head = read_lm_head(path, config, checkpoint.backbone)
     tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
-    return Model(checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name))
+    return Model(
+        checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name)
+    )
 
 
 def _expect_recurrent(backbone: Backbone, name: object) -> None:
     if not backbone.recurrent:
-        raise InputError(f"{name} is a {backbone.title}, which carries no state from token to token; {_EXPECTED}")
+        raise InputError(
+            f"{name} is a {backbone.title}, which carries no state from token to token; {_EXPECTED}"
+        )
 
 
 def lm_head(model: Model) -> LmHead:
@@ -154,19 +194,34 @@ def embedding_table(backbone: Backbone) -> nn.Parameter:
 
 
 def read_lm_head(path: Path, config: Mapping[str, Any], backbone: Backbone) -> LmHead:
-    """Return the LM head of a checkpoint that runnel did not write, in the dtype of the embedding table.
+    """Return the LM head of a checkpoint that runnel did not write, in the dtype of the embedding
+    table.
 
-    It is tied if the config says so, or by default in Mamba-1 and Mamba-2, unless the checkpoint has another matrix.
+    It is tied if the config says so, or by default in Mamba-1 and Mamba-2, unless the checkpoint
+    has another matrix.
     """
     table = embedding_table(backbone).detach()
     tensors = open_weights(path)
-    name = next((name for name in tensors if name.removeprefix("model.").removeprefix("backbone.") in _HEADS), None)
+    name = next(
+        (
+            name
+            for name in tensors
+            if name.removeprefix("model.").removeprefix("backbone.") in _HEADS
+        ),
+        None,
+    )
     tied = config.get("tie_word_embeddings", config.get("tie_embeddings", backbone.ties_lm_head))
-    cap = None if backbone.logit_cap is None else config.get("output_logit_soft_cap", backbone.logit_cap)
+    cap = (
+        None
+        if backbone.logit_cap is None
+        else config.get("output_logit_soft_cap", backbone.logit_cap)
+    )
     sizes = backbone.vocab_size, backbone.hidden_size
     if name is None:
         if not tied:
-            raise CheckpointError(f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; {_EXPECTED}")
+            raise CheckpointError(
+                f"{path} has no LM head ({' or '.join(_HEADS)}), so it cannot write; {_EXPECTED}"
+            )
         return LmHead(*sizes, tied=True, soft_cap=cap)
     check_tensors({name: tensors[name]}, {name: tuple(table.shape)}, str(path))
     weight = read_tensor(name, tensors[name], str(path)).to(table.device, table.dtype)

@@ -1,11 +1,13 @@
 """Lexical features of each sentence of a document, computed from token ids without the text.
 
-A word is a WordPiece and the pieces that continue it ("##..."). In vocabularies that mark the pieces that begin a word (of
-SentencePiece "▁", of byte-level BPE "Ġ"), it is such a piece, or one after punctuation, and the letters and digits that
-follow; capital and small letters are equal there. A plural s is dropped if the vocabulary has the singular. In scripts without
-spaces (`runnel.text.words`) each piece is a word.
+A word is a WordPiece and the pieces that continue it ("##..."). In vocabularies that mark the
+pieces that begin a word (of SentencePiece "▁", of byte-level BPE "Ġ"), it is such a piece, or one
+after punctuation, and the letters and digits that follow; capital and small letters are equal
+there. A plural s is dropped if the vocabulary has the singular. In scripts without spaces
+(`runnel.text.words`) each piece is a word.
 
-V  vocabulary   T  tokens   S  sentences   Q  tokens of the query   W  words   n  terms of a query   h  hits of these terms
+V  vocabulary      T  tokens      S  sentences      Q  tokens of the query      W  words
+n  terms of a query      h  hits of these terms
 """
 
 import unicodedata
@@ -21,16 +23,21 @@ AVERAGE = 100.0  # words, without stop words, of a document of average length
 WINDOW = 2  # sentences on each side whose words count as near
 LEADING = (1, 3)  # numbers of best sentences whose words are added to the query
 STOP_WORDS = frozenset(
-    "a about am an and are as at be been being but by can could did do does doing for from had has have having he her his how "
-    "i if in into is it its me my no nor not of on or our s she should so such t than that the their them then there these "
-    "they this those to was we were what when where which who whom whose why will with would you your".split()
+    "a about am an and are as at be been being but by can could did do does doing for from had has"
+    " have having he her his how i if in into is it its me my no nor not of on or our s she should"
+    " so such t than that the their them then there these they this those to was we were what when"
+    " where which who whom whose why will with would you your".split()
 )
 _WORDS = ("keys", "first", "starts", "idf", "content")  # fields of `Words`
 _PLACE = np.uint64(1 << 32)  # separates equal pieces at different places of a word
-# Byte-level BPE writes each byte as a character: printable ones as themselves, the others from U+0100 on (GPT-2).
+# Byte-level BPE writes each byte as a character: printable ones as themselves, the others from
+# U+0100 on (GPT-2).
 _PRINTABLE = (*range(33, 127), *range(161, 173), *range(174, 256))
 _BYTES = {chr(byte): byte for byte in _PRINTABLE}
-_BYTES |= {chr(256 + n): byte for n, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)}
+_BYTES |= {
+    chr(256 + n): byte
+    for n, byte in enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +47,15 @@ class WordTable:
     continues: np.ndarray  # (V,) bool: the piece continues the word before it, ...
     joins: np.ndarray  # (V,) bool: ... if this is true of the piece before
     stop: np.ndarray  # (V,) bool: a stop word
-    word: np.ndarray  # (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words
+    # (V,) bool: a piece with a letter or a digit; punctuation and special tokens are not words
+    word: np.ndarray
     code: np.ndarray  # (V,) uint64: equal for a singular and its plural; 0 for "##s"
     idf: np.ndarray  # (V,) float32 in [0, 1], static
 
     def begins(self, ids: np.ndarray) -> np.ndarray:
-        """Return (T,) bool: the token does not continue the word before it; the first token does not."""
+        """Return (T,) bool: the token does not continue the word before it; the first token does
+        not.
+        """
         out = ~self.continues[ids]
         out[1:] |= ~self.joins[ids[:-1]]
         out[:1] = True
@@ -65,7 +75,9 @@ class Words:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The distinct terms of a query, sorted by key: keys (n,), the count of each (n,), static idf (n,)."""
+    """The distinct terms of a query, sorted by key: keys (n,), the count of each (n,), static idf
+    (n,).
+    """
 
     keys: np.ndarray
     count: np.ndarray
@@ -74,7 +86,9 @@ class Terms:
 
 @dataclass(frozen=True, eq=False)
 class Hits:
-    """Occurrences of a query's terms, one entry per sentence and term: sentence (h,), term (h,), count (h,)."""
+    """Occurrences of a query's terms, one entry per sentence and term: sentence (h,), term (h,),
+    count (h,).
+    """
 
     sentence: np.ndarray
     term: np.ndarray
@@ -85,21 +99,30 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     """Make the table of a vocabulary (piece to id) with the static idf (V,) of each id."""
     size = len(idf)
     vocabulary = {piece: number for piece, number in vocabulary.items() if number < size}
-    counts = {mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")}
-    if (mark := max(counts, key=lambda mark: counts[mark])) != "##":  # what marks most pieces: continuations, or beginnings
+    counts = {
+        mark: sum(piece.startswith(mark) for piece in vocabulary) for mark in ("##", "▁", "Ġ")
+    }
+    # what marks most pieces: continuations, or beginnings
+    if (mark := max(counts, key=lambda mark: counts[mark])) != "##":
         return _marked_table(vocabulary, mark, np.asarray(idf, dtype=np.float32))
     continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
-    continued = [(piece[2:], number) for piece, number in vocabulary.items() if piece.startswith("##")]
+    continued = [
+        (piece[2:], number) for piece, number in vocabulary.items() if piece.startswith("##")
+    ]
     continues[[number for rest, number in continued if not UNSPACED_RUN.fullmatch(rest)]] = True
     stop[[vocabulary[piece] for piece in STOP_WORDS if piece in vocabulary]] = True
-    word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = True
+    word[[number for piece, number in vocabulary.items() if piece.removeprefix("##").isalnum()]] = (
+        True
+    )
     for piece, number in vocabulary.items():
         if piece.endswith("s") and not piece.endswith("ss") and len(piece.removeprefix("##")) > 3:
             code[number] = vocabulary.get(piece[:-1], number) + 1
     if "##s" in vocabulary:
         code[vocabulary["##s"]] = 0
-    return WordTable(continues, np.ones(size, bool), stop, word, code, np.asarray(idf, dtype=np.float32))
+    return WordTable(
+        continues, np.ones(size, bool), stop, word, code, np.asarray(idf, dtype=np.float32)
+    )
 
 
 def _core(piece: str, mark: str) -> tuple[str, bool]:
@@ -107,14 +130,23 @@ def _core(piece: str, mark: str) -> tuple[str, bool]:
     if mark == "Ġ" and not piece.isascii():
         if not all(character in _BYTES for character in piece):
             return piece, True  # an added token
-        piece = bytes(_BYTES[character] for character in piece).decode(errors="replace").replace(" ", mark, 1)
+        piece = (
+            bytes(_BYTES[character] for character in piece)
+            .decode(errors="replace")
+            .replace(" ", mark, 1)
+        )
     core = piece.removeprefix(mark)
     return core, core != piece
 
 
 def _is_word(core: str) -> bool:
-    """Return whether a piece has only letters, digits and the marks on letters, or bytes of them."""
-    return core.isalnum() or (core != "" and all(c.isalnum() or c == "\ufffd" or unicodedata.category(c)[0] == "M" for c in core))
+    """Return whether a piece has only letters, digits and the marks on letters,
+    or bytes of them.
+    """
+    return core.isalnum() or (
+        core != ""
+        and all(c.isalnum() or c == "\ufffd" or unicodedata.category(c)[0] == "M" for c in core)
+    )
 
 
 def _marked_table(vocabulary: Mapping[str, int], mark: str, idf: np.ndarray) -> WordTable:
@@ -142,7 +174,9 @@ def _marked_table(vocabulary: Mapping[str, int], mark: str, idf: np.ndarray) -> 
 
 
 def words(ids: np.ndarray, table: WordTable, start: int = 0, stop: int | None = None) -> Words:
-    """Return the whole words of (T,) ids whose first token is in [start, stop), in order, including stop words."""
+    """Return the whole words of (T,) ids whose first token is in [start, stop), in order, including
+    stop words.
+    """
     ids = np.asarray(ids, dtype=np.int64)
     before = min(start, 1)
     begins = table.begins(ids[start - before : stop])[before:]
@@ -152,7 +186,9 @@ def words(ids: np.ndarray, table: WordTable, start: int = 0, stop: int | None = 
 class _Matches:
     """The words of a query in a document, as the columns of `sentence_features` need them."""
 
-    def __init__(self, ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> None:
+    def __init__(
+        self, ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable
+    ) -> None:
         self.ids, self.bounds, self.query_ids, self.table = ids, bounds, query_ids, table
         self.query, self.terms = _asked(query_ids, table)
         self.sizes = _content_words(ids, table)
@@ -160,7 +196,11 @@ class _Matches:
         self.found, self.where = _find(ids, self.terms, self.query, table)
         self.hits = _count(bounds, self.where, self.found, len(self.terms.keys))
         self.score, local = bm25(self.hits, self.terms.count, self.lengths)
-        self.local, self.static = local * self.terms.count, _shares(self.terms.idf * self.terms.count)  # (n,) of each term
+        # (n,) of each term
+        self.local, self.static = (
+            local * self.terms.count,
+            _shares(self.terms.idf * self.terms.count),
+        )
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return (S,) the sums of the terms' values (n,) in each sentence."""
@@ -172,7 +212,8 @@ class _Matches:
         return _of_pieces(self.ids, self.bounds, *pieces, len(self.table.idf))[1]
 
     def lent(self, count: int) -> np.ndarray:
-        """Return (S,) BM25 for words of the `count` best sentences that the query lacks, relative to the best; 0 for these.
+        """Return (S,) BM25 for words of the `count` best sentences that the query lacks, relative
+        to the best; 0 for these.
 
         A document often uses other words than the question: the leading sentence contains them.
         """
@@ -182,38 +223,57 @@ class _Matches:
             return np.zeros(len(self.lengths))
         lent = [words(self.ids, self.table, self.bounds[s], self.bounds[s + 1]) for s in leading]
         new = [~np.isin(w.keys, self.terms.keys) & w.content for w in lent]
-        query = Words(*(np.concatenate([getattr(w, name)[n] for w, n in zip(lent, new, strict=True)]) for name in _WORDS))
+        query = Words(
+            *(
+                np.concatenate([getattr(w, name)[n] for w, n in zip(lent, new, strict=True)])
+                for name in _WORDS
+            )
+        )
         asked = _terms(query.keys, query.idf)
         found, where = _find(self.ids, asked, query, self.table)
-        score, _ = bm25(_count(self.bounds, where, found, len(asked.keys)), np.ones(len(asked.keys)), self.lengths)
+        score, _ = bm25(
+            _count(self.bounds, where, found, len(asked.keys)),
+            np.ones(len(asked.keys)),
+            self.lengths,
+        )
         score[leading] = 0
         return _of_best(score)
 
 
-# The columns of `sentence_features` in the order of the heads' weights; one number: it is the same for all sentences.
+# The columns of `sentence_features` in the order of the heads' weights; one number: it is the same
+# for all sentences.
 COLUMNS: dict[str, Callable[[_Matches], np.ndarray | float]] = {
-    "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),  # of its maximum for a sentence
+    # of its maximum for a sentence
+    "BM25 share": lambda m: m.score / max(float(m.local.sum()), 1e-9),
     "BM25": lambda m: _of_best(m.score),
     "BM25 before": lambda m: np.append(0.0, _of_best(m.score))[: len(m.lengths)],
     "BM25 after": lambda m: np.append(_of_best(m.score), 0.0)[1:],
     "idf": lambda m: m.sums(m.static),  # share of the query's static idf in the sentence
     "local idf": lambda m: m.sums(_shares(m.local)),  # the same with the idf in this document
-    "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),  # up to `WINDOW` sentences before and after
+    # up to `WINDOW` sentences before and after
+    "idf around": lambda m: _near(m.hits, m.static, len(m.lengths)),
     "BM25 of pieces": lambda m: _of_best(m.pieces()),
     "length": lambda m: np.log1p(m.lengths) / 4,
     "document idf": lambda m: float(m.static[np.unique(m.found)].sum()),
     "query words": lambda m: np.log1p(float(m.terms.count.sum())) / 4,
     "sentences": lambda m: np.log1p(float(len(m.lengths))) / 8,
-    "pairs": lambda m: _pairs(m.found, m.where, m.sizes, m.bounds, m.query, m.terms),  # share of the query's word pairs
-    "query idf": lambda m: float((m.terms.idf * m.terms.count).sum()) / max(float(m.terms.count.sum()), 1.0),
+    # share of the query's word pairs
+    "pairs": lambda m: _pairs(m.found, m.where, m.sizes, m.bounds, m.query, m.terms),
+    "query idf": lambda m: (
+        float((m.terms.idf * m.terms.count).sum()) / max(float(m.terms.count.sum()), 1.0)
+    ),
     "BM25 of one lent": lambda m: m.lent(LEADING[0]),
     "BM25 of three lent": lambda m: m.lent(LEADING[1]),
 }
 FEATURES = len(COLUMNS)  # F
 
 
-def sentence_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable) -> np.ndarray:
-    """Compute the `COLUMNS` (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) and a query (Q,)."""
+def sentence_features(
+    ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, table: WordTable
+) -> np.ndarray:
+    """Compute the `COLUMNS` (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) and
+    a query (Q,).
+    """
     ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
     ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
     matches = _Matches(ids, bounds, query_ids, table)
@@ -232,7 +292,9 @@ def _shares(values: np.ndarray) -> np.ndarray:
 
 
 def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> float:
-    """Compute BM25 of a document (T,) for a query (Q,) with static idf, which no other document changes, in [0, 1)."""
+    """Compute BM25 of a document (T,) for a query (Q,) with static idf, which no other document
+    changes, in [0, 1).
+    """
     ids = np.asarray(ids, dtype=np.int64)
     query, terms = _asked(query_ids, table)
     if not len(terms.keys):
@@ -241,7 +303,10 @@ def static_bm25(ids: np.ndarray, query_ids: np.ndarray, table: WordTable) -> flo
     tf = np.bincount(found, minlength=len(terms.keys)).astype(np.float64)
     length = float(_content_words(ids, table)[-1])
     weight = terms.idf * terms.count
-    return float((weight * tf / (tf + K1 * (1 - B + B * length / AVERAGE))).sum() / max(float(weight.sum()), 1e-9))
+    return float(
+        (weight * tf / (tf + K1 * (1 - B + B * length / AVERAGE))).sum()
+        / max(float(weight.sum()), 1e-9)
+    )
 
 
 def _words_at(ids: np.ndarray, starts: np.ndarray, table: WordTable) -> Words:
@@ -294,7 +359,9 @@ def _content_words(ids: np.ndarray, table: WordTable) -> np.ndarray:
     return np.append(0, np.cumsum(begins, dtype=np.int32))
 
 
-def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tuple[np.ndarray, np.ndarray]:
+def _find(
+    ids: np.ndarray, terms: Terms, query: Words, table: WordTable
+) -> tuple[np.ndarray, np.ndarray]:
     """Return (h,) the term and (h,) the first token of every occurrence of a term.
 
     Only words whose first piece is the first piece of a term are assembled.
@@ -313,14 +380,16 @@ def _find(ids: np.ndarray, terms: Terms, query: Words, table: WordTable) -> tupl
 def _count(bounds: np.ndarray, where: np.ndarray, term: np.ndarray, terms: int) -> Hits:
     """Count occurrences, at tokens `where` (any), of each of `terms` terms in each sentence."""
     sentence = np.searchsorted(bounds, where, side="right") - 1
-    key = np.sort(sentence * max(terms, 1) + term, kind="stable")  # nearly sorted already, which makes this kind fast
+    # nearly sorted already, which makes this kind fast
+    key = np.sort(sentence * max(terms, 1) + term, kind="stable")
     first = np.flatnonzero(np.append(True, key[1:] != key[:-1])[: len(key)])
     count = np.diff(np.append(first, len(key)))
     return Hits(key[first] // max(terms, 1), key[first] % max(terms, 1), count)
 
 
 def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return (S,) BM25 with the document's sentences as the collection, and (n,) idf: 0 for a term that does not occur.
+    """Return (S,) BM25 with the document's sentences as the collection, and (n,) idf: 0 for a term
+    that does not occur.
 
     weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
     """
@@ -332,23 +401,34 @@ def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarra
     return np.bincount(hits.sentence, parts, sentences), idf
 
 
-def piece_features(ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray) -> np.ndarray:
-    """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from single pieces that the query has too.
+def piece_features(
+    ids: np.ndarray, bounds: np.ndarray, query_ids: np.ndarray, idf: np.ndarray
+) -> np.ndarray:
+    """Compute features (S, 2) float32 of each sentence (ids (T,), bounds (S+1,)) from single pieces
+    that the query has too.
 
-    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 with the sentences of this
-    document as the collection, divided by the sum of the query's idf in it.
+    Column 0: share of the query's static idf (V,) in the sentence. Column 1: BM25 with the
+    sentences of this document as the collection, divided by the sum of the query's idf in it.
     """
     terms = np.unique(query_ids)
-    hits, score, local = _of_pieces(ids[bounds[0] : bounds[-1]], bounds - bounds[0], terms, np.ones(len(terms)), len(idf))
+    hits, score, local = _of_pieces(
+        ids[bounds[0] : bounds[-1]], bounds - bounds[0], terms, np.ones(len(terms)), len(idf)
+    )
     absent = np.count_nonzero(local == 0) * np.log1p(2 * len(score) + 1)
-    share = np.bincount(hits.sentence, idf[terms][hits.term], len(score)) / (idf[terms].sum() + 1e-6)
-    return np.stack([share, (K1 + 1) * score / (local.sum() + absent + 1e-6)], axis=1).astype(np.float32)
+    share = np.bincount(hits.sentence, idf[terms][hits.term], len(score)) / (
+        idf[terms].sum() + 1e-6
+    )
+    return np.stack([share, (K1 + 1) * score / (local.sum() + absent + 1e-6)], axis=1).astype(
+        np.float32
+    )
 
 
 def _of_pieces(
     ids: np.ndarray, bounds: np.ndarray, pieces: np.ndarray, weight: np.ndarray, size: int
 ) -> tuple[Hits, np.ndarray, np.ndarray]:
-    """Return the hits of sorted pieces of a vocabulary of this size, including stop words and punctuation, and their `bm25`."""
+    """Return the hits of sorted pieces of a vocabulary of this size, including stop words and
+    punctuation, and their `bm25`.
+    """
     wanted = np.zeros(size, bool)
     wanted[pieces] = True
     where = np.flatnonzero(wanted[ids])
@@ -357,7 +437,9 @@ def _of_pieces(
 
 
 def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
-    """Return (S,) the share of the query in each sentence together with the `WINDOW` sentences before and after it."""
+    """Return (S,) the share of the query in each sentence together with the `WINDOW` sentences
+    before and after it.
+    """
     seen = np.zeros((sentences + 2 * WINDOW, len(share)), bool)
     for step in range(2 * WINDOW + 1):
         seen[hits.sentence + step, hits.term] = True
@@ -365,8 +447,17 @@ def _near(hits: Hits, share: np.ndarray, sentences: int) -> np.ndarray:
     return np.bincount(row, share[term], sentences)
 
 
-def _pairs(term: np.ndarray, where: np.ndarray, order: np.ndarray, bounds: np.ndarray, query: Words, terms: Terms) -> np.ndarray:
-    """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are neighbors in the sentence."""
+def _pairs(
+    term: np.ndarray,
+    where: np.ndarray,
+    order: np.ndarray,
+    bounds: np.ndarray,
+    query: Words,
+    terms: Terms,
+) -> np.ndarray:
+    """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are
+    neighbors in the sentence.
+    """
     sentences, n = len(bounds) - 1, len(terms.keys)
     asked = np.searchsorted(terms.keys, query.keys[query.content])
     wanted = np.unique(asked[:-1] * n + asked[1:])

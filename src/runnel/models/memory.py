@@ -1,7 +1,8 @@
 """Remembered documents: what a model keeps of each, so that a query costs only its own tokens.
 
-An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes (`Remembered.to_bytes`). They are
-arrays in safetensors, as of a saved stream, with the fingerprint of the model that made them and one digest (`pack`).
+An index, a folder of `Reranker.remember` and the cache of `runnel find` hold the same bytes
+(`Remembered.to_bytes`). They are arrays in safetensors, as of a saved stream, with the fingerprint
+of the model that made them and one digest (`pack`).
 """
 
 from __future__ import annotations
@@ -27,19 +28,35 @@ from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
 Precision = Literal["fp32", "bf16", "int8"]
-_DAMAGE = (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RuntimeError)
+_DAMAGE = (
+    SafetensorError,
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+)
 
 
 def pack(arrays: Mapping[str, np.ndarray | bytes], fingerprint: str, about: str = "") -> bytes:
-    """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not stored."""
+    """Return arrays as bytes for `unpack`. `about`: what they belong to, such as a text; it is not
+    stored.
+    """
     held = {
-        name: np.frombuffer(array, dtype=np.uint8) if isinstance(array, bytes) else np.asarray(array, order="C")
+        name: (
+            np.frombuffer(array, dtype=np.uint8)
+            if isinstance(array, bytes)
+            else np.asarray(array, order="C")
+        )
         for name, array in arrays.items()
     }
     return save(held, {"runnel": f"{_digest(held, fingerprint, about)} {fingerprint}"})
 
 
-def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None = "") -> dict[str, np.ndarray]:
+def unpack(
+    data: bytes, place: str, fingerprint: str | None, about: str | None = ""
+) -> dict[str, np.ndarray]:
     """Return the arrays that `pack` stored, by name. A bytes object becomes a uint8 array.
 
     Args:
@@ -57,14 +74,19 @@ def unpack(data: bytes, place: str, fingerprint: str | None, about: str | None =
     if about is not None and stored != _digest(arrays, model, about):
         problem = "is damaged, or belongs to another text"
     elif fingerprint not in (None, model):
-        problem = f"was made by another model (fingerprint {model[:12]}, this model has {fingerprint:.12}); use that one"
+        problem = (
+            f"was made by another model (fingerprint {model[:12]}, this model has"
+            f" {fingerprint:.12}); use that one"
+        )
     if problem:
         raise StateError(f"{place} {problem}, or read the text again")
     return arrays
 
 
 def damage_in_state(place: str) -> AbstractContextManager[None]:
-    """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for `unpack`."""
+    """Turn the error of reading what a model keeps of a text into a StateError; `place`: as for
+    `unpack`.
+    """
     problem = f"{place} is damaged, or belongs to another kind of model"
     return errors_as(StateError, problem, *_DAMAGE, advice="read the text again with this model")
 
@@ -97,12 +119,20 @@ class Remembered(ABC):
         return sum(array.nbytes for array in self.arrays().values())
 
     def to_bytes(self, fingerprint: str = "") -> bytes:
-        """Return everything except the text, for `from_bytes`. `fingerprint`: of the model, if nothing else names it."""
+        """Return everything except the text, for `from_bytes`. `fingerprint`: of the model, if
+        nothing else names it.
+        """
         return pack(self.arrays(), fingerprint, self.text)
 
     @classmethod
     def from_bytes(
-        cls, data: bytes, text: str, place: str = "a remembered document", fingerprint: str | None = None, *, check: bool = True
+        cls,
+        data: bytes,
+        text: str,
+        place: str = "a remembered document",
+        fingerprint: str | None = None,
+        *,
+        check: bool = True,
     ) -> Self:
         """Read what `to_bytes` wrote; arguments and errors as for `unpack`."""
         with damage_in_state(place):
@@ -111,7 +141,9 @@ class Remembered(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Memory:
-    """Documents remembered by `Reranker.remember`, by id, in order: in RAM, or in files that are read when they are ranked."""
+    """Documents remembered by `Reranker.remember`, by id, in order: in RAM, or in files that are
+    read when they are ranked.
+    """
 
     backbone: Any  # of the model that remembers them
     documents: Mapping[str, Remembered | StoredDocument]
@@ -128,9 +160,15 @@ class Memory:
         return [(name, document.text) for name, document in self.documents.items()]
 
     def select(self, ids: Sequence[str]) -> Memory:
-        """Return a memory of the documents with these ids, in this order. Documents are shared, not copied."""
-        if (unknown := next((name for name in ids if name not in self.documents), None)) is not None:
-            raise InputError(f"document {unknown!r} is not in this memory; remember it first, or leave it out")
+        """Return a memory of the documents with these ids, in this order. Documents are shared, not
+        copied.
+        """
+        if (
+            unknown := next((name for name in ids if name not in self.documents), None)
+        ) is not None:
+            raise InputError(
+                f"document {unknown!r} is not in this memory; remember it first, or leave it out"
+            )
         return Memory(self.backbone, {name: self.documents[name] for name in ids})
 
 
@@ -144,9 +182,13 @@ class StoredDocument:
     fingerprint: str
 
     def load(self, *, check: bool = False) -> Remembered:
-        """Read the file. Raises StateError if it is damaged; changed numbers are only seen with `check`."""
+        """Read the file. Raises StateError if it is damaged; changed numbers are only seen with
+        `check`.
+        """
         with damage_in_state(place := f"the remembered document {self.path}"):
-            return self.kind.from_bytes(self.path.read_bytes(), self.text, place, self.fingerprint, check=check)
+            return self.kind.from_bytes(
+                self.path.read_bytes(), self.text, place, self.fingerprint, check=check
+            )
 
     def is_sound(self) -> bool:
         """Return whether the file exists and is not damaged."""
@@ -165,12 +207,19 @@ def remember_in(
     read: Callable[[Iterable[str | DocumentText]], Iterable[Remembered]],
     kind: type[Remembered],
 ) -> Memory:
-    """Return a memory of documents in files, one for each text; `read` reads the texts without one, and damaged files again."""
+    """Return a memory of documents in files, one for each text; `read` reads the texts without one,
+    and damaged files again.
+    """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what is known of texts
-    texts, by = {text_of(document): document for document in documents.values()}, backbone.fingerprint()
+    texts, by = (
+        {text_of(document): document for document in documents.values()},
+        backbone.fingerprint(),
+    )
     files = {text: folder / f"{digest(by, precision, text)}.safetensors" for text in texts}
     stored = {text: StoredDocument(file, text, kind, by) for text, file in files.items()}
     missing = [text for text, document in stored.items() if not document.is_sound()]
     for text, document in zip(missing, read(texts[text] for text in missing), strict=True):
         write(files[text], document.to_bytes(by), mode=0o600)  # the folder may let others in
-    return Memory(backbone, {name: stored[text_of(document)] for name, document in documents.items()})
+    return Memory(
+        backbone, {name: stored[text_of(document)] for name, document in documents.items()}
+    )

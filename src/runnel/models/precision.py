@@ -2,8 +2,9 @@
 
 n  vectors   d  numbers of a vector
 
-Source: the conventions of `sentence_transformers.quantize_embeddings`; its results are equal, bit for bit. Differs: ranges of
-8-bit vectors are never computed from the vectors to quantize by default, because queries and documents need the same ranges.
+Source: the conventions of `sentence_transformers.quantize_embeddings`; its results are equal, bit
+for bit. Differs: ranges of 8-bit vectors are never computed from the vectors to quantize by
+default, because queries and documents need the same ranges.
 """
 
 from typing import Literal, SupportsIndex, get_args
@@ -20,18 +21,27 @@ _LEVELS = 255
 
 
 def check_width(width: int | None, dimension: int, name: str = "truncate_dim") -> None:
-    """Raise InputError unless vectors of `dimension` numbers can be cut to `width`; None: they are not cut."""
+    """Raise InputError unless vectors of `dimension` numbers can be cut to `width`; None: they are
+    not cut.
+    """
     whole = isinstance(width, SupportsIndex) and not isinstance(width, bool)
     if width is not None and not (whole and 1 <= width <= dimension):
-        raise InputError(f"{name} is {width!r}, the model's vectors have {dimension}; choose from 1 to {dimension}")
+        raise InputError(
+            f"{name} is {width!r}, the model's vectors have {dimension}; choose from 1 to"
+            f" {dimension}"
+        )
 
 
 def truncated(vectors: np.ndarray, width: int) -> np.ndarray:
-    """Return the first `width` numbers of vectors (..., d), of unit length again, if they have more (Kusupati et al., 2022)."""
+    """Return the first `width` numbers of vectors (..., d), of unit length again, if they have more
+    (Kusupati et al., 2022).
+    """
     if vectors.shape[-1] <= width:
         return vectors
     part = vectors[..., :width]
-    shortened: np.ndarray = part / np.maximum(np.linalg.norm(part, axis=-1, keepdims=True), np.finfo(np.float32).tiny)
+    shortened: np.ndarray = part / np.maximum(
+        np.linalg.norm(part, axis=-1, keepdims=True), np.finfo(np.float32).tiny
+    )
     return shortened
 
 
@@ -50,13 +60,19 @@ def value_ranges(vectors: np.ndarray) -> np.ndarray:
 
 
 def check_precision(precision: str, ranges: np.ndarray | None, width: int) -> None:
-    """Raise InputError for an unknown precision of vectors of `width` numbers, and for ranges that do not fit it."""
+    """Raise InputError for an unknown precision of vectors of `width` numbers, and for ranges that
+    do not fit it.
+    """
     expect_choice(precision, PRECISIONS, "precision")
-    expected, came = (2, width) if precision in CALIBRATED else None, None if ranges is None else ranges.shape
+    expected, came = (
+        (2, width) if precision in CALIBRATED else None,
+        None if ranges is None else ranges.shape,
+    )
     if came != expected:
         raise InputError(
-            f"{precision} vectors with ranges of shape {came}; expected shape {expected}: int8 and uint8 need value_ranges() of "
-            "documents (runnel.models.precision), the same for queries and documents, the others none"
+            f"{precision} vectors with ranges of shape {came}; expected shape {expected}: int8 and"
+            " uint8 need value_ranges() of documents (runnel.models.precision), the same for"
+            " queries and documents, the others none"
         )
 
 
@@ -65,13 +81,15 @@ def quantize(vectors: np.ndarray, precision: str, ranges: np.ndarray | None = No
 
     Args:
         vectors: float32 (n, d).
-        precision: "float32"; "int8" or "uint8": (n, d), 256 equal steps between the bounds of each number, values outside at the
-            nearest bound; "ubinary": (n, d / 8) uint8, a bit for each number, 1 if it is positive, the first in the highest bit;
-            "binary": the same less 128, int8.
+        precision: "float32"; "int8" or "uint8": (n, d), 256 equal steps between the bounds of each
+            number, values outside at the nearest bound; "ubinary": (n, d / 8) uint8, a bit for each
+            number, 1 if it is positive, the first in the highest bit; "binary": the same less 128,
+            int8.
         ranges: for int8 and uint8, float32 (2, d), from `value_ranges`.
 
     Raises:
-        InputError: an unknown precision; ranges are missing, of another width, or given for a precision without ranges.
+        InputError: an unknown precision; ranges are missing, of another width, or given for a
+            precision without ranges.
     """
     check_precision(precision, ranges, vectors.shape[-1])
     if precision == "float32":

@@ -1,8 +1,11 @@
-"""How a model reads documents: readers of whole ones, and streams of text that is still being written, in constant memory.
+"""How a model reads documents: readers of whole ones, and streams of text that is still being
+written, in constant memory.
 
-Encoders read passages of whole sentences; their stream keeps the text of the last passage, the only one that new text can change.
-Recurrent models, which carry a state through a text, and other transformers, which read each passage as a text of its own, are in
-`torch_readers.py`. One pass gives a document's vector and those of its passages; with a state, each depends on what is before it.
+Encoders read passages of whole sentences; their stream keeps the text of the last passage, the only
+one that new text can change. Recurrent models, which carry a state through a text, and other
+transformers, which read each passage as a text of its own, are in `torch_readers.py`. One pass
+gives a document's vector and those of its passages; with a state, each depends on what is before
+it.
 
 P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
 """
@@ -47,14 +50,21 @@ _SETTLE_CHARS = 4096  # new text that a stream needs before it looks for complet
 
 @dataclass(frozen=True, eq=False)
 class ReadDocument:
-    """The result of one pass over a document; a transformer reads each passage as a text of its own."""
+    """The result of one pass over a document; a transformer reads each passage as a text of its
+    own.
+    """
 
-    vector: np.ndarray  # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by their tokens
+    # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by
+    # their tokens
+    vector: np.ndarray
     spans: np.ndarray  # (P, 2) int64, characters of each passage; they tile the text
-    passages: np.ndarray  # (P, d) float32, as from `Embedder.encode_spans` for `spans`, or `encode_document` for each
+    # (P, d) float32, as from `Embedder.encode_spans` for `spans`, or `encode_document` for each
+    passages: np.ndarray
     tokens: int  # special tokens included
     tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
-    saved: bytes | None  # input for `read_documents` to continue after this text; None for documents below `save_from` tokens
+    # input for `read_documents` to continue after this text; None for documents below `save_from`
+    # tokens
+    saved: bytes | None
     memory: Remembered | None  # in 8 bits
 
 
@@ -62,25 +72,32 @@ class ReadDocument:
 class ReadOptions:
     """Options of `read_documents`."""
 
-    passage_tokens: int = 256  # the most of a passage of several sentences, unless the model reads fewer or decides itself
+    # the most of a passage of several sentences, unless the model reads fewer or decides itself
+    passage_tokens: int = 256
     save_from: int = 16_384  # documents of so many tokens get `saved`
-    remember: bool = False  # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
+    # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
+    remember: bool = False
     progress: Progress | None = None
 
 
 class Stream(ABC):
     """The embedding of a text that is still being written, in constant memory.
 
-    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all text so far.
+    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all
+    text so far.
     """
 
-    tokens: int  # read so far, with markers: all but the unsettled end of the text, or those of complete passages
+    # read so far, with markers: all but the unsettled end of the text, or those of complete
+    # passages
+    tokens: int
 
     def __init__(self, embedder: Embedder, prompt: str = "") -> None:
         self._embedder, self._model = embedder, embedder.model
         self._sum = np.zeros(self._model.backbone.hidden_size)  # of hidden vectors so far
         self._empty = True  # nothing has been fed that has a token; the prompt does not count
-        self._start(self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt)
+        self._start(
+            self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt
+        )
 
     def feed(self, text: str) -> Self:
         """Read more text. Words may be split between pieces."""
@@ -98,7 +115,8 @@ class Stream(ABC):
         """
         if self._empty:
             raise InputError(
-                "this stream has received only whitespace, or characters without a token for this model; feed() some text first"
+                "this stream has received only whitespace, or characters without a token for this"
+                " model; feed() some text first"
             )
         vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
         if not np.isfinite(vector).all():
@@ -119,7 +137,9 @@ class Stream(ABC):
         """
         stream = cls(embedder)
         with damage_in_state(place := f"the saved stream {path}"):
-            values = unpack(Path(path).read_bytes(), place, embedder.model.backbone.fingerprint(), "stream")
+            values = unpack(
+                Path(path).read_bytes(), place, embedder.model.backbone.fingerprint(), "stream"
+            )
             stream._sum, stream._empty = values["sum"], bool(values["empty"])
             stream._restore(values)
         return stream
@@ -150,14 +170,19 @@ class Reader(ABC):
 
     def __init__(self, embedder: Embedder) -> None:
         self.embedder, self.model = embedder, embedder.model
-        self.block = self.model.backbone.passage_tokens  # of the passages that the model reads; None: it has none
+        # of the passages that the model reads; None: it has none
+        self.block = self.model.backbone.passage_tokens
 
     @abstractmethod
-    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
+    def read(
+        self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
+    ) -> list[ReadDocument]:
         """Read documents together; see `read_documents`."""
 
     def cuts(self, row: np.ndarray) -> bool:
-        """Return whether a text with these ids (R,) is read in several passages, which only `lay_out` knows."""
+        """Return whether a text with these ids (R,) is read in several passages, which only
+        `lay_out` knows.
+        """
         return self.block is not None and len(row) > (self.model.backbone.max_tokens or len(row))
 
     def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
@@ -166,11 +191,18 @@ class Reader(ABC):
         if self.block is None:
             rendered = self.model.templates["document"].render(tokenizer, document=encoded.ids)
             return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
-        row = lay_out(encoded.ids, sentence_of_tokens(split_sentences(text), encoded), backbone, tokenizer.markers())
+        row = lay_out(
+            encoded.ids,
+            sentence_of_tokens(split_sentences(text), encoded),
+            backbone,
+            tokenizer.markers(),
+        )
         return row.ids, row.places
 
     def _vectors(self, pooled: Sequence[Array]) -> list[np.ndarray]:
-        """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for each."""
+        """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for
+        each.
+        """
         if not pooled:
             return []
         vectors = self.embedder.vectors(space(pooled[0]).concatenate(list(pooled)))
@@ -178,32 +210,42 @@ class Reader(ABC):
 
 
 def expect_filled(embedder: Embedder, text: str, what: str) -> None:
-    """Raise InputError for a text that cannot be embedded (`Embedder.is_empty`); `what` names it."""
+    """Raise InputError for a text that cannot be embedded
+    (`Embedder.is_empty`); `what` names it.
+    """
     if embedder.is_empty(text):
         raise InputError(
-            f"cannot embed an empty {what}; remove it, or replace it with a placeholder (it is {text[:20]!a}: only "
-            "whitespace, or no character that the model has a token for)"
+            f"cannot embed an empty {what}; remove it, or replace it with a placeholder (it is"
+            f" {text[:20]!a}: only whitespace, or no character that the model has a token for)"
         )
 
 
 def spans_in(text: str, spans: object, *, apart: bool = False) -> np.ndarray:
-    """Return a user's spans (n, 2) int64; raise InputError for one that is empty, outside the text, or not `apart` in order."""
+    """Return a user's spans (n, 2) int64; raise InputError for one that is empty, outside the text,
+    or not `apart` in order.
+    """
     given = whole_spans(spans)
     before = np.append(0, given[:-1, 1])[: len(given)] if apart else 0
-    bad = np.flatnonzero((given[:, 0] >= given[:, 1]) | (given[:, 0] < before) | (given[:, 1] > len(text)))
+    bad = np.flatnonzero(
+        (given[:, 0] >= given[:, 1]) | (given[:, 0] < before) | (given[:, 1] > len(text))
+    )
     if len(bad):
         raise InputError(
-            f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end, inside the text of {len(text)} "
-            f"characters{' and after the previous span' if apart else ''}"
+            f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end,"
+            f" inside the text of {len(text)}"
+            f" characters{' and after the previous span' if apart else ''}"
         )
     return given
 
 
 def read_documents(
-    embedder: Embedder, documents: Documents, saved: Sequence[bytes | None] | None = None, **options: Any
+    embedder: Embedder,
+    documents: Documents,
+    saved: Sequence[bytes | None] | None = None,
+    **options: Any,
 ) -> list[ReadDocument]:
-    """Read documents together with `ReadOptions`; recurrent models resume from `saved` of an earlier reading of a text's
-    unchanged beginning.
+    """Read documents together with `ReadOptions`; recurrent models resume from `saved` of an
+    earlier reading of a text's unchanged beginning.
     """
     for document in documents:
         expect_filled(embedder, text_of(document), "document")
@@ -229,7 +271,10 @@ class PassageStream(Stream):
         return (total / (self.tokens + len(ids))).astype(np.float32)[None]
 
     def _values(self) -> Mapping[str, np.ndarray | bytes]:
-        return {"tokens": np.array(self.tokens), "text": self._text.encode("utf-8", "surrogatepass")}
+        return {
+            "tokens": np.array(self.tokens),
+            "text": self._text.encode("utf-8", "surrogatepass"),
+        }
 
     def _restore(self, values: Mapping[str, np.ndarray]) -> None:
         self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
@@ -246,7 +291,8 @@ class PassageStream(Stream):
                 self._sum = self._sum + self._read(layout.ids[: layout.edges[last]])
                 self.tokens += int(layout.edges[last])
                 self._text = self._text[tokens.spans[layout.passages[last], 0] :]
-        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))  # so that a very long sentence is not split too often
+        # so that a very long sentence is not split too often
+        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))
 
     def _lay_out(self) -> tuple[Layout, SentenceTokens]:
         """Lay out the text from the start of the last passage."""
@@ -265,7 +311,9 @@ class PassageReader(Reader):
 
     stream = PassageStream
 
-    def read(self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions) -> list[ReadDocument]:
+    def read(
+        self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
+    ) -> list[ReadDocument]:
         model = self.model
         texts = [text_of(document) for document in documents]
         encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
@@ -278,7 +326,13 @@ class PassageReader(Reader):
             mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text
             blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
             ranges = np.concatenate([blocks, [[0, len(row.ids)]]]) if mean else None
-            positions = None if mean else blocks[:, 0] if self.embedder.pooling == "cls" else blocks[:, 1] - 1
+            positions = (
+                None
+                if mean
+                else blocks[:, 0]
+                if self.embedder.pooling == "cls"
+                else blocks[:, 1] - 1
+            )
             spans = passage_spans(text, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
@@ -286,25 +340,37 @@ class PassageReader(Reader):
         results = engine.run(requests, TokenCount(options.progress).add)
         read = []
         pooled = [
-            np.asarray(result.means)[:, :width] if self.embedder.pooling == "mean" else _with_whole(result, width)
+            (
+                np.asarray(result.means)[:, :width]
+                if self.embedder.pooling == "mean"
+                else _with_whole(result, width)
+            )
             for result in results
         ]
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
             tokens_read, memory = len(sums.layout.ids), sums.result() if options.remember else None
-            read.append(ReadDocument(vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory))
+            read.append(
+                ReadDocument(
+                    vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory
+                )
+            )
         return read
 
 
 def _with_whole(result: Result, width: int) -> np.ndarray:
-    """Return the pooled token of each passage and, for the document, their mean weighted by the passages' tokens, (P+1, D)."""
+    """Return the pooled token of each passage and, for the document, their mean weighted by the
+    passages' tokens, (P+1, D).
+    """
     first, (_, sums) = np.asarray(result.get().hidden)[:, :width], result.tag
     counts = np.diff(sums.layout.edges).astype(np.float32)
     return np.concatenate([first, counts[None] @ normalize(first)])
 
 
 def passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    """Return the characters (P, 2) of passages that begin with the `chosen` sentences (P+1,); they tile the text."""
+    """Return the characters (P, 2) of passages that begin with the `chosen` sentences (P+1,); they
+    tile the text.
+    """
     edges = np.append(sentences[:, 0], len(text))[chosen]
     return np.stack([edges[:-1], edges[1:]], axis=1)
 

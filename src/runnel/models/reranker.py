@@ -1,4 +1,5 @@
-"""Reranker: a score of how well each document answers a query; both are read as one text (papers B and C).
+"""Reranker: a score of how well each document answers a query; both are read as one text (papers B
+and C).
 
 With a template that puts the document first, the state after a document can be remembered.
 """
@@ -22,7 +23,15 @@ from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.sentence_retriever import VectorScorer
 from runnel.ops.backend import inference
-from runnel.records import Document, Hit, expect_choice, expect_count, expect_loaded, expect_series, top
+from runnel.records import (
+    Document,
+    Hit,
+    expect_choice,
+    expect_count,
+    expect_loaded,
+    expect_series,
+    top,
+)
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
@@ -51,13 +60,20 @@ class Reranker:
 
     @classmethod
     def load(
-        cls, name: str | Path, dtype: str | torch.dtype = "auto", device: str = "auto", *, template: str | None = None
+        cls,
+        name: str | Path,
+        dtype: str | torch.dtype = "auto",
+        device: str = "auto",
+        *,
+        template: str | None = None,
     ) -> Reranker:
-        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a published cross-encoder, or a hub id.
+        """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a
+        published cross-encoder, or a hub id.
 
         Args:
-            template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers, "rankmamba-code", as in the
-                former's checkpoints, or "pair", as the tokenizer does by default (docs/models.md). Default: the model's.
+            template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers,
+                "rankmamba-code", as in the former's checkpoints, or "pair", as the tokenizer does
+                by default (docs/models.md). Default: the model's.
 
         Raises:
             CheckpointError: the model is missing or has no rerank head.
@@ -77,38 +93,58 @@ class Reranker:
         progress: Progress | None = None,
         max_tokens: int | None = None,
     ) -> np.ndarray:
-        """Return scores (n,) float32 of documents, or of a memory's documents, in their order. Equal texts have equal scores.
+        """Return scores (n,) float32 of documents, or of a memory's documents, in their order.
+        Equal texts have equal scores.
 
-        A document without a token, such as "" or U+200B, is not ranked by the model: its score is -700, below any other.
+        A document without a token, such as "" or U+200B, is not ranked by the model: its score is
+        -700, below any other.
 
         Args:
             documents: texts, documents of a memory or a mixture, or the result of `remember`.
-            max_tokens: cut documents (never the query) so that query and document together have at most this many tokens, or
-                as many as the model can read if that is less; default: nothing is cut. The number of cut documents is in
-                `truncated`, with a warning.
+            max_tokens: cut documents (never the query) so that query and document together have at
+                most this many tokens, or as many as the model can read if that is less; default:
+                nothing is cut. The number of cut documents is in `truncated`, with a warning.
 
         Raises:
-            InputError: the query is empty or has no tokens, the memory belongs to another model, or a pair is longer than a
-                transformer can read.
+            InputError: the query is empty or has no tokens, the memory belongs to another model, or
+                a pair is longer than a transformer can read.
         """
         self.truncated = 0
         if isinstance(documents, Memory):
             own, theirs = self.model.backbone, documents.backbone
             if own is not theirs and own.fingerprint() != theirs.fingerprint():
-                raise InputError("this memory was made by another model; remember the documents again with this one")
+                raise InputError(
+                    "this memory was made by another model; remember the documents again with"
+                    " this one"
+                )
             return self.scorer.score(query, documents, progress)
-        if isinstance(documents, list) and any(isinstance(document, Remembered) for document in documents):
-            kept = {str(place): document for place, document in enumerate(documents) if isinstance(document, Remembered)}
+        if isinstance(documents, list) and any(
+            isinstance(document, Remembered) for document in documents
+        ):
+            kept = {
+                str(place): document
+                for place, document in enumerate(documents)
+                if isinstance(document, Remembered)
+            }
             unread = [document for document in documents if not isinstance(document, Remembered)]
             groups, count = (Memory(self.model.backbone, kept), unread), TokenCount(progress)
-            known, read = (iter(self.score(query, group, progress=count.part(), max_tokens=max_tokens)) for group in groups)
-            return np.array([next(known if isinstance(item, Remembered) else read) for item in documents], dtype=np.float32)
+            known, read = (
+                iter(self.score(query, group, progress=count.part(), max_tokens=max_tokens))
+                for group in groups
+            )
+            return np.array(
+                [next(known if isinstance(item, Remembered) else read) for item in documents],
+                dtype=np.float32,
+            )
         given = [text for _, text in _texts(documents)]
         texts = list(dict.fromkeys(given))
         if not self.scorer.reads_pairs:
             if max_tokens is not None:
                 source = self.model.source
-                raise InputError(f"{source} reads documents of any length, in passages; do not give max_tokens (--max-tokens)")
+                raise InputError(
+                    f"{source} reads documents of any length, in passages; do not give max_tokens"
+                    " (--max-tokens)"
+                )
             memory = self.remember(texts, progress=progress)
             scores = dict(zip(texts, self.scorer.score(query, memory).tolist(), strict=True))
             return np.array([scores[text] for text in given], dtype=np.float32)
@@ -119,7 +155,9 @@ class Reranker:
         requests = self._requests(query_ids, full, Counter(given), max_tokens)
         results = self.model.engine.map(requests, TokenCount(progress).add)
         scores = dict.fromkeys(texts, WITHOUT_TOKENS)
-        scores |= {text: self._score(result.get()) for text, result in zip(full, results, strict=True)}
+        scores |= {
+            text: self._score(result.get()) for text, result in zip(full, results, strict=True)
+        }
         if self.truncated:
             log.warning("%d documents were cut to fit into %s tokens", self.truncated, max_tokens)
         return np.array([scores[text] for text in given], dtype=np.float32)
@@ -132,14 +170,21 @@ class Reranker:
         return np.where([pair.empty for pair in pairs], np.float32(WITHOUT_TOKENS), scores)
 
     def pair_limit(self, max_tokens: int | None) -> int | None:
-        """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is less; None: no cut."""
+        """Return the tokens a pair is cut to: `max_tokens`, or a transformer's limit if that is
+        less; None: no cut.
+        """
         longest = self.model.backbone.longest_text
         return max_tokens if max_tokens is None or longest is None else min(max_tokens, longest)
 
     def rank(
         self,
         query: str,
-        documents: Sequence[str | DocumentText] | Mapping[str, str | DocumentText] | Sequence[Document] | Memory,
+        documents: (
+            Sequence[str | DocumentText]
+            | Mapping[str, str | DocumentText]
+            | Sequence[Document]
+            | Memory
+        ),
         top_k: int | None = None,
         *,
         progress: Progress | None = None,
@@ -148,7 +193,8 @@ class Reranker:
         """Rank documents, best first, ties in the given order.
 
         Args:
-            documents: strings (ids are their positions "0", "1", ...), {id: text}, `Document`s, or a `Memory`.
+            documents: strings (ids are their positions "0", "1", ...), {id: text}, `Document`s, or
+                a `Memory`.
             top_k: how many to return; default: all.
             max_tokens: as in `score`; remembered documents are not cut.
         """
@@ -162,7 +208,9 @@ class Reranker:
 
     def remember(
         self,
-        documents: Iterable[str | DocumentText] | Mapping[str, str | DocumentText] | Iterable[Document],
+        documents: (
+            Iterable[str | DocumentText] | Mapping[str, str | DocumentText] | Iterable[Document]
+        ),
         path: str | Path | None = None,
         dtype: str = "int8",
         *,
@@ -171,13 +219,15 @@ class Reranker:
         """Read documents once and keep their states for any number of queries.
 
         Args:
-            path: a folder; default: RAM. Texts already remembered there are not read again, so an interrupted call can be
-                repeated.
-            dtype: of a recurrent model's states: "int8" (one scale per row), "bf16" or "fp32". With "fp32", scores differ from
-                the scores of whole pairs no more than those do when read in other steps.
+            path: a folder; default: RAM. Texts already remembered there are not read again, so an
+                interrupted call can be repeated.
+            dtype: of a recurrent model's states: "int8" (one scale per row), "bf16" or "fp32". With
+                "fp32", scores differ from the scores of whole pairs no more than those do when read
+                in other steps.
 
         Raises:
-            InputError: the model cannot remember (`remembers`), two documents have one id, or the dtype is unknown.
+            InputError: the model cannot remember (`remembers`), two documents have one id, or the
+                dtype is unknown.
         """
         expect_choice(dtype, get_args(Precision), "dtype")
         pairs, precision = list(_named(documents)), cast(Precision, dtype)
@@ -189,27 +239,47 @@ class Reranker:
             raise cannot_remember_error(self.model)
         read = partial(self.scorer.remember, precision=precision, progress=progress)
         if path is not None:
-            return remember_in(Path(path), named, self.model.backbone, precision, read, self.scorer.kind)
+            return remember_in(
+                Path(path), named, self.model.backbone, precision, read, self.scorer.kind
+            )
         return Memory(self.model.backbone, dict(zip(named, read(named.values()), strict=True)))
 
     def shares(self, embedder: Embedder) -> bool:
-        """Return whether the embedder and `remember` read a document in the same way, so that one pass serves both."""
+        """Return whether the embedder and `remember` read a document in the same way, so that one
+        pass serves both.
+        """
         mine, other = self._template, embedder.model.templates["document"]
-        same_model = embedder.model is self.model and embedder.pooling == "mean" and not self.model.prompts.get("document")
+        same_model = (
+            embedder.model is self.model
+            and embedder.pooling == "mean"
+            and not self.model.prompts.get("document")
+        )
         return self.remembers and same_model and mine.before("query").parts == other.parts
 
     def _requests(
-        self, query_ids: np.ndarray, documents: Mapping[str, np.ndarray], counts: Mapping[str, int], max_tokens: int | None
+        self,
+        query_ids: np.ndarray,
+        documents: Mapping[str, np.ndarray],
+        counts: Mapping[str, int],
+        max_tokens: int | None,
     ) -> Iterator[Request]:
-        """Yield a request for each text, given with its ids; `counts` counts the documents with this text."""
+        """Yield a request for each text, given with its ids; `counts` counts the documents with
+        this text.
+        """
         for text, ids in documents.items():
             pair = self.pair(query_ids, ids, max_tokens)
             self.truncated += counts[text] * (pair.cut > 0)
             yield pair.request
 
-    def pair(self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None) -> Item:
-        """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens` from `pair_limit`."""
-        rendered = self._template.render(self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens)
+    def pair(
+        self, query_ids: np.ndarray, document_ids: np.ndarray, max_tokens: int | None = None
+    ) -> Item:
+        """Make a pair to read as a whole, from ids of the template's `encode`, with `max_tokens`
+        from `pair_limit`.
+        """
+        rendered = self._template.render(
+            self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens
+        )
         ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
         if self._head.inputs != "matches":
             return Item(self._head.request(ids), rendered.cut, empty)
@@ -226,8 +296,9 @@ class Reranker:
 def cannot_remember_error(model: Model) -> InputError:
     """Return the error for documents that a model cannot remember."""
     return InputError(
-        f"{model.source} cannot remember documents: it is neither an encoder that reads passages nor a recurrent reranker "
-        "whose template puts the document first; use another model, such as pocket"
+        f"{model.source} cannot remember documents: it is neither an encoder that reads passages"
+        " nor a recurrent reranker whose template puts the document first; use another model, such"
+        " as pocket"
     )
 
 
@@ -237,11 +308,21 @@ def _texts(documents: Any) -> Iterator[tuple[str, str]]:
 
 def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
     if not isinstance(documents, Mapping):
-        expect_series(documents, "documents", "a list of texts or Documents, or a mapping from ids to texts")
+        expect_series(
+            documents, "documents", "a list of texts or Documents, or a mapping from ids to texts"
+        )
     items: Iterable[tuple[str, Any]]
-    items = documents.items() if isinstance(documents, Mapping) else ((str(place), item) for place, item in enumerate(documents))
+    items = (
+        documents.items()
+        if isinstance(documents, Mapping)
+        else ((str(place), item) for place, item in enumerate(documents))
+    )
     for name, item in items:
-        document = item if isinstance(item, Document) else Document(name, item.text if isinstance(item, DocumentText) else item)
+        document = (
+            item
+            if isinstance(item, Document)
+            else Document(name, item.text if isinstance(item, DocumentText) else item)
+        )
         yield document.id, item if isinstance(item, DocumentText) else document.text
 
 

@@ -1,7 +1,7 @@
 """Sentence scores from one pass of a recurrent model over the query and then the whole document.
 
-Each sentence is scored at its last visible token (paper E, which restarts every 120k tokens; here the state is carried to the
-end).
+Each sentence is scored at its last visible token (paper E, which restarts every 120k tokens; here
+the state is carried to the end).
 
     S  sentences   D  width of hidden vectors
 """
@@ -50,20 +50,23 @@ class Scanner:
         template = None if self._head.inputs == "vectors" else model.templates["sentences"]
         if template is None or template.fields[0] != "query" or template.parts[-1].kind != "field":
             raise InputError(
-                f"{model.source} does not read documents after a query, with nothing behind them: its template for sentences is "
-                f"{template}; use a recurrent model"
+                f"{model.source} does not read documents after a query, with nothing behind them:"
+                f" its template for sentences is {template}; use a recurrent model"
             )
         self._prefix, self.template = template.before("document"), template.starting_at("document")
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
 
     def read_query(self, query: str) -> ScannedQuery:
         query_ids, ids, place = self.prefix(query)
-        (result,) = self.model.engine.run([Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)])
+        (result,) = self.model.engine.run(
+            [Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)]
+        )
         assert result.state is not None
         return ScannedQuery(query_ids, result.state, result.means[0])
 
     def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
-        """Return the query's ids, all ids that are read before a document, and the slice of those from the query to the end.
+        """Return the query's ids, all ids that are read before a document, and the slice of those
+        from the query to the end.
 
         Whitespace around the query is removed, as in the training of the published scanners.
         """
@@ -85,22 +88,39 @@ class Scanner:
             return Item(Request(ids, ends + start), sentences=tokens, labels=labels)
         ranges = np.concatenate([[[place.start, place.stop]], ranges + start])
         marks = np.pad(marks, ((start, 0), (0, 0)))
-        return Item(Request(ids, ends + start, ranges, marks=marks, tag=lexical), sentences=tokens, labels=labels)
+        return Item(
+            Request(ids, ends + start, ranges, marks=marks, tag=lexical),
+            sentences=tokens,
+            labels=labels,
+        )
 
-    def _units(self, query_ids: np.ndarray, tokens: SentenceTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the sentences with a token."""
+    def _units(
+        self, query_ids: np.ndarray, tokens: SentenceTokens
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
+        sentences with a token.
+        """
         full, edges = tokens.full, np.unique(tokens.bounds)
-        marks, lexical = np.zeros((len(tokens.ids), MARKS), np.float32), np.zeros((len(edges) - 1, 0), np.float32)
+        marks, lexical = (
+            np.zeros((len(tokens.ids), MARKS), np.float32),
+            np.zeros((len(edges) - 1, 0), np.float32),
+        )
         if self._head.inputs == "matches":
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
         return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
 
     def scan(
-        self, query: ScannedQuery, documents: Iterable[SentenceTokens], progress: Progress | None = None
+        self,
+        query: ScannedQuery,
+        documents: Iterable[SentenceTokens],
+        progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents in order; sentences without a token get -inf."""
-        count, requests = TokenCount(progress), (self._request(query, tokens) for tokens in documents)
+        count, requests = (
+            TokenCount(progress),
+            (self._request(query, tokens) for tokens in documents),
+        )
         for result in self.model.engine.map(count.totaled(requests), count.add):
             tokens, parts = result.get().tag
             scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
@@ -109,11 +129,20 @@ class Scanner:
             yield Scored(tokens.text, tokens.spans, scores, tokens.kinds)
 
     def window_scores(
-        self, query: ScannedQuery, tokens: SentenceTokens, window: int, stride: int, progress: Progress | None = None
+        self,
+        query: ScannedQuery,
+        tokens: SentenceTokens,
+        window: int,
+        stride: int,
+        progress: Progress | None = None,
     ) -> np.ndarray:
-        """Return scores (S,) as in paper E: the mean over windows that each start from the query alone."""
+        """Return scores (S,) as in paper E: the mean over windows that each start from the query
+        alone.
+        """
         if not 0 < stride <= window:
-            raise InputError(f"stride must be from 1 to the window of {window} tokens, got {stride}")
+            raise InputError(
+                f"stride must be from 1 to the window of {window} tokens, got {stride}"
+            )
         total = len(tokens.ids)
         sums, seen = np.zeros(len(tokens.spans)), np.zeros(len(tokens.spans))
         for start in range(0, max(total - window, 0) + stride, stride):
@@ -128,7 +157,9 @@ class Scanner:
             seen[first:last] += full
             if progress is not None:
                 progress(min(start + window, total), total)
-        return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(np.float32)
+        return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(
+            np.float32
+        )
 
     def look(self, *_: Any) -> Any:
         raise no_vectors_error(self.model)
@@ -137,13 +168,20 @@ class Scanner:
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         ends, ranges, marks, lexical = self._units(query.ids, tokens)
-        reading = OpenRequest(Request(tokens.ids, ends, ranges if self._head.inputs == "matches" else None), tokens.ids)
+        reading = OpenRequest(
+            Request(tokens.ids, ends, ranges if self._head.inputs == "matches" else None),
+            tokens.ids,
+        )
         units = UnitScores(self._head, reading, lexical, query.mean[None])
         scores: list[Tensor] = []
 
         def take(start: int, hidden: Tensor) -> None:
-            weights = self.model.weight[torch.from_numpy(tokens.ids[start : start + len(hidden)].astype(np.int64))]
+            weights = self.model.weight[
+                torch.from_numpy(tokens.ids[start : start + len(hidden)].astype(np.int64))
+            ]
             reading.add(len(hidden), *reading.part(start, hidden, weights))
             scores.append(units.take_complete())
 
-        return Request(tokens.ids, (), take=take, state=query.state, marks=marks, tag=(tokens, scores))
+        return Request(
+            tokens.ids, (), take=take, state=query.state, marks=marks, tag=(tokens, scores)
+        )

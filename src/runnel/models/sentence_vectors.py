@@ -1,14 +1,19 @@
-"""What is stored of a document's sentences, from one reading for every later question, and the looks at it.
+"""What is stored of a document's sentences, from one reading for every later question, and the
+looks at it.
 
-A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and scores are computed from the
-stored sums, so a remembered document scores as one that has just been read.
+A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and
+scores are computed from the stored sums, so a remembered document scores as one that has just been
+read.
 
-The first look scores every sentence from stored vectors. Then a question or heading passes on what it has to the text below it.
-In the second look the best sentences are read again by the judge layers, each with what is around it, and each token of the query
-is compared with those of the sentence (late interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these are read once
-more, in one sequence with the query, by the pair layers. Last, a document is judged as a whole: whether it answers at all.
+The first look scores every sentence from stored vectors. Then a question or heading passes on what
+it has to the text below it. In the second look the best sentences are read again by the judge
+layers, each with what is around it, and each token of the query is compared with those of the
+sentence (late interaction; Khattab and Zaharia, "ColBERT", 2020). The best of these are read once
+more, in one sequence with the query, by the pair layers. Last, a document is judged as a whole:
+whether it answers at all.
 
-    T  tokens   S  sentences of a document   P  passages   Q  tokens of the query   D  width of the vectors   F  lexical features
+    T  tokens      S  sentences of a document      P  passages      Q  tokens of the query
+    D  width of the vectors      F  lexical features
 """
 
 from __future__ import annotations
@@ -32,23 +37,29 @@ from runnel.text.sentences import SentenceTokens, lay_out, passages_of, whole_to
 _WIDEST = 127  # the largest 8-bit number
 _ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
 _PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
-_AHEAD = 8  # sentences among which the first text below a heading is: headings that follow each other are few
+# sentences among which the first text below a heading is: headings that follow each other are few
+_AHEAD = 8
 READ_AGAIN = 40  # sentences of a document that are read again, ...
 READ_AGAIN_TOGETHER = 60  # ... and of all documents of a ranking
 _PAIRS = 16  # of a document's, read together with the query
 _PAIRS_TOGETHER = 24  # of all documents'
 _ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
-_TITLE_TOKENS, _NEAR_TOKENS = 24, 32  # read with a sentence: the last of the titles above it, and on each side of it
+# read with a sentence: the last of the titles above it, and on each side of it
+_TITLE_TOKENS, _NEAR_TOKENS = 24, 32
 _PARTS = 3  # besides the sentence, each with a marker
 _TITLES = 2  # above a sentence, at most
 _REACH = 12  # sentences below a title that it leads to, ...
 _DECAY = 0.3  # ... each a little less than the one before
-_LEAD = 0.3  # share of what a title has above the median score that passes to the text below it: of the first look's scores
+# share of what a title has above the median score that passes to the text below it: of the first
+# look's scores
+_LEAD = 0.3
 _LEAD_AGAIN = 0.6  # and of the second's
 _TITLE = 1.0  # what a title loses: its answer is below it
 _BEST = 3  # of the judge's scores, whose mean is a fact of the document
 FACTS = 4  # of `document_facts`
-_STEPS = 4.0  # weight of a judge that is not fitted: of its scores' distances from their mean, in standard deviations
+# weight of a judge that is not fitted: of its scores' distances from their mean, in standard
+# deviations
+_STEPS = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
 _NEAREST = 4  # best cosines whose mean says how near a document is
 
@@ -62,9 +73,11 @@ class SentenceVectors(Remembered):
     ids: np.ndarray  # (T,) int32 token ids of the text
     bounds: np.ndarray  # (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1])
     vectors: np.ndarray  # (S, D) int8; zero for a sentence without a token
-    scales: np.ndarray  # (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence
+    # (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence
+    scales: np.ndarray
     kinds: np.ndarray  # (S,) uint8: as `SentenceTokens.kinds`
-    passages: tuple[np.ndarray, np.ndarray] | None = None  # (P, D) int8 and (P,) float32, the same of each passage
+    # (P, D) int8 and (P,) float32, the same of each passage
+    passages: tuple[np.ndarray, np.ndarray] | None = None
 
     def __len__(self) -> int:
         return len(self.spans)
@@ -74,15 +87,21 @@ class SentenceVectors(Remembered):
         return _wide(self.vectors, self.scales)
 
     def passage_sums(self, backbone: Blocks, prompt: int = 0) -> np.ndarray:
-        """Return the sums of the hidden vectors of each passage as a text, (P, D) float32. `prompt`: tokens of the prompt."""
+        """Return the sums of the hidden vectors of each passage as a text, (P, D) float32.
+        `prompt`: tokens of the prompt.
+        """
         if self.passages is not None:
             return _wide(*self.passages)
-        sums: np.ndarray = np.add.reduceat(self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1])
+        sums: np.ndarray = np.add.reduceat(
+            self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]
+        )
         return sums
 
     def arrays(self) -> Mapping[str, np.ndarray]:
         values = {name: getattr(self, name) for name in _ARRAYS}
-        values["ids"] = self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
+        values["ids"] = (
+            self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
+        )
         for name in ("spans", "bounds"):
             if values[name].max(initial=0) < 1 << 32:
                 values[name] = values[name].astype(np.uint32)
@@ -97,26 +116,39 @@ class SentenceVectors(Remembered):
 
 
 class SentenceSums:
-    """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage is complete.
+    """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage
+    is complete.
 
-    `passages`: sentences have layers of their own, and hidden vectors are (n, 2 D): first those of passages.
+    `passages`: sentences have layers of their own, and hidden vectors are (n, 2 D): first those of
+        passages.
     """
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
-        backbone, markers, full = model.backbone, model.tokenizer.markers(), np.flatnonzero(tokens.full)
+        backbone, markers, full = (
+            model.backbone,
+            model.tokenizer.markers(),
+            np.flatnonzero(tokens.full),
+        )
         prompt = model.prompt_ids("document")
         self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
         inside = np.zeros(len(row.ids), np.float32)
         inside[row.places] = 1  # not the markers and prompts
         self._tokens = tokens
-        sentences, blocks = np.stack([row.starts, row.ends], axis=1)[full], np.stack([row.edges[:-1], row.edges[1:]], axis=1)
+        sentences, blocks = (
+            np.stack([row.starts, row.ends], axis=1)[full],
+            np.stack([row.edges[:-1], row.edges[1:]], axis=1),
+        )
         self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, inside, full)
         self._passages: _Rounded | None = None
         if passages:
-            self._passages = _Rounded(len(blocks), backbone.hidden_size, blocks, inside, np.arange(len(blocks)))
+            self._passages = _Rounded(
+                len(blocks), backbone.hidden_size, blocks, inside, np.arange(len(blocks))
+            )
 
     def take(self, start: int, hidden: Array) -> None:
-        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n); see `Request.take`."""
+        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n);
+        see `Request.take`.
+        """
         read = np.asarray(hidden)
         if self._passages is not None:
             whole, read = np.hsplit(read, 2)
@@ -126,26 +158,40 @@ class SentenceSums:
     def result(self) -> SentenceVectors:
         """Return the document with its vectors; call it after the last token."""
         tokens, found = self._tokens, self._sentences
-        passages = None if self._passages is None else (self._passages.vectors, self._passages.scales)
+        passages = (
+            None if self._passages is None else (self._passages.vectors, self._passages.scales)
+        )
         rounded = (found.vectors, found.scales)
-        return SentenceVectors(tokens.text, tokens.spans, tokens.ids, tokens.bounds, *rounded, tokens.kinds, passages)
+        return SentenceVectors(
+            tokens.text, tokens.spans, tokens.ids, tokens.bounds, *rounded, tokens.kinds, passages
+        )
 
 
 class _Rounded:
     """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
 
-    def __init__(self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray) -> None:
+    def __init__(
+        self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray
+    ) -> None:
         """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
-        self.vectors, self.scales = np.zeros((count, width), dtype=np.int8), np.zeros(count, dtype=np.float32)
+        self.vectors, self.scales = (
+            np.zeros((count, width), dtype=np.int8),
+            np.zeros(count, dtype=np.float32),
+        )
         self._sums, self._weights, self._places = RangeSums(ranges), weights, places
 
     def add(self, start: int, hidden: np.ndarray) -> None:
         stop = start + len(hidden)
         self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
         first, complete = self._sums.take_complete()
-        places, sums = self._places[first : first + len(complete)], complete[:, :-1].astype(np.float32)
+        places, sums = (
+            self._places[first : first + len(complete)],
+            complete[:, :-1].astype(np.float32),
+        )
         scale = np.abs(sums).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
-        self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(np.int8)
+        self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(
+            np.int8
+        )
         self.scales[places] = scale[:, 0]
 
 
@@ -158,8 +204,8 @@ def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
 def no_vectors_error(model: Model) -> InputError:
     """Return the error for what only stored vectors of sentences can give."""
     return InputError(
-        f"{model.source} reads the query and the document together, so it cannot remember documents and its scores have no "
-        "parts; use a model that scores sentence vectors, as pocket does"
+        f"{model.source} reads the query and the document together, so it cannot remember documents"
+        " and its scores have no parts; use a model that scores sentence vectors, as pocket does"
     )
 
 
@@ -192,14 +238,18 @@ class Scored:
 
     text: str
     spans: np.ndarray  # (S, 2) int64 characters
-    scores: np.ndarray  # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of contents)
+    # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of
+    # contents)
+    scores: np.ndarray
     kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
     first: FirstLook | None = None  # of a model that stores vectors
     second: SecondLook | None = None
 
     @property
     def answers(self) -> float | None:
-        """The probability that the document answers the query at all; None if the model cannot say."""
+        """The probability that the document answers the query at all; None if
+        the model cannot say.
+        """
         answers = None if self.second is None else self.second.answers
         return None if answers is None else probability(answers)
 
@@ -207,7 +257,9 @@ class Scored:
         return len(self.spans)
 
     def below(self, index: int) -> int:
-        """Return the position of the first text below a question or heading; `index` if it is neither, or no text follows."""
+        """Return the position of the first text below a question or heading; `index` if it is
+        neither, or no text follows.
+        """
         if self.kinds is None or self.kinds[index] not in TITLES:
             return index
         ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
@@ -228,8 +280,17 @@ class Scored:
         return map(self.sentence, order.tolist())
 
 
-def first_look(query: np.ndarray, document: SentenceVectors, plain: np.ndarray, evidence: np.ndarray, *, lead: bool) -> FirstLook:
-    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the text below them."""
+def first_look(
+    query: np.ndarray,
+    document: SentenceVectors,
+    plain: np.ndarray,
+    evidence: np.ndarray,
+    *,
+    lead: bool,
+) -> FirstLook:
+    """Return the first look of a document with the head's scores (S,); `lead`: titles lead to the
+    text below them.
+    """
     kinds, scores = document.kinds, plain
     if lead:
         scores = plain + _LEAD * leads(plain, kinds) - _TITLE * _titles(kinds)
@@ -238,12 +299,16 @@ def first_look(query: np.ndarray, document: SentenceVectors, plain: np.ndarray, 
 
 
 def document_facts(plain: np.ndarray, cosines: np.ndarray, features: np.ndarray) -> np.ndarray:
-    """Return what is known of a whole document from its sentences with a token, plain and cosines (S,), features (S, F) -> (4,).
+    """Return what is known of a whole document from its sentences with a token, plain and cosines
+    (S,), features (S, F) -> (4,).
 
-    They are the best score, the mean of the best cosines, the share of the query's idf in the document, and its length, fp64.
+    They are the best score, the mean of the best cosines, the share of the query's idf in the
+    document, and its length, fp64.
     """
     nearest = np.sort(cosines)[-_NEAREST:].mean()
-    return np.array([plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64)
+    return np.array(
+        [plain.max(), nearest, features[0, _DOCUMENT_IDF], np.log1p(len(plain)) / 8], np.float64
+    )
 
 
 def _titles(kinds: np.ndarray) -> np.ndarray:
@@ -252,7 +317,8 @@ def _titles(kinds: np.ndarray) -> np.ndarray:
 
 
 def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-    """Return (S,) what the titles above each sentence pass to it: the best of the run of titles above the median, less the decay.
+    """Return (S,) what the titles above each sentence pass to it: the best of the run of titles
+    above the median, less the decay.
 
     Titles get nothing. A score of -inf is unknown, and passes nothing.
     """
@@ -262,7 +328,8 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
         return out
     at = np.arange(len(scores))
     places = np.flatnonzero(title)
-    runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)  # where a run of titles begins, in `places`
+    # where a run of titles begins, in `places`
+    runs = np.flatnonzero(np.diff(places, prepend=-2) > 1)
     best = np.maximum.reduceat(scores[places], runs) - np.median(known)
     last = np.maximum.accumulate(np.where(title, at, -1))
     below = (last >= 0) & ~title & (at - last <= _REACH)
@@ -280,8 +347,9 @@ def lay_around(
     markers: tuple[int, int],
     prompt: Sequence[int] | np.ndarray = (),
 ) -> tuple[np.ndarray, int, int]:
-    """Return what is read again, with markers and prompt: the titles above a sentence, what is before it, the sentence, what is
-    after it; and the sentence's tokens [first, last) there. Of a sentence of more than `longest` tokens, the beginning.
+    """Return what is read again, with markers and prompt: the titles above a sentence, what is
+    before it, the sentence, what is after it; and the sentence's tokens [first, last) there. Of a
+    sentence of more than `longest` tokens, the beginning.
 
     Args:
         ids, bounds: (T,) and (S+1,) of the document.
@@ -302,14 +370,18 @@ def lay_around(
 
 
 def _around(row: np.ndarray, before: int, sentence: slice, markers: tuple[int, int]) -> np.ndarray:
-    """Return (T,) bool: what is read with a sentence, without markers and the first `before` tokens."""
+    """Return (T,) bool: what is read with a sentence, without markers and the first `before`
+    tokens.
+    """
     around = ~np.isin(row, markers)
     around[:before] = around[sentence] = False
     return around
 
 
 def facts_with_judged(facts: np.ndarray, judged: np.ndarray, floor: float) -> np.ndarray:
-    """Return the facts of a document after both looks, (6,): with the best of the judge's scores and the mean of the best."""
+    """Return the facts of a document after both looks, (6,): with the best of the judge's scores
+    and the mean of the best.
+    """
     best = np.sort(np.append(judged, floor))[-_BEST:]
     return np.append(facts, [best[-1], best.mean()])
 
@@ -333,18 +405,23 @@ class Judging:
     def knows(self, query: np.ndarray) -> bool:
         """Return whether the judge can compare a query (Q,).
 
-        A fitted judge learned from English: of another script it sees single letters, and does harm (docs/choose.md).
+        A fitted judge learned from English: of another script it sees single letters, and does harm
+        (docs/choose.md).
         """
         if not self.calibrated:
             return True
-        text = self._model.tokenizer.decode(query.tolist()).replace("[UNK]", "\N{GREEK SMALL LETTER ALPHA}")
+        text = self._model.tokenizer.decode(query.tolist()).replace(
+            "[UNK]", "\N{GREEK SMALL LETTER ALPHA}"
+        )
         letters = [character for character in text if character.isalpha()]
         return 2 * sum(map(str.isascii, letters)) >= len(letters)
 
     def look(self, looks: Sequence[FirstLook]) -> list[SecondLook]:
-        """Return the second look at each document: the best sentences of all are read again, a document's `READ_AGAIN` at most.
+        """Return the second look at each document: the best sentences of all are read again, a
+        document's `READ_AGAIN` at most.
 
-        Of a query longer than what the encoder reads at once, the beginning is compared: the first look has seen all of it.
+        Of a query longer than what the encoder reads at once, the beginning is compared: the first
+        look has seen all of it.
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
@@ -359,11 +436,15 @@ class Judging:
         for d, look in enumerate(looks):
             own, again = document == d, np.full(len(look.scores), -np.inf)
             again[sentence[own]] = (apart + together)[own]
-            looked.append(self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0))))
+            looked.append(
+                self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0)))
+            )
         return looked
 
     def nearness(self, look: FirstLook) -> float:
-        """Return what is added to a document's scores to choose among sentences of several documents."""
+        """Return what is added to a document's scores to choose among sentences of several
+        documents.
+        """
         return self._head.nearness(look.facts)
 
     def _choose(self, looks: Sequence[FirstLook]) -> list[tuple[int, int]]:
@@ -372,8 +453,13 @@ class Judging:
         for d, look in enumerate(looks):
             near = self.nearness(look)
             best = top(look.scores, READ_AGAIN)
-            pairs += [(-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf]
-        return [(d, s) for _, d, s in sorted(pairs)[: READ_AGAIN if len(looks) == 1 else READ_AGAIN_TOGETHER]]
+            pairs += [
+                (-float(look.scores[s]) - near, d, int(s)) for s in best if look.scores[s] > -np.inf
+            ]
+        return [
+            (d, s)
+            for _, d, s in sorted(pairs)[: READ_AGAIN if len(looks) == 1 else READ_AGAIN_TOGETHER]
+        ]
 
     def _judge(self, chosen: Sequence[tuple[FirstLook, int]]) -> np.ndarray:
         """Return what the judge layers say of each sentence, (n,)."""
@@ -395,9 +481,11 @@ class Judging:
             found.append(self._head(*asked, vectors[first:last], vectors[around]))
         return np.array(found, np.float64)
 
-    def _judge_pairs(self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray) -> np.ndarray:
-        """Return what the pair layers say of each sentence, (n,), at least one: of the best before, and the least of that for the
-        others.
+    def _judge_pairs(
+        self, head: PairJudge, chosen: Sequence[tuple[FirstLook, int]], apart: np.ndarray
+    ) -> np.ndarray:
+        """Return what the pair layers say of each sentence, (n,), at least one: of the best before,
+        and the least of that for the others.
         """
         before = [look.scores[sentence] + self.nearness(look) for look, sentence in chosen]
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
@@ -405,7 +493,9 @@ class Judging:
         prompt = np.append(asked, self._markers[1])
         rows = [self._row(look, sentence, prompt) for look, sentence in (chosen[i] for i in best)]
         idf, found = self._model.words.idf[asked], []
-        for hidden, (row, first, last) in zip(self._read([row for row, _, _ in rows], "pair"), rows, strict=True):
+        for hidden, (row, first, last) in zip(
+            self._read([row for row, _, _ in rows], "pair"), rows, strict=True
+        ):
             around = _around(row, 1 + len(asked), slice(first, last), self._markers)
             found.append(head.look(hidden, idf, len(asked), slice(first, last), around))
         judged = np.array(found, np.float64)
@@ -413,7 +503,9 @@ class Judging:
         values[best] = judged
         return values
 
-    def _row(self, look: FirstLook, sentence: int, prompt: np.ndarray) -> tuple[np.ndarray, int, int]:
+    def _row(
+        self, look: FirstLook, sentence: int, prompt: np.ndarray
+    ) -> tuple[np.ndarray, int, int]:
         """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
         ids, bounds, kinds = look.document.ids, look.document.bounds, look.document.kinds
@@ -425,7 +517,9 @@ class Judging:
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""
-        vectors = [np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows]
+        vectors = [
+            np.empty((len(row), self._model.backbone.hidden_size), np.float32) for row in rows
+        ]
 
         def request(row: np.ndarray, into: np.ndarray) -> Request:
             def take(start: int, hidden: Array) -> None:
@@ -433,15 +527,20 @@ class Judging:
 
             return Request(row, (), take=take)
 
-        for result in self._model.engine_for(form).map(request(row, into) for row, into in zip(rows, vectors, strict=True)):
+        for result in self._model.engine_for(form).map(
+            request(row, into) for row, into in zip(rows, vectors, strict=True)
+        ):
             result.get()
         return vectors
 
-    def _conclude(self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float) -> SecondLook:
+    def _conclude(
+        self, look: FirstLook, again: np.ndarray, apart: np.ndarray, floor: float, lowest: float
+    ) -> SecondLook:
         """Return the final scores of a document.
 
         Args:
-            again: (S,) what was said of its sentences; -inf where nothing was asked, which counts as `floor + lowest`.
+            again: (S,) what was said of its sentences; -inf where nothing was asked, which counts
+                as `floor + lowest`.
             apart: (n,) what the judge layers said of what was read; `floor`: of the rest.
         """
         known = again > -np.inf

@@ -1,6 +1,7 @@
 """Heads that are torch modules: of models that read with torch, and of those in training.
 
-    D  width of the hidden vectors   E  width of the embedding   V  vocabulary   n  items   F  lexical features
+    D  width of the hidden vectors      E  width of the embedding      V  vocabulary      n  items
+    F  lexical features
 
 All but `LmHead` run in fp32 (fp64 for a model in fp64).
 """
@@ -48,9 +49,12 @@ _classes: dict[type[Head], type[TorchHead]] = {}
 
 
 def module_class(head: type[Head]) -> type[TorchHead]:
-    """Return the class of torch modules of a head of `heads.py`; they are instances of that class too."""
+    """Return the class of torch modules of a head of `heads.py`; they are instances of that class
+    too.
+    """
     if head not in _classes:
-        own = {"forward": head.forward, "__doc__": head.__doc__, "__module__": __name__}  # not the `forward` of nn.Module
+        # not the `forward` of nn.Module
+        own = {"forward": head.forward, "__doc__": head.__doc__, "__module__": __name__}
         _classes[head] = cast("type[TorchHead]", type(head.__name__, (TorchHead, head), own))
     return _classes[head]
 
@@ -63,7 +67,9 @@ def __getattr__(name: str) -> Any:
 
 
 class MeanVector(TorchHead):
-    """The normalized projection of a weighted mean of hidden vectors, including the end marker's."""
+    """The normalized projection of a weighted mean of hidden vectors, including
+    the end marker's.
+    """
 
     pooling = "mean"
 
@@ -71,7 +77,8 @@ class MeanVector(TorchHead):
         super().__init__(size=size)
         self.project = nn.Linear(hidden_size, size or hidden_size)
         with torch.no_grad():
-            self.project.weight.zero_().fill_diagonal_(1.0)  # not torch.eye, which imports torch._dynamo on the meta device
+            # not torch.eye, which imports torch._dynamo on the meta device
+            self.project.weight.zero_().fill_diagonal_(1.0)
             self.project.bias.zero_()
 
     def forward(self, mean: Array) -> Array:
@@ -80,12 +87,15 @@ class MeanVector(TorchHead):
 
 
 class EndScore(TorchHead):
-    """A linear layer on one hidden vector: at the end marker (papers B, C) or at each sentence's last token (paper E).
+    """A linear layer on one hidden vector: at the end marker (papers B, C) or at each sentence's
+    last token (paper E).
 
     With two outputs (no, yes) the score is their difference.
     """
 
-    def __init__(self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos") -> None:
+    def __init__(
+        self, hidden_size: int, outputs: int = 1, bias: bool = True, pooling: OneToken = "eos"
+    ) -> None:
         super().__init__(outputs=outputs, bias=bias, pooling=pooling)
         self.pooling = pooling
         self.linear = nn.Linear(hidden_size, outputs, bias=bias)
@@ -96,11 +106,13 @@ class EndScore(TorchHead):
 
 
 class MatchScore(TorchHead):
-    """A score from vectors and exact matches: Linear([mean, end]) + g cos(P mean, P other) + f . lexical
+    """A score from vectors and exact matches: Linear([mean, end]) + g cos(P mean, P other) + f .
+    lexical
 
-    Sentence retrieval: `mean` and `end` are the sentence's, `other` is the query's mean, `lexical` (n, 2) the sentence's share of
-    matched query idf and its in-document BM25. Reranking: `mean` and `end` are the query's, read after the document,
-    `other` is the document's mean, `lexical` (n, 1) the share of query idf that occurs in the document.
+    Sentence retrieval: `mean` and `end` are the sentence's, `other` is the query's mean, `lexical`
+    (n, 2) the sentence's share of matched query idf and its in-document BM25. Reranking: `mean` and
+    `end` are the query's, read after the document, `other` is the document's mean, `lexical` (n, 1)
+    the share of query idf that occurs in the document.
     """
 
     inputs = "matches"
@@ -121,14 +133,18 @@ class MatchScore(TorchHead):
 
 
 class LmHead(TorchHead):
-    """The LM head of a recurrent model: logits of the next token from the hidden vector of each token, in the weights' dtype.
+    """The LM head of a recurrent model: logits of the next token from the hidden vector of each
+    token, in the weights' dtype.
 
-    `tied`: the backbone's embedding table is the matrix; `soft_cap`: c of logits c * tanh(x / c), as in xLSTM.
+    `tied`: the backbone's embedding table is the matrix; `soft_cap`: c of logits c * tanh(x / c),
+        as in xLSTM.
     """
 
     jobs = ("generate",)
 
-    def __init__(self, vocab_size: int, hidden_size: int, tied: bool = False, soft_cap: float | None = None) -> None:
+    def __init__(
+        self, vocab_size: int, hidden_size: int, tied: bool = False, soft_cap: float | None = None
+    ) -> None:
         super().__init__(tied=tied, soft_cap=soft_cap)
         self.soft_cap = soft_cap
         self.weight = None if tied else nn.Parameter(torch.zeros(vocab_size, hidden_size))
@@ -137,7 +153,9 @@ class LmHead(TorchHead):
         """hidden (n, D), the embedding table (V, D) -> (n, V) in the dtype of `hidden`."""
         weight = table if self.weight is None else self.weight
         logits = F.linear(hidden.to(weight.dtype), weight).to(hidden.dtype)
-        return logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
+        return (
+            logits if self.soft_cap is None else self.soft_cap * torch.tanh(logits / self.soft_cap)
+        )
 
 
 def score(logits: Tensor) -> Tensor:
@@ -147,15 +165,24 @@ def score(logits: Tensor) -> Tensor:
 
 @plain_numbers()
 def with_sentence_heads(encoder: Any, heads_before: Any) -> nn.ModuleDict:
-    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the heads of its model.
+    """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the
+    heads of its model.
 
-    They add up what a sentence's vector and its words say, and the second look; nothing is calibrated. A passage begins with the
-    prompt for documents, a query with that for queries. A sentence's vector is the mean of its own tokens in the passage, and a
-    query's the mean of its tokens, also if the model pools the first token, which stands for the whole passage. The model's own
-    pooling makes the vectors of texts and passages.
+    They add up what a sentence's vector and its words say, and the second look; nothing is
+    calibrated. A passage begins with the prompt for documents, a query with that for queries. A
+    sentence's vector is the mean of its own tokens in the passage, and a query's the mean of its
+    tokens, also if the model pools the first token, which stands for the whole passage. The model's
+    own pooling makes the vectors of texts and passages.
     """
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)
-        features, width = TokenFeatures.module(encoder.vocab_size, encoder.hidden_size), encoder.hidden_size
-        fresh = {"features": features, "sentences": VectorScore.module(width), "judge": Judge.module(width)}
+        features, width = (
+            TokenFeatures.module(encoder.vocab_size, encoder.hidden_size),
+            encoder.hidden_size,
+        )
+        fresh = {
+            "features": features,
+            "sentences": VectorScore.module(width),
+            "judge": Judge.module(width),
+        }
     return nn.ModuleDict(fresh | dict(heads_before.items()))

@@ -8,7 +8,12 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint, read_config
+from runnel.backbones.checkpoint.load import (
+    Checkpoint,
+    NoRandomNumbers,
+    load_checkpoint,
+    read_config,
+)
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
@@ -18,7 +23,14 @@ from runnel.models import embedding_rwkv, heads, torch_heads
 from runnel.models.bare import read_bare
 from runnel.models.base import VERSION, Description, Model, head_options
 from runnel.models.foreign import Job
-from runnel.models.heads import Head, LateInteraction, Pooling, check_pooling, head_kind, vector_head
+from runnel.models.heads import (
+    Head,
+    LateInteraction,
+    Pooling,
+    check_pooling,
+    head_kind,
+    vector_head,
+)
 from runnel.models.torch_heads import TorchHead
 from runnel.models.transformers import is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers
@@ -29,7 +41,9 @@ HEADS: dict[str, Any] = {
     head_kind(head): head
     for module in (heads, torch_heads, embedding_rwkv)
     for head in vars(module).values()
-    if isinstance(head, type) and issubclass(head, Head) and head not in (Head, TorchHead, LateInteraction)
+    if isinstance(head, type)
+    and issubclass(head, Head)
+    and head not in (Head, TorchHead, LateInteraction)
 }
 
 
@@ -61,14 +75,20 @@ def load_with_torch(
         model.heads["embed"] = vector_head(pooling).module()
     if template is not None:
         before = "" if model.tokenizer.begin_id is None else "{begin}"
-        model.templates["rerank"] = Template.parse(pair_notation(template, folder, model.tokenizer, before))
+        model.templates["rerank"] = Template.parse(
+            pair_notation(template, folder, model.tokenizer, before)
+        )
     return model
 
 
-def read_folder(folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str) -> Model:
+def read_folder(
+    folder: Path, config: Mapping[str, Any], checkpoint: Checkpoint, source: str
+) -> Model:
     """Return the model in a folder that runnel wrote."""
     read = Description.read(config, source)
-    return read.model(folder, checkpoint.backbone, _read_heads(read.heads, checkpoint, source), source)
+    return read.model(
+        folder, checkpoint.backbone, _read_heads(read.heads, checkpoint, source), source
+    )
 
 
 def write_model(model: Model, folder: Path, weights: str) -> None:
@@ -76,17 +96,24 @@ def write_model(model: Model, folder: Path, weights: str) -> None:
     expect_choice(weights, ("as_is", "int8"), "weights")
     expect_adapters(model, False)  # a model folder cannot hold them
     folder.mkdir(parents=True, exist_ok=True)
-    write(folder / "README.md", model.card or f"# A runnel model\n\nArchitecture: {model.backbone.architecture}.\n")
+    write(
+        folder / "README.md",
+        model.card or f"# A runnel model\n\nArchitecture: {model.backbone.architecture}.\n",
+    )
     if isinstance(model.backbone, Library):
-        save_library(model.backbone, folder, weights, model.tokenizer, model.templates, model.prompts)
+        save_library(
+            model.backbone, folder, weights, model.tokenizer, model.templates, model.prompts
+        )
         return
     tensors: dict[str, Tensor] = {}
     for prefix, module in (("backbone", model.backbone), ("heads", model.heads)):
         for name, tensor in module.state_dict().items():
-            key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"  # in layers that run in 8 bits
+            # in layers that run in 8 bits
+            key = f"{prefix}.{name.replace('weight_scale', 'weight.scale')}"
             wide = tensor.ndim == 2 and tensor.shape[1] >= 64 and tensor.is_floating_point()
             if weights == "int8" and wide and prefix == "heads":
-                tensors[key] = tensor.half()  # a head has few weights, and 8 bits would change its scores
+                # a head has few weights, and 8 bits would change its scores
+                tensors[key] = tensor.half()
             elif weights == "int8" and wide:
                 tensors[key], tensors[key + ".scale"] = quantize(tensor)
             else:
@@ -94,7 +121,10 @@ def write_model(model: Model, folder: Path, weights: str) -> None:
     config = {
         "runnel": {
             "version": VERSION,
-            "backbone": {"architecture": model.backbone.architecture, "config": model.backbone.config.to_dict()},
+            "backbone": {
+                "architecture": model.backbone.architecture,
+                "config": model.backbone.config.to_dict(),
+            },
             "heads": {name: head.config for name, head in model.heads.items()},
             "templates": {name: template.to_dict() for name, template in model.templates.items()},
             "prompts": model.prompts,
@@ -103,30 +133,50 @@ def write_model(model: Model, folder: Path, weights: str) -> None:
         }
     }
     model.tokenizer.save(folder)
-    with replacing(folder / "model.safetensors") as partial:  # sentence-transformers saves in every process of a run
+    # sentence-transformers saves in every process of a run
+    with replacing(folder / "model.safetensors") as partial:
         save_file(tensors, partial, metadata={"format": "pt"})
     write_json(folder / "config.json", config)
 
 
 def expect_adapters(model: Model, adapted: bool) -> None:
-    """Raise InputError unless a model's backbone has adapters, or has none; none can be added to one without torch."""
+    """Raise InputError unless a model's backbone has adapters, or has none; none can be added to
+    one without torch.
+    """
     if model.backbone.without_torch:
         model.backbone()  # raises
     if model.backbone.adapted != adapted:
         came, expected = ("already", "none") if model.backbone.adapted else ("no", "some")
-        raise InputError(f"{model.source} has {came} adapters; expected {expected}: see add_lora(), merge() and save_adapter()")
+        raise InputError(
+            f"{model.source} has {came} adapters; expected {expected}: see add_lora(), merge() and"
+            " save_adapter()"
+        )
 
 
-def _read_heads(config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str) -> nn.ModuleDict:
-    """Read the heads with their weights, and allocate memory only after checking the weights' shapes."""
+def _read_heads(
+    config: Mapping[str, Mapping[str, Any]], checkpoint: Checkpoint, source: str
+) -> nn.ModuleDict:
+    """Read the heads with their weights, and allocate memory only after checking the weights'
+    shapes.
+    """
     with torch.device("meta"), NoRandomNumbers():
-        built = {name: head_options(HEADS, name, head, checkpoint.backbone, source) for name, head in config.items()}
-        heads = nn.ModuleDict({name: kind.module(**options) for name, (kind, options) in built.items()})
+        built = {
+            name: head_options(HEADS, name, head, checkpoint.backbone, source)
+            for name, head in config.items()
+        }
+        heads = nn.ModuleDict(
+            {name: kind.module(**options) for name, (kind, options) in built.items()}
+        )
     wanted = heads.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
     check_tensors(from_tensors(checkpoint.heads, "the heads"), shapes, source)
-    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else here.
+    # Not `to_empty`: on meta tensors it imports sympy, which takes longer than everything else
+    # here.
     heads.load_state_dict(
-        {name: tensor.to(wanted[name].dtype, copy=True) for name, tensor in checkpoint.heads.items()}, assign=True
+        {
+            name: tensor.to(wanted[name].dtype, copy=True)
+            for name, tensor in checkpoint.heads.items()
+        },
+        assign=True,
     )
     return heads

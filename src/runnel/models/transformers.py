@@ -1,11 +1,14 @@
-r"""Transformers as models: how a text is pooled, how a pair is written, and which library reads them.
+r"""Transformers as models: how a text is pooled, how a pair is written, and which library reads
+them.
 
 BERT-like embedders run as an `Encoder`; all others, and every cross-encoder, as a `Library` model.
 
-                     text: vector of                 template "rankmamba" of a pair       "ssm-rerankers"
-encoders             first token [CLS]               as their tokenizer writes pairs      [CLS] ; query: {q} ; document: {d}
+                     text: vector of      template "rankmamba" of a pair      "ssm-rerankers"
+encoders      first token [CLS]      as their tokenizer writes pairs
+[CLS] ; query: {q} ; document: {d}
 encoder-decoders     the same; T5: mean              the same                             the same
-decoders             last token [EOS], appended      document: {d}\n\nquery: {q}[EOS]     document: {d} ; query: {q} ;[EOS]
+decoders      last token [EOS], appended      document: {d}\n\nquery: {q}[EOS]
+document: {d} ; query: {q} ;[EOS]
 
 These are the choices of papers A (texts), B and C (pairs); every marker is the model's own.
 """
@@ -28,15 +31,24 @@ from runnel.backbones.library import Library, is_decoder, open_library, require_
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
-from runnel.models.foreign import Job, pair_template, published_prompts, read_sentence_transformer, text_template, warn
+from runnel.models.foreign import (
+    Job,
+    pair_template,
+    published_prompts,
+    read_sentence_transformer,
+    text_template,
+    warn,
+)
 from runnel.models.heads import FirstVector, Pooling, check_pooling, vector_head, wide
 from runnel.models.torch_heads import TorchHead, score
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 
-_MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}  # as the library calls them
-_GTE = "modeling_qwen.Qwen2Model"  # code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
+# as the library calls them
+_MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}
+# code of the GTE-Qwen2 folders: Qwen2 that honors is_causal, as the library does from 5.2 on
+_GTE = "modeling_qwen.Qwen2Model"
 _TEMPLATES = "runnel_templates"  # in the config.json of saved models
 
 
@@ -51,11 +63,17 @@ class Scores(TorchHead):
 
 
 def is_transformer(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a folder is for this module. Raise MissingDependency for others than BERT without the library."""
+    """Return whether a folder is for this module. Raise MissingDependency for others than BERT
+    without the library.
+    """
     if "dim" in config:
         return False
     kind = str(config.get("model_type", ""))
-    if kind in Encoder.model_types or kind in KNOWN_TYPES or not (kind or (folder / "modules.json").exists()):
+    if (
+        kind in Encoder.model_types
+        or kind in KNOWN_TYPES
+        or not (kind or (folder / "modules.json").exists())
+    ):
         return kind in Encoder.model_types
     library = require_library(f"{folder}, a {kind or 'sentence-transformers'!r} model,")
     return not kind or kind in library.models.auto.configuration_auto.CONFIG_MAPPING_NAMES
@@ -75,7 +93,8 @@ def load_transformer(
     """Load a transformer; arguments as for `load_model`.
 
     Args:
-        prefix: "st": with sentence-transformers, even if runnel reads it; "st-code": and with code that comes with it.
+        prefix: "st": with sentence-transformers, even if runnel reads it; "st-code": and with code
+            that comes with it.
     """
     own_code, theirs = prefix == "st-code", read_sentence_transformer(folder)
     pairs = _is_cross_encoder(folder, config)
@@ -88,29 +107,52 @@ def load_transformer(
     decoder = is_decoder(str(config.get("model_type")))
     _check_reading(folder, config, decoder=decoder, own_code=own_code)
     default: Pooling = "mean" if config.get("model_type") == "t5" else "eos" if decoder else "cls"
-    check_pooling(pooling, str(config.get("model_type")), causal=decoder and config.get("is_causal") is not False)
+    check_pooling(
+        pooling,
+        str(config.get("model_type")),
+        causal=decoder and config.get("is_causal") is not False,
+    )
     mode = _MODES[pooling or (theirs and theirs.pooling) or default]
-    whole = pairs or (theirs is not None and pooling is None and job == "embed")  # with the folder's own modules
-    library = open_library(folder, dtype, device, None if whole else mode, scores=pairs or job == "rerank", own_code=own_code)
+    # with the folder's own modules
+    whole = pairs or (theirs is not None and pooling is None and job == "embed")
+    library = open_library(
+        folder,
+        dtype,
+        device,
+        None if whole else mode,
+        scores=pairs or job == "rerank",
+        own_code=own_code,
+    )
     place = folder / theirs.path if theirs else folder
-    tokenizer, stored = Tokenizer.load(place), getattr(library.model.transformers_model.config, _TEMPLATES, {})
+    tokenizer, stored = (
+        Tokenizer.load(place),
+        getattr(library.model.transformers_model.config, _TEMPLATES, {}),
+    )
     text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
     before = text.partition("{document}")[0]
-    pair = pair_notation(template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder)
+    pair = pair_notation(
+        template or ("rankmamba" if decoder else "pair"), place, tokenizer, before, decoder=decoder
+    )
     if theirs is None and decoder and text.endswith("{document}"):
         text += "{end}"
-    written = {"document": text, "rerank": pair} | {k: v for k, v in stored.items() if k == "document" or not template}
+    written = {"document": text, "rerank": pair} | {
+        k: v for k, v in stored.items() if k == "document" or not template
+    }
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
     heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector.module()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
     templates = {name: Template.parse(notation) for name, notation in written.items()}
-    return library, Parts(tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {})
+    return library, Parts(
+        tokenizer, nn.ModuleDict(heads), templates, theirs.prompts if theirs else {}
+    )
 
 
 def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None) -> Parts:
-    """Read the parts of a BERT-like embedder, and set the longest text that its makers let it read."""
+    """Read the parts of a BERT-like embedder, and set the longest text that its
+    makers let it read.
+    """
     theirs, tokenizer = read_sentence_transformer(folder), Tokenizer.load(folder)
     text = _around_text(folder, tokenizer) if theirs is None else text_template(folder)
     pooled = pooling or (theirs and theirs.pooling) or "cls"
@@ -118,7 +160,8 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
         backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
         warn(folder, theirs, pooled, text)
     heads = nn.ModuleDict({"embed": vector_head(pooled).module()})
-    if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):  # what files name may differ
+    # what files name may differ
+    if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
     prompts = (theirs.prompts if theirs else {}) or published_prompts(folder)
     return Parts(tokenizer, heads, {"document": Template.parse(text)}, prompts)
@@ -132,18 +175,29 @@ def save_library(
     templates: Mapping[str, Template],
     prompts: Mapping[str, str],
 ) -> None:
-    """Save a library model as sentence-transformers does, with its templates in config.json and the tokenizer as it was read."""
+    """Save a library model as sentence-transformers does, with its templates in config.json and the
+    tokenizer as it was read.
+    """
     if weights == "int8":
-        raise InputError(f"{backbone.title} is read by sentence-transformers, so its weights are not saved in 8 bits")
+        raise InputError(
+            f"{backbone.title} is read by sentence-transformers, so its weights are not saved in 8"
+            " bits"
+        )
     backbone.model.prompts = dict(prompts)
-    setattr(backbone.model.transformers_model.config, _TEMPLATES, {name: str(template) for name, template in templates.items()})
+    setattr(
+        backbone.model.transformers_model.config,
+        _TEMPLATES,
+        {name: str(template) for name, template in templates.items()},
+    )
     backbone.model.save_pretrained(str(folder), create_model_card=False)
     with TemporaryDirectory() as own:
         tokenizer.save(own)
         shutil.copy(Path(own) / LIBRARY_FILE, folder)
 
 
-def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *, decoder: bool = True) -> str:
+def pair_notation(
+    name: str, folder: Path, tokenizer: Tokenizer, before: str, *, decoder: bool = True
+) -> str:
     """Return the notation of a pair template.
 
     Args:
@@ -152,7 +206,8 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
         decoder: the model reads from left to right, as recurrent ones do.
 
     Raises:
-        InputError: the name is unknown, the tokenizer has no pair template, or the template does not fit the model.
+        InputError: the name is unknown, the tokenizer has no pair template, or the template does
+            not fit the model.
     """
     expect_choice(name, PAIR_TEMPLATES, "the pair template")
     one_way, both_ways = PAIR_TEMPLATES[name]
@@ -163,32 +218,52 @@ def pair_notation(name: str, folder: Path, tokenizer: Tokenizer, before: str, *,
         begin = "" if tokenizer.begin_id is None else "{begin}"  # T5 has none
         notation = own if own and both_ways == OWN_PAIR else both_ways and begin + both_ways
     if notation is None:
-        raise InputError(f"the pair template {name!r} does not fit {folder}, or its tokenizer writes no pairs; use rankmamba")
+        raise InputError(
+            f"the pair template {name!r} does not fit {folder}, or its tokenizer writes no pairs;"
+            " use rankmamba"
+        )
     return notation
 
 
 def _is_cross_encoder(folder: Path, config: Mapping[str, Any]) -> bool:
-    """Return whether a folder has a layer that scores pairs, with one output, or with two (no, yes)."""
+    """Return whether a folder has a layer that scores pairs, with one output, or with two (no,
+    yes).
+    """
     if (folder / "modules.json").exists():
         settings = read_model_json(folder / "config_sentence_transformers.json", default={})
         return settings.get("model_type") == "CrossEncoder"
-    classifies = any(str(name).endswith("ForSequenceClassification") for name in config.get("architectures") or [])
+    classifies = any(
+        str(name).endswith("ForSequenceClassification")
+        for name in config.get("architectures") or []
+    )
     return classifies and len(config.get("id2label") or "ab") <= 2
 
 
-def _check_reading(folder: Path, config: Mapping[str, Any], *, decoder: bool, own_code: bool) -> None:
-    """Raise CheckpointError unless the library's own class reads models of this config as their authors do."""
+def _check_reading(
+    folder: Path, config: Mapping[str, Any], *, decoder: bool, own_code: bool
+) -> None:
+    """Raise CheckpointError unless the library's own class reads models of this config as their
+    authors do.
+    """
     if own_code:
         return
-    code, both_ways, problem = next(iter(code_classes(config)), None), decoder and config.get("is_causal") is False, None
+    code, both_ways, problem = (
+        next(iter(code_classes(config)), None),
+        decoder and config.get("is_causal") is False,
+        None,
+    )
     positions = config.get("position_embedding_type") or "absolute"
     if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
         problem = (
-            f"auto_map names code, {code}, which may read a text differently from the transformers library. If you trust it, "
-            "write st-code: before the name; if it only copies the library's class, remove auto_map"
+            f"auto_map names code, {code}, which may read a text differently from the transformers"
+            " library. If you trust it, write st-code: before the name; if it only copies the"
+            " library's class, remove auto_map"
         )
     elif positions != "absolute":
-        problem = f"position_embedding_type is {positions!r}; expected 'absolute', as the library computes; use another model"
+        problem = (
+            f"position_embedding_type is {positions!r}; expected 'absolute', as the library"
+            " computes; use another model"
+        )
     elif decoder and not both_ways and (said := reads_both_ways(config)) is not None:
         problem = (
             f"{said}, so its authors read a text both ways, and the library reads it causally; "
@@ -199,7 +274,9 @@ def _check_reading(folder: Path, config: Mapping[str, Any], *, decoder: bool, ow
 
 
 def _around_text(folder: Path, tokenizer: Tokenizer) -> str:
-    """Return a text's template with the tokenizer's special tokens; encoders always get their markers."""
+    """Return a text's template with the tokenizer's special tokens; encoders always get their
+    markers.
+    """
     text = text_template(folder)
     begin = "" if tokenizer.begin_id is None else "{begin}"
     return text if text != "{document}" else begin + text + "{end}"

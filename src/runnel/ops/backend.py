@@ -1,8 +1,10 @@
-"""Choose what runs where: the device, the dtype, and the implementation of an operator, and log why.
+"""Choose what runs where: the device, the dtype, and the implementation of an operator, and log
+why.
 
-Every operator has `reference` (a loop over time, for tests) and `torch` (parallel form, any device and dtype, differentiable).
-Those of `KERNELS` also have `cpu` (numba kernels) or `gpu` (Triton kernels, our own or flash-linear-attention's), for fp32 and
-bf16, differentiable. "auto" uses the kernels if they can run.
+Every operator has `reference` (a loop over time, for tests) and `torch` (parallel form, any device
+and dtype, differentiable). Those of `KERNELS` also have `cpu` (numba kernels) or `gpu` (Triton
+kernels, our own or flash-linear-attention's), for fp32 and bf16, differentiable. "auto" uses the
+kernels if they can run.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ _THROUGH_FLA = {  # operators whose GPU kernels are from another package
     "ssd": "fla.ops.simple_gla",
     "wkv7": "fla.ops.rwkv7",
 }
-# On the CPU, what pocket-mamba2 is trained with, and mlstm. The other families read with kernels of whole blocks (`backbones`).
+# On the CPU, what pocket-mamba2 is trained with, and mlstm. The other families read with kernels of
+# whole blocks (`backbones`).
 KERNELS = {
     "cpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "ssd"}),
     "gpu": frozenset({"causal_conv1d", "gated_rms_norm", "mlstm", "selective_scan", "ssd", "wkv7"}),
@@ -49,7 +52,9 @@ _defaults: list[torch.dtype] = []
 
 @contextmanager
 def default_device(device: str) -> Iterator[None]:
-    """Load models on this device, in all threads, where none or "auto" is asked for; raises as `wanted_device`."""
+    """Load models on this device, in all threads, where none or "auto" is asked for; raises as
+    `wanted_device`.
+    """
     global chosen_device
     before = chosen_device
     chosen_device = device if device == "cpu" else str(wanted_device(device))
@@ -60,7 +65,9 @@ def default_device(device: str) -> Iterator[None]:
 
 
 def wanted_device(device: str | torch.device) -> torch.device:
-    """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it, else the CPU."""
+    """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it,
+    else the CPU.
+    """
     import torch
 
     if device == "auto":
@@ -73,14 +80,16 @@ def wanted_device(device: str | torch.device) -> torch.device:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if (target.index or 0) >= count:
         raise BackendUnavailable(
-            f"the device {str(device)!r} does not exist: torch sees {count} CUDA device(s); use device='cpu', "
-            "or install a CUDA build of torch"
+            f"the device {str(device)!r} does not exist: torch sees {count} CUDA device(s); use"
+            " device='cpu', or install a CUDA build of torch"
         )
     return target
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively, else fp32."""
+    """Return the dtype of a name; "auto" is bf16 where the processor or GPU computes it natively,
+    else fp32.
+    """
     import torch
 
     if dtype == "auto":
@@ -88,7 +97,10 @@ def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
     dtypes = {name: getattr(torch, name) for name in _DTYPES}
     found = dtypes.get(dtype) if isinstance(dtype, str) else dtype
     if found is None or found not in dtypes.values():
-        raise InputError(f'dtype must be "auto", {", ".join(map(repr, _DTYPES))} or that torch dtype, got {dtype!r}')
+        raise InputError(
+            f'dtype must be "auto", {", ".join(map(repr, _DTYPES))} or that torch dtype, got'
+            f" {dtype!r}"
+        )
     return found
 
 
@@ -100,8 +112,11 @@ def has_native_bf16() -> bool:
     """
     import torch
 
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
-    if any(capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")):
+    # newer torch only
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+    if any(
+        capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")
+    ):
         return True
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
@@ -113,7 +128,8 @@ def has_native_bf16() -> bool:
 
 @contextmanager
 def plain_numbers() -> Iterator[None]:
-    """Make new tensors fp32, changeable later and without autocast, whatever the calling program has set for its own.
+    """Make new tensors fp32, changeable later and without autocast, whatever the calling program
+    has set for its own.
 
     All threads share torch's default dtype, so the last of those that are here at once restores it.
     """
@@ -152,7 +168,9 @@ def inference() -> Iterator[None]:
 
 
 def choose(operator: str, requested: str, x: Tensor) -> Backend:
-    """Return the backend to run an operator with: "auto" or a `Backend`, by device and dtype of its main input."""
+    """Return the backend to run an operator with: "auto" or a `Backend`, by device and dtype of its
+    main input.
+    """
     if requested in ("reference", "torch"):
         return requested  # type: ignore[return-value]
     on_gpu = requested == "gpu" or (requested == "auto" and x.device.type == "cuda")
@@ -160,24 +178,37 @@ def choose(operator: str, requested: str, x: Tensor) -> Backend:
     import torch
 
     if problem is None and x.dtype not in (torch.float32, torch.bfloat16):
-        problem = f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and bfloat16)"
+        problem = (
+            f"the input is {str(x.dtype).removeprefix('torch.')} (they support float32 and"
+            " bfloat16)"
+        )
     kernels = "GPU kernels" if on_gpu else "compiled CPU kernels"
     if problem is None:
         say_once(f"{operator}: {kernels}")
         return "gpu" if on_gpu else "cpu"
     if requested != "auto":
         kernels = kernels.removeprefix("compiled ")
-        raise BackendUnavailable(f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'")
+        raise BackendUnavailable(
+            f"{operator}: the {kernels} cannot run because {problem}; use backend='auto' or 'torch'"
+        )
     # Kernels that are missing on this machine cost most of its speed, so this is a warning.
-    lost = operator in KERNELS["gpu" if on_gpu else "cpu"] and (on_gpu or numba_problem() is not None)
-    say_once(f"{operator}: plain torch, because {problem}", logging.WARNING if lost else logging.INFO)
+    lost = operator in KERNELS["gpu" if on_gpu else "cpu"] and (
+        on_gpu or numba_problem() is not None
+    )
+    say_once(
+        f"{operator}: plain torch, because {problem}", logging.WARNING if lost else logging.INFO
+    )
     return "torch"
 
 
 def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., Any]:
-    """Return the function that runs `operator` on the backend of `choose`, which has the same arguments."""
+    """Return the function that runs `operator` on the backend of `choose`, which has the same
+    arguments.
+    """
     chosen = choose(operator, requested, x)
-    module = importlib.import_module(f"runnel.ops.{chosen if chosen == 'reference' else f'{operator}.{chosen}'}")
+    module = importlib.import_module(
+        f"runnel.ops.{chosen if chosen == 'reference' else f'{operator}.{chosen}'}"
+    )
     function: Callable[..., Any] = getattr(module, f"{operator}_{chosen}")
     return function
 
@@ -191,7 +222,8 @@ def _cpu_problem(operator: str, x: Tensor) -> str | None:
 def _gpu_problem(operator: str, x: Tensor) -> str | None:
     import torch
 
-    interpreted = os.environ.get("TRITON_INTERPRET") == "1"  # Triton then runs kernels on the CPU: slow, for tests
+    # Triton then runs kernels on the CPU: slow, for tests
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
     if x.device.type != "cuda" and not interpreted:
         return f"the input is on {x.device.type}"
     if operator not in KERNELS["gpu"]:
@@ -200,14 +232,17 @@ def _gpu_problem(operator: str, x: Tensor) -> str | None:
         return "they are written for NVIDIA GPUs"
     if x.device.type == "cuda" and torch.cuda.get_device_capability(x.device) < (8, 0):
         return "the GPU is older than compute capability 8.0"
-    return _import_problem("triton") or (_import_problem(_THROUGH_FLA[operator]) if operator in _THROUGH_FLA else None)
+    return _import_problem("triton") or (
+        _import_problem(_THROUGH_FLA[operator]) if operator in _THROUGH_FLA else None
+    )
 
 
 @functools.cache
 def _import_problem(module: str) -> str | None:
     try:
         importlib.import_module(module)
-    except (ImportError, RuntimeError, AttributeError) as error:  # mismatched versions have raised all three
+    except (ImportError, RuntimeError, AttributeError) as error:
+        # mismatched versions have raised all three
         return f"{module} cannot be imported ({error}); run `{install_command('gpu')}`"
     return None
 

@@ -1,4 +1,5 @@
-"""One chunk of a recurrence with matrix states, as tile products, for the fused CPU kernels of Mamba-2, and states as panels.
+"""One chunk of a recurrence with matrix states, as tile products, for the fused CPU kernels of
+Mamba-2, and states as panels.
 
     N  columns of q and k        P  columns of v        Np  N padded to whole vectors
 
@@ -6,8 +7,9 @@ With q_i, k_i and v_i the rows of a chunk (at most CHUNK), and S (N, P) the stat
 
     y_i = grown_i q_i S + sum_j mixed_ij v_j            S  <- decay S + sum_j k_j^T carried_j v_j
 
-A row sees itself and earlier ones. Arrays are pointers here (see `simd`); `kind` is any pointer whose type chooses the factors
-of the products: bf16, in words of two, or fp32. States and sums are fp32.
+A row sees itself and earlier ones. Arrays are pointers here (see `simd`); `kind` is any pointer
+whose type chooses the factors of the products: bf16, in words of two, or fp32. States and sums are
+fp32.
 """
 
 import numpy as np
@@ -36,12 +38,23 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @njit(**SERIAL)
 def _multiply(
-    kind: Pointer, tiles: bool, sums: Pointer, left: Pointer, left_row: int, left_depth: int, right: Pointer, rows: int,
-    depth: int, fresh: bool, triangle: bool,
-) -> None:  # fmt: skip
-    """sums += left @ right for a panel of `rows` rows and a right factor of `depth` words; the old sums are not read if `fresh`.
+    kind: Pointer,
+    tiles: bool,
+    sums: Pointer,
+    left: Pointer,
+    left_row: int,
+    left_depth: int,
+    right: Pointer,
+    rows: int,
+    depth: int,
+    fresh: bool,
+    triangle: bool,
+) -> None:
+    """sums += left @ right for a panel of `rows` rows and a right factor of `depth` words; the old
+    sums are not read if `fresh`.
 
-    Words of `left` are left_row and left_depth (in tiles 1) apart. triangle: it is zero above the diagonal.
+    Words of `left` are left_row and left_depth (in tiles 1) apart. triangle: it is zero above the
+    diagonal.
     """
     step = numbers_per_word(kind)
     height = BLOCK if tiles else TILE_ROWS
@@ -52,22 +65,59 @@ def _multiply(
             multiply_block(own, TILE_COLUMNS, place, left_row, right, TILE_COLUMNS, count, fresh)
         else:
             factor = _ZERO if fresh else _ONE
-            strided_product(kind, own, TILE_COLUMNS, factor, place, left_row, left_depth, right, TILE_COLUMNS, count)
+            strided_product(
+                kind,
+                own,
+                TILE_COLUMNS,
+                factor,
+                place,
+                left_row,
+                left_depth,
+                right,
+                TILE_COLUMNS,
+                count,
+            )
 
 
 @njit(**SERIAL)
 def multiply_keys(
-    kind: Pointer, tiles: bool, q_words: Pointer, k_words: Pointer, rows: int, padded: int, height: int, panel: Pointer,
+    kind: Pointer,
+    tiles: bool,
+    q_words: Pointer,
+    k_words: Pointer,
+    rows: int,
+    padded: int,
+    height: int,
+    panel: Pointer,
     out: Pointer,
-) -> None:  # fmt: skip
-    """out = Q K^T of one chunk where a row sees another, in panels (height, TILE_COLUMNS). q, k: rows of `padded` numbers."""
+) -> None:
+    """out = Q K^T of one chunk where a row sees another, in panels (height, TILE_COLUMNS). q, k:
+    rows of `padded` numbers.
+    """
     depth = padded // numbers_per_word(kind)
     for j in range(0, rows, TILE_COLUMNS):
         for jj in range(0, TILE_COLUMNS, LANES):
             for d in range(0, depth, LANES):
-                transpose(shift(k_words, (j + jj) * depth + d), depth, shift(panel, d * TILE_COLUMNS + jj), TILE_COLUMNS)
+                transpose(
+                    shift(k_words, (j + jj) * depth + d),
+                    depth,
+                    shift(panel, d * TILE_COLUMNS + jj),
+                    TILE_COLUMNS,
+                )
         sums = shift(out, j * (height + TILE_COLUMNS))
-        _multiply(kind, tiles, sums, shift(q_words, j * depth), depth, 1, panel, rows - j, depth, True, False)
+        _multiply(
+            kind,
+            tiles,
+            sums,
+            shift(q_words, j * depth),
+            depth,
+            1,
+            panel,
+            rows - j,
+            depth,
+            True,
+            False,
+        )
 
 
 @njit(**SERIAL)
@@ -81,17 +131,34 @@ def _scale(rows: Pointer, count: int, factors: Pointer, stride: int) -> None:
 
 @njit(**SERIAL)
 def scan_panel(
-    kind: Pointer, tiles: bool, rows: int, padded: int, known: bool, wanted: bool, q_words: Pointer, k_words: Pointer, k_row: int,
-    k_depth: int, mixed: Pointer, grown: Pointer, carried: Pointer, v: Pointer, stride: int, S: Pointer, y: Pointer,
+    kind: Pointer,
+    tiles: bool,
+    rows: int,
+    padded: int,
+    known: bool,
+    wanted: bool,
+    q_words: Pointer,
+    k_words: Pointer,
+    k_row: int,
+    k_depth: int,
+    mixed: Pointer,
+    grown: Pointer,
+    carried: Pointer,
+    v: Pointer,
+    stride: int,
+    S: Pointer,
+    y: Pointer,
     memory: Pointer,
-) -> None:  # fmt: skip
-    """TILE_COLUMNS columns of y (rows, TILE_COLUMNS) from v, and of S (Np, TILE_COLUMNS), which advances if `wanted`.
+) -> None:
+    """TILE_COLUMNS columns of y (rows, TILE_COLUMNS) from v, and of S (Np, TILE_COLUMNS), which
+    advances if `wanted`.
 
     Args:
         tiles: whether tiles multiply.
         known: S is not zero.
         q_words: rows of Np = `padded` numbers.
-        k_words: K^T, words that join two rows of K are k_row and k_depth apart; with `tiles` zero up to a multiple of BLOCK.
+        k_words: K^T, words that join two rows of K are k_row and k_depth apart; with `tiles` zero
+            up to a multiple of BLOCK.
         mixed: rows of CHUNK numbers, zero above the diagonal up to a multiple of BLOCK.
         v: fp32, `stride` numbers from row to row.
         memory: ones (CHUNK + Np,), and scratch of (CHUNK + Np) TILE_COLUMNS numbers behind them.
@@ -104,18 +171,44 @@ def scan_panel(
     fill(shift(words, used * TILE_COLUMNS), (depth - used) * TILE_COLUMNS, _ZERO)
     if known:
         pack(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
-        _multiply(kind, tiles, y, q_words, padded // step, 1, state_words, rows, padded // step, True, False)
+        _multiply(
+            kind,
+            tiles,
+            y,
+            q_words,
+            padded // step,
+            1,
+            state_words,
+            rows,
+            padded // step,
+            True,
+            False,
+        )
         _scale(y, rows, grown, 1)
         _scale(S, padded, shift(grown, rows - 1), 0)
     _multiply(kind, tiles, y, mixed, CHUNK // step, 1, words, rows, depth, not known, True)
     if wanted:
         pack(kind, v, stride, rows, carried, words, TILE_COLUMNS)
-        _multiply(kind, tiles, S, k_words, k_row, k_depth, words, padded, depth if tiles else used, not known, False)
+        _multiply(
+            kind,
+            tiles,
+            S,
+            k_words,
+            k_row,
+            k_depth,
+            words,
+            padded,
+            depth if tiles else used,
+            not known,
+            False,
+        )
 
 
 @njit(**SERIAL)
 def load_state(pool: Pointer, size: int, n: int, n_padded: int, columns: int, out: Pointer) -> None:
-    """(P, N) of the pool -> panels (Np, columns) with P across the columns, a multiple of LANES; padding is zero."""
+    """(P, N) of the pool -> panels (Np, columns) with P across the columns, a multiple of LANES;
+    padding is zero.
+    """
     if size % columns or n < n_padded:
         fill(out, round_up(size, columns) * n_padded, _ZERO)
     for i in range(0, size, LANES):
@@ -130,7 +223,9 @@ def load_state(pool: Pointer, size: int, n: int, n_padded: int, columns: int, ou
 
 
 @njit(**SERIAL)
-def store_state(state: Pointer, size: int, n: int, n_padded: int, columns: int, out: Pointer) -> None:
+def store_state(
+    state: Pointer, size: int, n: int, n_padded: int, columns: int, out: Pointer
+) -> None:
     """Inverse of `load_state`."""
     for i in range(0, size, LANES):
         panel = shift(state, i // columns * columns * n_padded + i % columns)

@@ -1,4 +1,5 @@
-"""How CPU kernels divide packed sequences: chunks of a step for fused blocks, shares of work for threads.
+"""How CPU kernels divide packed sequences: chunks of a step for fused blocks, shares of work for
+threads.
 
 S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 """
@@ -26,18 +27,25 @@ class ChunkPlan(NamedTuple):
     first_chunk: NDArray[np.int64]  # (S+1,)
     sequence: NDArray[np.int64]  # (C,) the sequence of each chunk
     start: NDArray[np.int64]  # (C,) the first token of each chunk
-    row: NDArray[np.int64]  # (C+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
+    # (C+1,) the first row of each chunk in the buffers, a multiple of `ROWS`
+    row: NDArray[np.int64]
 
 
-def plan_chunks(cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]) -> ChunkPlan:
+def plan_chunks(
+    cu_seqlens: NDArray[np.int64], read_rows: NDArray[np.int64], write_rows: NDArray[np.int64]
+) -> ChunkPlan:
     """Return the chunks of the sequences of `cu_seqlens`."""
     chunks = Chunks.of(cu_seqlens, CHUNK)
     row = np.concatenate([[0], np.cumsum(round_up(chunks.size, ROWS))])
-    return ChunkPlan(cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row)
+    return ChunkPlan(
+        cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row
+    )
 
 
 class Shares(NamedTuple):
-    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] : first[i+1]]."""
+    """The threads' shares: share i processes heads heads[i] of sequences order[first[i] :
+    first[i+1]].
+    """
 
     splits: int  # ranges of heads; share i has range i % splits
     heads: np.ndarray  # (shares, 2) from, to
@@ -46,7 +54,9 @@ class Shares(NamedTuple):
 
     @staticmethod
     def of(lengths: np.ndarray, heads: int, threads: int, most_splits: int) -> Shares:
-        """Divide the work equally among `threads`: first by heads, which is always even, then by sequences, longest first."""
+        """Divide the work equally among `threads`: first by heads, which is always even, then by
+        sequences, longest first.
+        """
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
         parts = max(1, min(len(lengths), ceil_div(threads, splits)))
         members: list[list[int]] = [[] for _ in range(parts)]
@@ -59,4 +69,9 @@ class Shares(NamedTuple):
         counts = [len(part) for part in members for _ in range(splits)]
         size = heads // splits
         ranges = [(i * size, (i + 1) * size) for _ in members for i in range(splits)]
-        return Shares(splits, np.array(ranges), np.concatenate([[0], np.cumsum(counts)]), np.array(order, np.int64))
+        return Shares(
+            splits,
+            np.array(ranges),
+            np.concatenate([[0], np.cumsum(counts)]),
+            np.array(order, np.int64),
+        )

@@ -1,17 +1,20 @@
-"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by tiles if there are some, else by VNNI's vectors.
+"""Linear layers in 8 bits for CPU inference: twice the multiply-adds of bf16, by tiles if there are
+some, else by VNNI's vectors.
 
-    T  tokens      K  input width      N  output width      G  groups of inputs that share a scale      Kg = K / G
+    T  tokens      K  input width      N  output width      G  groups of inputs that share a scale
+    Kg = K / G
     Kp  Kg padded to whole words of four bytes              Np  N padded to whole tiles
 
-A weight is q scale with q in -127 .. 127 and one scale per output. An input is (b - 128) scale with b in 1 .. 255 and one scale
-per token and group, computed from the group's largest number, so that a token's result does not depend on other tokens. Products
-are summed exactly in int32 within a group; the scales are applied in fp32. The zero point of the inputs costs nothing: 128 times
-the sum of a group's weights is subtracted at the start of the sum.
+A weight is q scale with q in -127 .. 127 and one scale per output. An input is (b - 128) scale with
+b in 1 .. 255 and one scale per token and group, computed from the group's largest number, so that a
+token's result does not depend on other tokens. Products are summed exactly in int32 within a group;
+the scales are applied in fp32. The zero point of the inputs costs nothing: 128 times the sum of a
+group's weights is subtracted at the start of the sum.
 
 Tiles multiply where the words of a group fill their rows; results are the same bits as by vectors.
 
-Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN and infinity enter the scale,
-and so every number of the result.
+Kernels that compute a whole group of inputs write the bytes themselves, with `quantize_row`. NaN
+and infinity enter the scale, and so every number of the result.
 """
 
 from typing import Any, NamedTuple
@@ -87,8 +90,10 @@ def vnni_problem() -> str | None:
 class Int8Weights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
-    words: NDArray[np.int32]  # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
-    offsets: NDArray[np.int32]  # (Np / TILE_COLUMNS, G, TILE_COLUMNS): initial values of a group's sums
+    # (Np / TILE_COLUMNS, G Kp / 4, TILE_COLUMNS): four inputs of one output in each
+    words: NDArray[np.int32]
+    # (Np / TILE_COLUMNS, G, TILE_COLUMNS): initial values of a group's sums
+    offsets: NDArray[np.int32]
     scale: NDArray[np.float32]  # (N,)
 
 
@@ -109,12 +114,21 @@ def pack(q: NDArray[np.int8], scale: NDArray[np.float32], groups: int) -> Int8We
 def unpack(w: Int8Weights, inputs: int) -> NDArray[np.int8]:
     """Return the q (N, K) that was given to `pack`, with K = `inputs`."""
     groups = w.offsets.shape[1]
-    rows = w.words[..., None].view(np.int8).transpose(0, 2, 1, 3).reshape(-1, groups, bytes_per_group(inputs, groups))
-    return np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(len(w.scale), inputs)
+    rows = (
+        w.words[..., None]
+        .view(np.int8)
+        .transpose(0, 2, 1, 3)
+        .reshape(-1, groups, bytes_per_group(inputs, groups))
+    )
+    return np.ascontiguousarray(rows[: len(w.scale), :, : inputs // groups]).reshape(
+        len(w.scale), inputs
+    )
 
 
 def count_groups(inputs: int, size: int) -> int:
-    """Return the groups of a layer's inputs that share a scale: of `size` inputs where that divides their number, else one."""
+    """Return the groups of a layer's inputs that share a scale: of `size` inputs where that divides
+    their number, else one.
+    """
     return 1 if inputs % size else max(1, inputs // size)
 
 
@@ -124,12 +138,17 @@ def bytes_per_group(inputs: int, groups: int) -> int:
 
 
 def _build_larger(builder: Any, a: Any, b: Any) -> Any:
-    a, b = builder.bitcast(a, VI32), builder.bitcast(b, VI32)  # positive numbers, infinity and NaN compare like their bits
+    # positive numbers, infinity and NaN compare like their bits
+    a, b = builder.bitcast(a, VI32), builder.bitcast(b, VI32)
     a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
     return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
 
 
-_larger = elementwise(2, _build_larger, "The larger of |a| and |b|, with b already positive. NaN is larger than all numbers.")
+_larger = elementwise(
+    2,
+    _build_larger,
+    "The larger of |a| and |b|, with b already positive. NaN is larger than all numbers.",
+)
 
 
 @intrinsic
@@ -137,7 +156,9 @@ def _largest(typing_context: Any, x: Any) -> Any:
     """Return the largest lane of positive numbers, or NaN if a lane is NaN."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        bits = build_call(builder, "llvm.vector.reduce.umax.v16i32", I32, [builder.bitcast(values[0], VI32)])
+        bits = build_call(
+            builder, "llvm.vector.reduce.umax.v16i32", I32, [builder.bitcast(values[0], VI32)]
+        )
         return builder.bitcast(bits, F32)
 
     return types.float32(f32x16), generate
@@ -145,7 +166,9 @@ def _largest(typing_context: Any, x: Any) -> Any:
 
 @intrinsic
 def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: Any) -> Any:
-    """Write the first `count` lanes, rounded to integers from -127 to 127, as bytes from 1 to 255."""
+    """Write the first `count` lanes, rounded to integers from -127 to 127, as
+    bytes from 1 to 255.
+    """
     vector = ir.VectorType(ir.IntType(8), LANES)
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
@@ -154,7 +177,12 @@ def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: A
         read = builder.trunc(builder.add(whole, build_constant(VI32, _ZERO_POINT)), vector)
         mask = build_lanes_below(builder, count)
         place = build_pointer(builder, pointer, at, vector)
-        build_call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), [read, place, ir.Constant(I32, 1), mask])
+        build_call(
+            builder,
+            "llvm.masked.store.v16i8.p0",
+            ir.VoidType(),
+            [read, place, ir.Constant(I32, 1), mask],
+        )
         return context.get_dummy_value()
 
     return types.none(target, types.intp, f32x16, types.intp), generate
@@ -162,12 +190,15 @@ def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: A
 
 @njit(**SERIAL)
 def quantize_row(source: Pointer, size: int, target: Pointer) -> Any:
-    """Write `size` numbers as bytes and return their scale. source: pointer to fp32 or bf16; target: to uint8."""
+    """Write `size` numbers as bytes and return their scale. source: pointer to fp32 or bf16;
+    target: to uint8.
+    """
     largest = splat(np.float32(0.0))
     for c in range(0, size, LANES):
         largest = _larger(load_some(source, c, size - c), largest)
     top = _largest(largest)
-    inverse = splat(np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0))  # 127 / denormal is infinite
+    # 127 / denormal is infinite
+    inverse = splat(np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0))
     for c in range(0, size, LANES):
         _store_bytes(target, c, mul(load_some(source, c, size - c), inverse), size - c)
     return top / np.float32(127.0)
@@ -175,7 +206,8 @@ def quantize_row(source: Pointer, size: int, target: Pointer) -> Any:
 
 @njit(**PARALLEL)
 def quantize_rows(source: Array, target: Array, scales: Array) -> None:
-    """Write rows as bytes in groups, if the kernel before could not. Call it inside `numba_math.parallel()`.
+    """Write rows as bytes in groups, if the kernel before could not. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         source: (T, K) fp32 or bf16 bits, C-contiguous.
@@ -187,27 +219,44 @@ def quantize_rows(source: Array, target: Array, scales: Array) -> None:
     for t in prange(tokens):
         for g in range(groups):
             own = shift(address(source), t * source.shape[1] + g * size)
-            scales[t, g] = quantize_row(own, size, shift(address(target), t * target.shape[1] + g * padded))
+            scales[t, g] = quantize_row(
+                own, size, shift(address(target), t * target.shape[1] + g * padded)
+            )
 
 
 def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
-    """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen words."""
+    """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen
+    words.
+    """
     if "avx512vnni" in FEATURES:
         return build_call(builder, "llvm.x86.avx512.vpdpbusd.512", VI32, [sums, inputs, weights])
     half = ir.VectorType(I32, LANES // 2)
     halves = []
     for start in (0, LANES // 2):
         order = ir.Constant(half, list(range(start, start + LANES // 2)))
-        own = [builder.shuffle_vector(v, ir.Constant(VI32, ir.Undefined), order) for v in (sums, inputs, weights)]
+        own = [
+            builder.shuffle_vector(v, ir.Constant(VI32, ir.Undefined), order)
+            for v in (sums, inputs, weights)
+        ]
         halves.append(build_call(builder, "llvm.x86.avx512.vpdpbusd.256", half, own))
     return builder.shuffle_vector(*halves, ir.Constant(VI32, list(range(LANES))))
 
 
 @intrinsic
 def _tile(
-    typing_context: Any, x: Any, x_row: Any, rows: Any, scales: Any, groups: Any, words: Any, offsets: Any, depth: Any, out: Any
+    typing_context: Any,
+    x: Any,
+    x_row: Any,
+    rows: Any,
+    scales: Any,
+    groups: Any,
+    words: Any,
+    offsets: Any,
+    depth: Any,
+    out: Any,
 ) -> Any:
-    """Compute one tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g of x[r, k] * words[k, :]).
+    """Compute one tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g
+    of x[r, k] * words[k, :]).
 
     Args:
         x: the first byte of `rows` <= TILE_ROWS tokens, `x_row` bytes apart.
@@ -221,14 +270,24 @@ def _tile(
         vectors = range(0, TILE_COLUMNS, LANES)
         last = builder.sub(count, ir.Constant(I64, 1))
         rows_ = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
-        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]  # not past the last token
-        starts = [builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer()) for r in rows_]
+        # not past the last token
+        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]
+        starts = [
+            builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer())
+            for r in rows_
+        ]
         sums = [[cgutils.alloca_once(builder, VI32) for _ in vectors] for _ in rows_]
-        totals = [[cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in vectors] for _ in rows_]
+        totals = [
+            [cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in vectors]
+            for _ in rows_
+        ]
 
         def columns(base: Any, row: Any) -> list[Any]:
             first = builder.mul(row, ir.Constant(I64, TILE_COLUMNS))
-            places = [build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32) for c in vectors]
+            places = [
+                build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32)
+                for c in vectors
+            ]
             return [builder.load(place, align=4) for place in places]
 
         with cgutils.for_range(builder, groups_) as group:
@@ -239,12 +298,16 @@ def _tile(
                 k = builder.add(builder.mul(group.index, depth_), loop.index)
                 weights = columns(words_, k)
                 for start, row in zip(starts, sums, strict=True):
-                    inputs = build_splat(builder, builder.load(builder.gep(start, [k]), align=1), VI32)
+                    inputs = build_splat(
+                        builder, builder.load(builder.gep(start, [k]), align=1), VI32
+                    )
                     for slot, value in zip(row, weights, strict=True):
                         builder.store(_build_dot(builder, builder.load(slot), inputs, value), slot)
             for r, row, total in zip(rows_, sums, totals, strict=True):
                 at = builder.add(builder.mul(r, groups_), group.index)
-                scale = build_splat(builder, builder.load(builder.gep(scales_, [at]), align=4), VF32)
+                scale = build_splat(
+                    builder, builder.load(builder.gep(scales_, [at]), align=4), VF32
+                )
                 for slot, target in zip(row, total, strict=True):
                     value = builder.sitofp(builder.load(slot), VF32)
                     builder.store(build_fma(builder, value, scale, builder.load(target)), target)
@@ -264,17 +327,28 @@ def _numbers(typing_context: Any, sums: Any, offset: Any, starts: Any, start: An
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         places = [build_pointer(builder, base, at, VI32) for base, at in (values[:2], values[2:])]
-        return builder.sitofp(builder.add(*(builder.load(place, align=4) for place in places)), VF32)
+        return builder.sitofp(
+            builder.add(*(builder.load(place, align=4) for place in places)), VF32
+        )
 
     return f32x16(sums, types.intp, starts, types.intp), generate
 
 
 @njit(**SERIAL)
 def _block(
-    x: Pointer, row: int, rows: int, scales: Pointer, groups: int, words: Pointer, offsets: Pointer, depth: int, out: Pointer,
+    x: Pointer,
+    row: int,
+    rows: int,
+    scales: Pointer,
+    groups: int,
+    words: Pointer,
+    offsets: Pointer,
+    depth: int,
+    out: Pointer,
     sums: Pointer,
-) -> None:  # fmt: skip
-    """Compute what `_tile` does of `rows` <= BLOCK tokens, in tiles. Rows of x are `row` bytes apart, readable up to BLOCK.
+) -> None:
+    """Compute what `_tile` does of `rows` <= BLOCK tokens, in tiles. Rows of x are `row` bytes
+    apart, readable up to BLOCK.
 
     sums: memory for BLOCK rows of int32.
     """
@@ -291,10 +365,21 @@ def _block(
 
 @njit(**SERIAL)
 def _panel(
-    tiles: bool, x: Array, last: Pointer, scales: Array, w: Int8Weights, out: Array, first: int, stop: int, panel: int,
-    tile: Pointer, sums: Pointer,
-) -> None:  # fmt: skip
-    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block of tiles that is not full."""
+    tiles: bool,
+    x: Array,
+    last: Pointer,
+    scales: Array,
+    w: Int8Weights,
+    out: Array,
+    first: int,
+    stop: int,
+    panel: int,
+    tile: Pointer,
+    sums: Pointer,
+) -> None:
+    """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block of
+    tiles that is not full.
+    """
     stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
     column = panel * TILE_COLUMNS
     rest = len(w.scale) - column
@@ -305,10 +390,22 @@ def _panel(
         rows, place = min(height, stop - t), t * width + column
         own, source = shift(address(scales), t * groups), shift(address(x), t * stride)
         for r in range(rows):
-            prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
+            # the rows are far apart, so the processor does not foresee them
+            prefetch(address(out), place + r * width)
         if tiles:
             source = source if rows == BLOCK else last
-            _block(source, stride, rows, own, groups, words, offsets, depth // groups, tile, as_kind(words, sums))
+            _block(
+                source,
+                stride,
+                rows,
+                own,
+                groups,
+                words,
+                offsets,
+                depth // groups,
+                tile,
+                as_kind(words, sums),
+            )
         else:
             _tile(source, stride, rows, own, groups, words, offsets, depth // groups, tile)
         for c in range(0, TILE_COLUMNS, LANES):
@@ -319,7 +416,9 @@ def _panel(
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, rows: int, scratch: Scratch) -> None:
+def _multiply(
+    tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, rows: int, scratch: Scratch
+) -> None:
     """Run `multiply` in tasks of `rows` tokens.
 
     Args:
@@ -342,7 +441,19 @@ def _multiply(tiles: bool, x: Array, scales: Array, w: Int8Weights, out: Array, 
         while task < tasks:
             first = task // panels * rows
             stop = min(first + rows, tokens)
-            _panel(tiles, x, as_kind(address(x), last), scales, w, out, first, stop, task % panels, tile, sums)
+            _panel(
+                tiles,
+                x,
+                as_kind(address(x), last),
+                scales,
+                w,
+                out,
+                first,
+                stop,
+                task % panels,
+                tile,
+                sums,
+            )
             task = next_task(address(scratch.tasks))
         if tiles:
             release_tiles()
@@ -367,5 +478,7 @@ def multiply(
     tokens, stride = x.shape
     whole = stride // scales.shape[1] % LINE == 0 and x.ctypes.data % LINE == 0
     rows = rows_per_task(stride, tokens, len(w.words), count_workers())
-    scratch = memory.scratch("product", 2 * BLOCK * TILE_COLUMNS + BLOCK * stride // _BYTES_PER_WORD)
+    scratch = memory.scratch(
+        "product", 2 * BLOCK * TILE_COLUMNS + BLOCK * stride // _BYTES_PER_WORD
+    )
     _multiply(whole and has_tiles(), x, scales, w, out, rows, scratch)

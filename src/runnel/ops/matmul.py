@@ -1,9 +1,12 @@
-"""Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by tiles if there are some, else by vectors.
+"""Products of bf16 or fp32 matrices for CPU inference, without torch: of bf16 by tiles if there are
+some, else by vectors.
 
-    T  tokens      K  inputs      N  outputs      Kp  of bf16, K padded to whole tiles (_DEPTH)      Np  N padded to TILE_COLUMNS
+    T  tokens      K  inputs      N  outputs      Kp  of bf16, K padded to whole tiles (_DEPTH)
+    Np  N padded to TILE_COLUMNS
 
-Sums are in fp32. A token's result depends on neither the other tokens nor the workers: its sums are taken in the same order
-whatever T is, which BLAS does not promise. The instructions for bf16 take denormal numbers as zero, and what they sum to.
+Sums are in fp32. A token's result depends on neither the other tokens nor the workers: its sums are
+taken in the same order whatever T is, which BLAS does not promise. The instructions for bf16 take
+denormal numbers as zero, and what they sum to.
 """
 
 from typing import Any, NamedTuple
@@ -55,18 +58,27 @@ from runnel.ops.simd import (
     round_up,
     shift,
 )
-from runnel.ops.simd_tile import as_kind, fill, numbers_per_word, store_up_to, strided_product, transpose
+from runnel.ops.simd_tile import (
+    as_kind,
+    fill,
+    numbers_per_word,
+    store_up_to,
+    strided_product,
+    transpose,
+)
 
 _DEPTH = 2 * LANES  # numbers of a row of a tile
 _BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
-_SECTION = 1024 * 24 // (4 * TILE_COLUMNS)  # words of K at a time: these rows of a panel, 24 KB, stay in the first-level cache
+# words of K at a time: these rows of a panel, 24 KB, stay in the first-level cache
+_SECTION = 1024 * 24 // (4 * TILE_COLUMNS)
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
 class FloatWeights(NamedTuple):
     """The weights of a linear layer in the layout of `multiply`."""
 
-    # (Np / TILE_COLUMNS, depth, TILE_COLUMNS): of bf16, int32 with two inputs of one output in each of Kp / 2 words; of fp32, K
+    # (Np / TILE_COLUMNS, depth, TILE_COLUMNS): of bf16, int32 with two inputs of one output in each
+    # of Kp / 2 words; of fp32, K
     words: NDArray[Any]
     outputs: int  # N
 
@@ -87,13 +99,17 @@ def pack_floats(weight: NDArray[np.float32]) -> FloatWeights:
 
 
 def pack_int8(q: NDArray[np.int8], scale: NDArray[np.float32]) -> FloatWeights:
-    """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale (N,)."""
+    """Lay out the weights q scale, rounded to bf16 with ties to even: q (N, K), C-contiguous, scale
+    (N,).
+    """
     return _packed(q, scale)
 
 
 def _packed(source: Array, scale: NDArray[np.float32]) -> FloatWeights:
     outputs, inputs = source.shape
-    words = aligned_zeros(ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32)
+    words = aligned_zeros(
+        ceil_div(outputs, TILE_COLUMNS), round_up(inputs, _DEPTH) // 2, TILE_COLUMNS, dtype=np.int32
+    )
     stages = StepMemory().scratch("stages", LANES * LANES).rows
     with parallel():
         _pack(source, scale, words, stages.view(np.uint16).reshape(-1, LANES, _DEPTH))
@@ -113,8 +129,12 @@ def _bits(typing_context: Any, number: Any, scale: Any) -> Any:
 
 
 @njit(**SERIAL)
-def _pack_panel(source: Array, scale: Array, first: int, depth: int, words: Pointer, stage: Array) -> None:
-    """Write `depth` rows of words from the rows [first, first + TILE_COLUMNS) of the weight, by blocks of LANES x LANES words."""
+def _pack_panel(
+    source: Array, scale: Array, first: int, depth: int, words: Pointer, stage: Array
+) -> None:
+    """Write `depth` rows of words from the rows [first, first + TILE_COLUMNS) of the weight, by
+    blocks of LANES x LANES words.
+    """
     outputs, inputs = source.shape
     block = as_kind(words, address(stage))
     for n in range(first, min(first + TILE_COLUMNS, outputs), LANES):
@@ -143,7 +163,9 @@ def _pack(source: Array, scale: Array, words: Array, stages: Array) -> None:
 
 
 def rows_per_task(row_bytes: int, tokens: int, panels: int, workers: int) -> int:
-    """Return how many rows of inputs a task multiplies with a panel: so few that there are tasks for all workers."""
+    """Return how many rows of inputs a task multiplies with a panel: so few that there are tasks
+    for all workers.
+    """
     rows = min(_BYTES_PER_TASK // row_bytes, tokens * panels // (4 * workers))
     return max(BLOCK, rows // BLOCK * BLOCK)
 
@@ -158,14 +180,34 @@ def copy_words(source: Pointer, size: int, target: Pointer, padded: int) -> None
 
 @njit(**SERIAL)
 def _multiply_rows(
-    tiles: bool, x: Pointer, rows: int, x_row: int, words: Pointer, depth: int, fresh: bool, sums: Pointer
-) -> None:  # fmt: skip
-    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: rows x_row words apart, readable up to BLOCK."""
+    tiles: bool,
+    x: Pointer,
+    rows: int,
+    x_row: int,
+    words: Pointer,
+    depth: int,
+    fresh: bool,
+    sums: Pointer,
+) -> None:
+    """Add products of `depth` words to `rows` <= BLOCK rows of `sums`. x: rows x_row words apart,
+    readable up to BLOCK.
+    """
     left = as_kind(sums, x)
     if not tiles:
         for r in range(0, rows, TILE_ROWS):
             own, row = shift(sums, r * TILE_COLUMNS), shift(left, r * x_row)
-            strided_product(x, own, TILE_COLUMNS, _ZERO if fresh else _ONE, row, x_row, 1, words, TILE_COLUMNS, depth)
+            strided_product(
+                x,
+                own,
+                TILE_COLUMNS,
+                _ZERO if fresh else _ONE,
+                row,
+                x_row,
+                1,
+                words,
+                TILE_COLUMNS,
+                depth,
+            )
     elif rows > LANES:
         multiply_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
     else:
@@ -174,12 +216,16 @@ def _multiply_rows(
 
 @intrinsic
 def _store_both(typing_context: Any, target: Any, offset: Any, low: Any, high: Any) -> Any:
-    """Write 2 LANES numbers; as bf16 with one conversion and one store, which saves a few percent of a product."""
+    """Write 2 LANES numbers; as bf16 with one conversion and one store, which saves a few percent
+    of a product.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         pointer, at, first, second = values
         if NATIVE_BF16 and is_bf16(target):
-            both = build_call(builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", BF16_PAIRS, [second, first])
+            both = build_call(
+                builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", BF16_PAIRS, [second, first]
+            )
             builder.store(both, build_pointer(builder, pointer, at, BF16_PAIRS), align=2)
         else:
             build_store(builder, target, pointer, at, first)
@@ -191,7 +237,9 @@ def _store_both(typing_context: Any, target: Any, offset: Any, low: Any, high: A
 
 @njit(**SERIAL)
 def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int) -> None:
-    """Write the first `columns` numbers of rows of TILE_COLUMNS sums to `out`, whose rows are `width` numbers apart."""
+    """Write the first `columns` numbers of rows of TILE_COLUMNS sums to `out`, whose rows are
+    `width` numbers apart.
+    """
     for r in range(rows):
         own = shift(sums, r * TILE_COLUMNS)
         if TILE_COLUMNS == 2 * LANES and columns >= TILE_COLUMNS:
@@ -203,9 +251,17 @@ def store_rows(sums: Pointer, rows: int, out: Pointer, width: int, columns: int)
 
 @njit(**SERIAL)
 def _panel(
-    tiles: bool, x: Array, apart: int, last: Pointer, w: FloatWeights, out: Array, first: int, stop: int, panel: int,
+    tiles: bool,
+    x: Array,
+    apart: int,
+    last: Pointer,
+    w: FloatWeights,
+    out: Array,
+    first: int,
+    stop: int,
+    panel: int,
     sums: Pointer,
-) -> None:  # fmt: skip
+) -> None:
     """Compute the columns of one panel for the tokens [first, stop).
 
     Args:
@@ -215,7 +271,10 @@ def _panel(
     width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
     step = numbers_per_word(address(x))
     for k in range(0, depth, _SECTION):
-        words, length = shift(address(w.words), (panel * depth + k) * TILE_COLUMNS), min(_SECTION, depth - k)
+        words, length = (
+            shift(address(w.words), (panel * depth + k) * TILE_COLUMNS),
+            min(_SECTION, depth - k),
+        )
         for t in range(first, stop, BLOCK):
             rows = min(BLOCK, stop - t)
             own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
@@ -224,18 +283,22 @@ def _panel(
             place, complete = t * width + column, k + length == depth
             if complete:
                 for r in range(rows):
-                    prefetch(address(out), place + r * width)  # the rows are far apart, so the processor does not foresee them
+                    # the rows are far apart, so the processor does not foresee them
+                    prefetch(address(out), place + r * width)
             _multiply_rows(tiles, shift(left, step * k), rows, row, words, length, k == 0, own)
             if complete:
                 store_rows(own, rows, shift(address(out), place), width, width - column)
 
 
 @njit(**PARALLEL)
-def _multiply(tiles: bool, x: Array, apart: int, w: FloatWeights, out: Array, rows: int, scratch: Scratch) -> None:
+def _multiply(
+    tiles: bool, x: Array, apart: int, w: FloatWeights, out: Array, rows: int, scratch: Scratch
+) -> None:
     """Run `multiply` in tasks of `rows` tokens.
 
     Args:
-        x, apart: `flat_rows` of (T, Kp) bf16 bits, from the start of a cache line on, or of (T, K) fp32.
+        x, apart: `flat_rows` of (T, Kp) bf16 bits, from the start of a cache line on, or of (T, K)
+            fp32.
         scratch: BLOCK rows of inputs, and `rows` rows of sums.
     """
     tokens, panels, depth = out.shape[0], w.words.shape[0], w.words.shape[1]
@@ -255,7 +318,9 @@ def _multiply(tiles: bool, x: Array, apart: int, w: FloatWeights, out: Array, ro
         while task < tasks:
             first = task // panels * rows
             stop = min(first + rows, tokens)
-            _panel(tiles, x, apart, as_kind(address(x), last), w, out, first, stop, task % panels, sums)
+            _panel(
+                tiles, x, apart, as_kind(address(x), last), w, out, first, stop, task % panels, sums
+            )
             task = next_task(address(scratch.tasks))
         if tiles:
             release_tiles()
@@ -265,8 +330,8 @@ def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -
     """Set out = x weight^T. Call it inside `numba_math.parallel()`.
 
     Args:
-        x: (T, K) fp32 or bf16 bits as the weights; rows may be columns of a wider matrix. Bits are copied unless their rows have
-            a multiple of 32 and start on cache lines.
+        x: (T, K) fp32 or bf16 bits as the weights; rows may be columns of a wider matrix. Bits are
+            copied unless their rows have a multiple of 32 and start on cache lines.
         w: weights (N, K).
         out: (T, N) fp32 or bf16 bits, C-contiguous.
         memory: of the step, for what its workers write; they take tasks dynamically.

@@ -1,12 +1,14 @@
-"""Shared code of the numba kernels: tensors as arrays, bf16 as raw bits, fast elementary functions, and the guard around
-parallel regions.
+"""Shared code of the numba kernels: tensors as arrays, bf16 as raw bits, fast elementary functions,
+and the guard around parallel regions.
 
-Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on fp32 scalars inside jitted
-loops and are written so that LLVM vectorizes those loops; they cannot be called from plain Python.
+Every kernel is compiled with `@njit(**SERIAL)` or `@njit(**PARALLEL)`. The functions here work on
+fp32 scalars inside jitted loops and are written so that LLVM vectorizes those loops; they cannot be
+called from plain Python.
 
 Importing this imports no torch: models that need none load in half the time.
 
-numba's cache checks only the file of the cached function: after an edit here, remove `__pycache__` of the kernels.
+numba's cache checks only the file of the cached function: after an edit here, remove `__pycache__`
+of the kernels.
 """
 
 from __future__ import annotations
@@ -36,7 +38,9 @@ if TYPE_CHECKING:
 
 
 def _features() -> frozenset[str]:
-    """Return LLVM's names of the instructions that numba's code may use: those of the processor, unless configured."""
+    """Return LLVM's names of the instructions that numba's code may use: those of the processor,
+    unless configured.
+    """
     listed = numba.config.CPU_FEATURES
     if listed is None:
         listed = get_host_cpu_features()  # without AVX where NUMBA_ENABLE_AVX excludes it
@@ -60,9 +64,11 @@ PROBLEM = _problem()
 
 
 def _load_index(self: IndexDataCacheFile) -> Any:
-    """Read the list of a kernel's stored code; none if its arguments' types are of a former version of this package.
+    """Read the list of a kernel's stored code; none if its arguments' types are of a former version
+    of this package.
 
-    numba compares versions only after it has created these types, so an upgrade that renames one would end in an AttributeError.
+    numba compares versions only after it has created these types, so an upgrade that renames one
+    would end in an AttributeError.
     """
     try:
         return _load_numbas_index(self)
@@ -79,13 +85,20 @@ Pointer = Any  # to fp32, or to bf16 bits as uint16; see `simd`
 Vector = Any  # sixteen fp32 numbers; see `simd`
 Number = Any  # one fp32 number
 
-# Vectorization needs reordered sums and fused multiply-adds. `nnan` and `ninf` are off: with them a NaN in the
-# weights could silently become a number. `arcp` and `afn` are off: their approximate division costs accuracy.
+# Vectorization needs reordered sums and fused multiply-adds. `nnan` and `ninf` are off: with them a
+# NaN in the weights could silently become a number. `arcp` and `afn` are off: their approximate
+# division costs accuracy.
 FASTMATH = {"contract", "reassoc", "nsz"}
-# A reordered loop that both sums and stores is compiled twice, for overlapping and for separate arrays, and the two versions
-# sum in different orders. So kernels sum in loops without stores; then a result does not depend on memory addresses.
-# error_model="numpy": with Python's, every division tests for zero and raises, which prevents vectorization.
-SERIAL: dict[str, Any] = {"fastmath": FASTMATH, "error_model": "numpy", "nogil": True, "cache": True}
+# A reordered loop that both sums and stores is compiled twice, for overlapping and for separate
+# arrays, and the two versions sum in different orders. So kernels sum in loops without stores; then
+# a result does not depend on memory addresses. error_model="numpy": with Python's, every division
+# tests for zero and raises, which prevents vectorization.
+SERIAL: dict[str, Any] = {
+    "fastmath": FASTMATH,
+    "error_model": "numpy",
+    "nogil": True,
+    "cache": True,
+}
 PARALLEL: dict[str, Any] = SERIAL | {"parallel": True}
 
 LINE = 64  # bytes of a cache line
@@ -97,7 +110,8 @@ _I16 = ir.IntType(16)
 LOG2_E = 1.4426950408889634
 _LN2_HIGH = 0.693359375  # few enough bits that k * _LN2_HIGH is exact for every |k| <= 128
 _LN2_LOW = -2.12194440054690583e-4
-# Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), fitted by reweighted least squares in fp64.
+# Least relative error on |r| <= ln(2)/2 (2.0e-9 before rounding), fitted by reweighted least
+# squares in fp64.
 _EXP = (
     1.0,
     1.0000000321837788,
@@ -123,7 +137,9 @@ def _of(element: ir.Type, like: ir.Type) -> ir.Type:
 def build_widen(builder: Any, bits: Any) -> Any:
     """Convert bf16 bits to fp32, exactly; scalars or vectors."""
     wide = _of(_I32, bits.type)
-    return builder.bitcast(builder.shl(builder.zext(bits, wide), build_constant(wide, 16)), _of(_F32, bits.type))
+    return builder.bitcast(
+        builder.shl(builder.zext(bits, wide), build_constant(wide, 16)), _of(_F32, bits.type)
+    )
 
 
 def build_round(builder: Any, value: Any) -> Any:
@@ -132,8 +148,8 @@ def build_round(builder: Any, value: Any) -> Any:
     bits = builder.bitcast(value, wide)
     odd = builder.and_(builder.lshr(bits, build_constant(wide, 16)), build_constant(wide, 1))
     rounded = builder.add(bits, builder.add(odd, build_constant(wide, 0x7FFF)))
-    # Rounding would turn some NaNs into infinity or change the sign bit. Tested on the bits, so that fast-math cannot remove the
-    # test.
+    # Rounding would turn some NaNs into infinity or change the sign bit. Tested on the bits, so
+    # that fast-math cannot remove the test.
     magnitude = builder.and_(bits, build_constant(wide, 0x7FFFFFFF))
     is_nan = builder.icmp_unsigned(">", magnitude, build_constant(wide, 0x7F800000))
     rounded = builder.select(is_nan, builder.or_(bits, build_constant(wide, 0x400000)), rounded)
@@ -154,7 +170,9 @@ def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 @intrinsic
 def as_f32(typing_context: Any, value: Any) -> Any:
-    """Convert an element of an fp32 array, or of a bf16 array viewed as uint16, to fp32, so that one kernel serves both."""
+    """Convert an element of an fp32 array, or of a bf16 array viewed as uint16, to fp32, so that
+    one kernel serves both.
+    """
     return types.float32(value), _same if value == types.float32 else _widen
 
 
@@ -171,19 +189,24 @@ def build_exp(builder: Any, x: Any) -> Any:
 
     def call(name: str, *arguments: Any) -> Any:
         signature = ir.FunctionType(kind, [kind] * len(arguments))
-        return builder.call(builder.module.declare_intrinsic(f"llvm.{name}.{suffix}", (), signature), arguments)
+        return builder.call(
+            builder.module.declare_intrinsic(f"llvm.{name}.{suffix}", (), signature), arguments
+        )
 
     low, high = build_constant(kind, -88.028), build_constant(kind, 88.37)
     x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
     x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
     k = call("rint", builder.fmul(x, build_constant(kind, LOG2_E)))
-    # Multiply-adds, because fast-math would reorder, and so undo, the two-step subtraction of k*ln(2).
+    # Multiply-adds, because fast-math would reorder, and so undo, the two-step subtraction of
+    # k*ln(2).
     r = call("fmuladd", k, build_constant(kind, -_LN2_HIGH), x)
     r = call("fmuladd", k, build_constant(kind, -_LN2_LOW), r)
     result = build_constant(kind, _EXP[-1])
     for coefficient in reversed(_EXP[:-1]):
         result = call("fmuladd", result, r, build_constant(kind, coefficient))
-    exponent = builder.shl(builder.add(builder.fptosi(k, whole), build_constant(whole, 127)), build_constant(whole, 23))
+    exponent = builder.shl(
+        builder.add(builder.fptosi(k, whole), build_constant(whole, 127)), build_constant(whole, 23)
+    )
     return builder.fmul(result, builder.bitcast(exponent, kind))
 
 
@@ -191,7 +214,8 @@ def build_exp(builder: Any, x: Any) -> Any:
 def fast_exp(typing_context: Any, value: Any) -> Any:
     """Return exp(value) in fp32, with a relative error below 1.2e-7.
 
-    Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37 (never infinite), NaN for NaN.
+    Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37
+    (never infinite), NaN for NaN.
     """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -216,7 +240,9 @@ def silu_grad(x: Number) -> Any:
 
 @njit(inline="always")
 def softplus(x: Number) -> Any:
-    """Return log(1 + exp(x)) in fp32, with a relative error below 5e-7 for every x (it equals x from about 17 on)."""
+    """Return log(1 + exp(x)) in fp32, with a relative error below 5e-7 for every x (it equals x
+    from about 17 on).
+    """
     e = fast_exp(-abs(x))
     s = e / (np.float32(2.0) + e)  # log(1 + e) = 2 atanh(s)
     q = s * s
@@ -228,9 +254,9 @@ def softplus(x: Number) -> Any:
     return max(x, np.float32(0.0)) + np.float32(2.0) * s * p
 
 
-# numba's OpenMP layer and torch share the OpenMP library that is loaded first, and its pool of threads. Any other layer has its
-# own threads, which compete with torch's: short texts took up to three times as long. The disadvantage: a forked child has no
-# such pool.
+# numba's OpenMP layer and torch share the OpenMP library that is loaded first, and its pool of
+# threads. Any other layer has its own threads, which compete with torch's: short texts took up to
+# three times as long. The disadvantage: a forked child has no such pool.
 numba.config.THREADING_LAYER_PRIORITY = ["omp", "tbb", "workqueue"]
 
 _region = threading.RLock()
@@ -242,40 +268,51 @@ _pool_is_lost = False
 def parallel() -> Iterator[None]:
     """Guard calls of kernels compiled with `parallel=True`.
 
-    One region runs at a time, because numba's portable pool must not be entered twice and because two concurrent regions would
-    only share the same cores; other Python threads wait here. The region uses `count_workers` threads. With one thread,
-    each Python thread is its own worker, and they run concurrently if numba's pool allows it.
+    One region runs at a time, because numba's portable pool must not be entered twice and because
+    two concurrent regions would only share the same cores; other Python threads wait here. The
+    region uses `count_workers` threads. With one thread, each Python thread is its own worker, and
+    they run concurrently if numba's pool allows it.
 
     Raises:
-        BackendUnavailable: this process was forked from one whose kernels had run on OpenMP threads.
+        BackendUnavailable: this process was forked from one whose kernels had run on OpenMP
+            threads.
     """
     global _entered
     if _pool_is_lost:
         raise BackendUnavailable(
-            "this process was forked after a model had been used, and has no OpenMP threads: use the start method 'spawn', use "
-            "the model only in the child, or set the environment variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
+            "this process was forked after a model had been used, and has no OpenMP threads: use"
+            " the start method 'spawn', use the model only in the child, or set the environment"
+            " variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
         )
     _entered = True
     threads = _wanted_threads()
     with nullcontext() if threads == 1 and _layer() in ("omp", "tbb") else _region:
         numba.set_num_threads(count_workers())
         torch = sys.modules.get("torch")
-        if torch is not None and _wanted_threads() != threads:  # the first start of numba's pool resets torch's number
+        # the first start of numba's pool resets torch's number
+        if torch is not None and _wanted_threads() != threads:
             torch.set_num_threads(threads)
         yield
 
 
 def _wanted_threads() -> int:
     """Return torch's number of threads; where torch is not imported, what its default would be."""
-    of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)  # none yet while another thread imports torch
+    # none yet while another thread imports torch
+    of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)
     if of_torch is not None:
         return int(of_torch())
     configured = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return int(configured) if configured.isdecimal() and int(configured) else int(numba.config.NUMBA_DEFAULT_NUM_THREADS)
+    return (
+        int(configured)
+        if configured.isdecimal() and int(configured)
+        else int(numba.config.NUMBA_DEFAULT_NUM_THREADS)
+    )
 
 
 def count_workers() -> int:
-    """Return the number of threads that a kernel runs on: torch's, or its default without torch, as far as numba has them."""
+    """Return the number of threads that a kernel runs on: torch's, or its default without torch, as
+    far as numba has them.
+    """
     return max(1, min(_wanted_threads(), numba.config.NUMBA_NUM_THREADS))
 
 
@@ -288,7 +325,9 @@ def _layer() -> str | None:
 
 
 def _after_fork() -> None:
-    """Refuse kernels in a child without their threads; limit torch to one thread, because it would wait for the others."""
+    """Refuse kernels in a child without their threads; limit torch to one thread, because it would
+    wait for the others.
+    """
     global _region, _pool_is_lost
     _region = threading.RLock()  # another thread of the parent may have held the lock
     if _entered:
@@ -302,7 +341,9 @@ if hasattr(os, "register_at_fork"):
 
 
 def aligned_zeros(*shape: int, dtype: Any = np.float32) -> NDArray[Any]:
-    """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines take several times as long."""
+    """Return zeros from the start of a cache line on: loads of vectors and tiles across two lines
+    take several times as long.
+    """
     size = prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + LINE - 1, np.uint8)  # takes no memory before it is used
     first = -memory.ctypes.data % LINE
@@ -321,7 +362,8 @@ class Scratch(NamedTuple):
 
 
 class StepMemory:
-    """Memory by name that is kept between steps and grows to the largest one asked for. A copy begins empty.
+    """Memory by name that is kept between steps and grows to the largest one asked for. A copy
+    begins empty.
 
     `lock` is for the one step that may use it at a time.
     """
@@ -329,20 +371,23 @@ class StepMemory:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self._flat: dict[str, NDArray[Any]] = {}
-        self._last: dict[str, tuple[tuple[int, ...], NDArray[Any]]] = {}  # returned last: many steps have the same size
+        # returned last: many steps have the same size
+        self._last: dict[str, tuple[tuple[int, ...], NDArray[Any]]] = {}
 
     def __reduce__(self) -> tuple[type[StepMemory], tuple[()]]:
         return StepMemory, ()
 
     def array(self, name: str, *shape: int, dtype: Any = np.float32) -> NDArray[Any]:
-        """Return an array of any content that kernels may read before they write it: new memory is zero, never NaN.
+        """Return an array of any content that kernels may read before they write it: new memory is
+        zero, never NaN.
 
         A name always has the same dtype.
         """
         if name not in self._last or self._last[name][0] != shape:
             size = prod(shape)
             if name not in self._flat or len(self._flat[name]) < size:
-                for kept in (self._flat, self._last):  # first, so that old and new are never held together
+                # first, so that old and new are never held together
+                for kept in (self._flat, self._last):
                     kept.pop(name, None)
                 self._flat[name] = aligned_zeros(size, dtype=dtype)
             self._last[name] = shape, self._flat[name][:size].reshape(shape)
@@ -351,7 +396,8 @@ class StepMemory:
     def scratch(self, name: str, numbers: int) -> Scratch:
         """Return memory of any content for each worker of a kernel, and tasks that begin at 0.
 
-        It is valid until the next call with this name. A kernel runs as many workers as it has rows.
+        It is valid until the next call with this name. A kernel runs as many workers as it has
+        rows.
         """
         line = LINE // np.dtype(np.float32).itemsize
         rows = self.array(f"{name} scratch", count_workers(), (numbers + line - 1) // line * line)
@@ -376,31 +422,45 @@ def index_array(tensor: Tensor) -> np.ndarray:
 
 
 class FlatRows(NamedTuple):
-    """A tensor (T, ...) for a kernel: element i of row t, counted within the row, is line[t * distance + i]."""
+    """A tensor (T, ...) for a kernel: element i of row t, counted within the row, is line[t *
+    distance + i].
+    """
 
     line: np.ndarray  # 1-D
     distance: int
 
 
 def flat_rows(tensor: Tensor | np.ndarray) -> FlatRows:
-    """Return the memory of a tensor (T, ...), or an array (T, n), and the distance between its rows.
+    """Return the memory of a tensor (T, ...), or an array (T, n), and the distance between its
+    rows.
 
-    Rows that are columns of a wider matrix are not copied; other tensors that are not contiguous within rows are.
+    Rows that are columns of a wider matrix are not copied; other tensors that are not contiguous
+    within rows are.
     """
     if isinstance(tensor, np.ndarray):
         (rows, row), (apart, size) = tensor.shape, tensor.strides
         if not tensor.size:
             return FlatRows(np.zeros(1, tensor.dtype), row)
-        return FlatRows(np.lib.stride_tricks.as_strided(tensor, ((rows - 1) * apart // size + row,), (size,)), apart // size)
+        return FlatRows(
+            np.lib.stride_tricks.as_strided(tensor, ((rows - 1) * apart // size + row,), (size,)),
+            apart // size,
+        )
     row = tensor.shape[1:].numel()
     if tensor.numel() == 0:
         return FlatRows(as_array(tensor.new_zeros(1)), row)
     if not tensor[0].is_contiguous():
         tensor = tensor.contiguous()
     distance = tensor.stride(0) if tensor.shape[0] > 1 else row
-    return FlatRows(as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))), distance)
+    return FlatRows(
+        as_array(tensor.detach().as_strided(((tensor.shape[0] - 1) * distance + row,), (1,))),
+        distance,
+    )
 
 
 def float_array(tensor: Tensor | None, *shape: int) -> np.ndarray:
     """Return a contiguous fp32 tensor, copied only if necessary; zeros of `shape` for None."""
-    return np.zeros(shape, np.float32) if tensor is None else as_array(tensor.detach().float().contiguous())
+    return (
+        np.zeros(shape, np.float32)
+        if tensor is None
+        else as_array(tensor.detach().float().contiguous())
+    )

@@ -17,9 +17,17 @@ States = tuple[Tensor, ...]
 
 
 def boundaries(tokens: int, cu_seqlens: Tensor | None, state: Tensor | None, *shape: int) -> Tensor:
-    """Return cumulative lengths (S+1,) int64 on the CPU, of one sequence of T tokens by default; `state` is (S, *shape)."""
-    cu = torch.tensor([0, tokens]) if cu_seqlens is None else cu_seqlens.detach().to("cpu", torch.int64)
-    assert cu.ndim == 1 and cu[0] == 0 and cu[-1] == tokens and not (cu.diff() < 0).any(), f"{tokens} tokens, cu_seqlens {cu}"
+    """Return cumulative lengths (S+1,) int64 on the CPU, of one sequence of T tokens by default;
+    `state` is (S, *shape).
+    """
+    cu = (
+        torch.tensor([0, tokens])
+        if cu_seqlens is None
+        else cu_seqlens.detach().to("cpu", torch.int64)
+    )
+    assert cu.ndim == 1 and cu[0] == 0 and cu[-1] == tokens and not (cu.diff() < 0).any(), (
+        f"{tokens} tokens, cu_seqlens {cu}"
+    )
     assert state is None or state.shape == (len(cu) - 1, *shape), f"state {state.shape}"
     return cu
 
@@ -47,14 +55,17 @@ def sequence_of_token(cu: Tensor) -> Tensor:
 
 
 def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
-    """Return each sequence's last row of a tensor (T, ...), or its row of `before` (S, ...) if the sequence is empty."""
+    """Return each sequence's last row of a tensor (T, ...), or its row of `before` (S, ...) if the
+    sequence is empty.
+    """
     filled = cu.diff() > 0
     rows, places = torch.nonzero(filled).flatten(), cu[1:][filled] - 1
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
 
 
 class Chunks(NamedTuple):
-    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same result in any packing.
+    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same
+    result in any packing.
 
     N chunks of all sequences together.
     """
@@ -75,9 +86,11 @@ class Chunks(NamedTuple):
 
 
 class Grid:
-    """The chunks (N, Q, ...) of packed tensors (T, ...) with cu (S+1,) int64 on the CPU; holes fill each sequence's last chunk.
+    """The chunks (N, Q, ...) of packed tensors (T, ...) with cu (S+1,) int64 on the CPU; holes fill
+    each sequence's last chunk.
 
-    Q is `chunk`, a power of two, or a smaller one that holds the longest sequence, to avoid padding short texts.
+    Q is `chunk`, a power of two, or a smaller one that holds the longest sequence, to avoid padding
+    short texts.
     """
 
     def __init__(self, cu: Tensor, chunk: int, dtype: torch.dtype, device: torch.device) -> None:
@@ -93,17 +106,22 @@ class Grid:
         """Return the chunks (N, Q, ...) of a tensor (T, ...)."""
         shape = (self.count * self.chunk, *tensor.shape[1:])
         flat = torch.full(shape, hole, dtype=self._dtype, device=self._device)
-        return flat.index_copy(0, self._slot, tensor.to(self._dtype)).view(self.count, self.chunk, *tensor.shape[1:])
+        return flat.index_copy(0, self._slot, tensor.to(self._dtype)).view(
+            self.count, self.chunk, *tensor.shape[1:]
+        )
 
     def take(self, chunks: Tensor) -> Tensor:
         """Return the tensor (T, ...) of chunks (N, Q, ...)."""
         return chunks.flatten(0, 1)[self._slot]
 
-    def carry(self, start: States, advance: Callable[[Tensor, States], States]) -> tuple[States, States]:
-        """Return the states before each chunk (N, ...) and after each sequence (S, ...), from those at the start (S, ...).
+    def carry(
+        self, start: States, advance: Callable[[Tensor, States], States]
+    ) -> tuple[States, States]:
+        """Return the states before each chunk (N, ...) and after each sequence (S, ...), from those
+        at the start (S, ...).
 
-        All sequences advance together, one chunk per turn, longest first. `advance` maps the indices (K,) of some chunks and the
-        states before them (K, ...) to the states after them.
+        All sequences advance together, one chunk per turn, longest first. `advance` maps the
+        indices (K,) of some chunks and the states before them (K, ...) to the states after them.
         """
         counts = self.first.diff()
         order = counts.argsort(descending=True, stable=True)

@@ -1,4 +1,5 @@
-"""Every operator as a loop over time, without options: the definitions that all other implementations are tested against.
+"""Every operator as a loop over time, without options: the definitions that all other
+implementations are tested against.
 
 T tokens, S sequences; the other letters are in the package of each operator.
 """
@@ -22,12 +23,18 @@ def _over_time(
     shapes: Sequence[tuple[int, ...]],
     state: Sequence[Tensor] | None,
 ) -> tuple[Tensor, ...]:
-    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype, and the states (S, *shape).
+    """Run a recurrence token by token; return y (T, ...), for which `y` only gives shape and dtype,
+    and the states (S, *shape).
 
-    `step` maps a token and the states before it to its row of y and the states after it; `state` None: zeros.
+    `step` maps a token and the states before it to its row of y and the states after it; `state`
+    None: zeros.
     """
     dtype, rows = accumulation_dtype(y), []
-    start = [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes] if state is None else state
+    start = (
+        [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes]
+        if state is None
+        else state
+    )
     ends = [[part[:0].to(dtype)] for part in start]
     for s, (first, last) in enumerate(pairwise(cu.tolist())):
         states: Sequence[Tensor] = [part[s].to(dtype) for part in start]
@@ -36,7 +43,9 @@ def _over_time(
             rows.append(row)
         for end, part in zip(ends, states, strict=True):
             end.append(part[None])
-    return (torch.stack(rows) if rows else y.new_zeros(y.shape)).to(y.dtype), *(torch.cat(end) for end in ends)
+    return (torch.stack(rows) if rows else y.new_zeros(y.shape)).to(y.dtype), *(
+        torch.cat(end) for end in ends
+    )
 
 
 def causal_conv1d_reference(
@@ -56,7 +65,9 @@ def causal_conv1d_reference(
     return y, end
 
 
-def gated_rms_norm_reference(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
+def gated_rms_norm_reference(
+    y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int
+) -> Tensor:
     """See `runnel.ops.gated_rms_norm`."""
     dtype = accumulation_dtype(y)
     rows = []
@@ -69,7 +80,14 @@ def gated_rms_norm_reference(y: Tensor, z: Tensor, weight: Tensor, eps: float, g
 
 
 def mlstm_reference(
-    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu: Tensor, state: _State | None, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    cu: Tensor,
+    state: _State | None,
+    eps: float,
 ) -> tuple[Tensor, _State]:
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     dtype, ((_, heads, width), size) = accumulation_dtype(v), (q.shape, v.shape[2])
@@ -89,7 +107,14 @@ def mlstm_reference(
 
 
 def selective_scan_reference(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.selective_scan`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(x)
@@ -106,30 +131,49 @@ def selective_scan_reference(
 
 
 def ssd_reference(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
     dtype, per_group = accumulation_dtype(x), x.shape[1] // B.shape[1]
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         size, value = dt[t].to(dtype), x[t].to(dtype)
-        key, query = (part[t].to(dtype).repeat_interleave(per_group, dim=0) for part in (B, C))  # (H, N)
+        # (H, N)
+        key, query = (part[t].to(dtype).repeat_interleave(per_group, dim=0) for part in (B, C))
         decay = torch.exp(size * A.to(dtype))
         S = decay[:, None, None] * S + (size[:, None] * value)[:, :, None] * key[:, None, :]
         y = (S * query[:, None, :]).sum(2)
         return y if D is None else y + D.to(dtype)[:, None] * value, S
 
-    y, end = _over_time(step, cu, x, [(*x.shape[1:], B.shape[2])], None if state is None else [state])
+    y, end = _over_time(
+        step, cu, x, [(*x.shape[1:], B.shape[2])], None if state is None else [state]
+    )
     return y, end
 
 
 def trapezoid_reference(
-    q: Tensor, k: Tensor, v: Tensor, dt: Tensor, A: Tensor, trap: Tensor, cu: Tensor, state: _State | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    trap: Tensor,
+    cu: Tensor,
+    state: _State | None,
 ) -> tuple[Tensor, _State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
     dtype, ((_, heads, rank, width), size) = accumulation_dtype(v), (q.shape, v.shape[3])
 
-    def step(t: int, S: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def step(
+        t: int, S: Tensor, key: Tensor, value: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         size, share, rate = (x[t].to(dtype)[:, None, None] for x in (dt, trap, A))
         decay = torch.exp(size * rate)
         S = decay * S + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
@@ -137,12 +181,21 @@ def trapezoid_reference(
         S = S + share * size * (value.transpose(1, 2) @ key)
         return q[t].to(dtype) @ S.transpose(1, 2), S, key, value
 
-    y, S, key, value = _over_time(step, cu, v, [(heads, size, width), (heads, rank, width), (heads, rank, size)], state)
+    y, S, key, value = _over_time(
+        step, cu, v, [(heads, size, width), (heads, rank, width), (heads, rank, size)], state
+    )
     return y, (S, key, value)
 
 
 def wkv7_reference(
-    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu: Tensor, state: Tensor | None
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
@@ -150,8 +203,14 @@ def wkv7_reference(
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
         query, log_decay, key, value, away, back = (x[t].to(dtype) for x in (r, w, k, v, a, b))
         removed = (away[:, :, None] * S).sum(1)  # (H, V), from the state before its decay
-        S = torch.exp(log_decay)[:, :, None] * S + back[:, :, None] * removed[:, None] + key[:, :, None] * value[:, None]
+        S = (
+            torch.exp(log_decay)[:, :, None] * S
+            + back[:, :, None] * removed[:, None]
+            + key[:, :, None] * value[:, None]
+        )
         return (query[:, :, None] * S).sum(1), S
 
-    o, end = _over_time(step, cu, v, [(*k.shape[1:], v.shape[2])], None if state is None else [state])
+    o, end = _over_time(
+        step, cu, v, [(*k.shape[1:], v.shape[2])], None if state is None else [state]
+    )
     return o, end

@@ -16,7 +16,9 @@ from runnel.ops.simd_tile import load_up_to, numbers_per_word, store_up_to
 
 @njit(**SERIAL)
 def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: int) -> Any:
-    """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to its rows."""
+    """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to
+    its rows.
+    """
     factor, sums = splat(scale), splat(np.float32(0.0))
     for c in range(0, width, LANES):
         v = fma(load_up_to(added, c, width - c), factor, load_up_to(residual, c, width - c))
@@ -26,7 +28,9 @@ def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: i
 
 
 @njit(**SERIAL)
-def _multiply(residual: Pointer, inverse: Number, weight: Pointer, width: int, out: Pointer) -> None:
+def _multiply(
+    residual: Pointer, inverse: Number, weight: Pointer, width: int, out: Pointer
+) -> None:
     """Set out = residual * inverse * weight for one token."""
     factor = splat(inverse)
     for c in range(0, width, LANES):
@@ -48,16 +52,24 @@ def _scale(squares: Array, t: int, count: int, eps: Number) -> Any:
 
 @njit(**PARALLEL)
 def add_rms_norm(
-    residual: Array, added: Array, squares: Array, count: int, weight: Array, eps: Number, out: Array,
-    scales: Array, scratch: Scratch,
-) -> None:  # fmt: skip
-    """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside `numba_math.parallel()`.
+    residual: Array,
+    added: Array,
+    squares: Array,
+    count: int,
+    weight: Array,
+    eps: Number,
+    out: Array,
+    scales: Array,
+    scratch: Scratch,
+) -> None:
+    """Add scale * added to residual; set out = residual / rms(residual) * weight. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16): the block's output.
-        squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm that a Mamba-2 block postpones
-            until after its output projection. K = 0: scale is 1.
+        squares: (T, K) fp32: scale of token t is 1 / sqrt(sum(squares[t]) / count + eps), the norm
+            that a Mamba-2 block postpones until after its output projection. K = 0: scale is 1.
         count: how many numbers the sums of squares cover.
         weight: (D,) fp32.
         out: (T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (T, Dp) uint8.
@@ -71,7 +83,9 @@ def add_rms_norm(
         normed = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             row, target = shift(address(residual), t * width), shift(address(out), t * out.shape[1])
-            inverse = _add(row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width)
+            inverse = _add(
+                row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width
+            )
             if in_bytes:
                 _multiply(row, inverse, address(weight), width, normed)
                 scales[t, 0] = quantize_row(normed, width, target)

@@ -1,18 +1,20 @@
 """Vectors of sixteen fp32 numbers inside numba kernels, and the tiles of x86 processors with AMX.
 
-With scalar loops, the compiler guesses register use and vector width; kernels that must be as fast as
-a matrix product use these vectors instead. LLVM splits them on machines with narrower vectors.
+With scalar loops, the compiler guesses register use and vector width; kernels that must be as fast
+as a matrix product use these vectors instead. LLVM splits them on machines with narrower vectors.
 The `build_*` functions emit the same code inside other intrinsics.
 
-Memory is accessed by `address(array)` and a flat element offset: callers pass C-contiguous arrays and stay inside them.
-(Arrays themselves would be reference-counted around every load, which costs more than the loads.) Pointers to uint16
-mean bf16 bit patterns, which loads widen and stores round. A *word* is 32 bits: one fp32 number, or two bf16 numbers of
-neighboring index, low half first; words are kept in float32 arrays whatever their content.
+Memory is accessed by `address(array)` and a flat element offset: callers pass C-contiguous arrays
+and stay inside them. (Arrays themselves would be reference-counted around every load, which costs
+more than the loads.) Pointers to uint16 mean bf16 bit patterns, which loads widen and stores round.
+A *word* is 32 bits: one fp32 number, or two bf16 numbers of neighboring index, low half first;
+words are kept in float32 arrays whatever their content.
 
-Tiles multiply matrices of bf16 numbers or of bytes several times as fast as vectors do. A tile has 16 rows of 64 bytes: of a
-product's left factor 16 words of each row, of its right factor 16 words, each with numbers of two rows (bf16) or four (bytes), of
-its sums 16 numbers. A thread loads a configuration before it uses tiles and releases them afterwards, because other libraries
-configure them too. Rows that cross cache lines take up to nine times as long to load.
+Tiles multiply matrices of bf16 numbers or of bytes several times as fast as vectors do. A tile has
+16 rows of 64 bytes: of a product's left factor 16 words of each row, of its right factor 16 words,
+each with numbers of two rows (bf16) or four (bytes), of its sums 16 numbers. A thread loads a
+configuration before it uses tiles and releases them afterwards, because other libraries configure
+them too. Rows that cross cache lines take up to nine times as long to load.
 """
 
 import ctypes
@@ -34,7 +36,8 @@ from runnel.ops.numba_math import FEATURES, SERIAL, build_constant, build_exp, b
 LANES = 16
 NATIVE_BF16 = FEATURES >= {"avx512bf16", "avx512vl"}  # whether the bf16 dot product exists
 _WIDE = "avx512f" in FEATURES
-# A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or 16 of 8).
+# A tile of the matrix product; its accumulators must fit the vector registers (32 of 16 lanes, or
+# 16 of 8).
 TILE_ROWS = 8 if _WIDE else 4
 TILE_COLUMNS = 2 * LANES if _WIDE else LANES
 
@@ -85,7 +88,7 @@ class _F32x16Model(models.PrimitiveModel):
         super().__init__(manager, numba_type, VF32)
 
 
-# ---- helpers of the code generators ------------------------------------------------------------------------------------
+# ---- helpers of the code generators --------------------------------------------------------------
 
 
 def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
@@ -103,7 +106,9 @@ def build_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
 def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
     """Return a scalar in all lanes."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
-    return builder.shuffle_vector(first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES))
+    return builder.shuffle_vector(
+        first, ir.Constant(vector, ir.Undefined), ir.Constant(VI32, [0] * LANES)
+    )
 
 
 def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
@@ -129,12 +134,20 @@ def is_bf16(pointer: Any) -> bool:
     return bool(pointer.dtype == types.uint16)
 
 
-# 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in fp64; highest power first.
-EXP2 = (1.3264726056424689e-3, 9.671513044619755e-3, 5.5507337500530246e-2, 0.24022242078532924, 0.6931469775930709, 1.0)
+# 2^f on |f| <= 1/2, relative error 9.2e-8 before rounding, fitted by reweighted least squares in
+# fp64; highest power first.
+EXP2 = (
+    1.3264726056424689e-3,
+    9.671513044619755e-3,
+    5.5507337500530246e-2,
+    0.24022242078532924,
+    0.6931469775930709,
+    1.0,
+)
 EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
 
 
-# ---- elementwise -------------------------------------------------------------------------------------------------------
+# ---- elementwise ---------------------------------------------------------------------------------
 
 
 def elementwise(arguments: int, build: Callable[..., Any], doc: str = "") -> Any:
@@ -169,17 +182,24 @@ def build_exp2(builder: Any, t: Any) -> Any:
     """Return 2^t; see `exp2`."""
     lowest, rounder = build_constant(VF32, -127.0), build_constant(VF32, 1.5 * 2**23)
     t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
-    # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would undo it by the subtraction.
+    # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would
+    # undo it by the subtraction.
     shifted = builder.fadd(t, rounder, flags=EXACT)
     fraction = builder.fsub(t, builder.fsub(shifted, rounder, flags=EXACT), flags=EXACT)
     exponent = builder.shl(builder.bitcast(shifted, VI32), build_constant(VI32, 23))
     power = builder.bitcast(build_polynomial(builder, fraction, EXP2), VI32)
-    return builder.bitcast(builder.add(power, exponent), VF32)  # 1 and -127, whose bits are 0, where t is too low
+    # 1 and -127, whose bits are 0, where t is too low
+    return builder.bitcast(builder.add(power, exponent), VF32)
 
 
 def _build_exp_plus_one(builder: Any, x: Any) -> Any:
-    """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less accurate than `exp`."""
-    t, highest = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375)), build_constant(VF32, 125.0)
+    """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less
+    accurate than `exp`.
+    """
+    t, highest = (
+        builder.fmul(x, build_constant(VF32, -1.44269502162933349609375)),
+        build_constant(VF32, 125.0),
+    )
     t = builder.select(builder.fcmp_ordered(">", t, highest), highest, t)
     return builder.fadd(build_constant(VF32, 1.0), build_exp2(builder, t))
 
@@ -194,7 +214,9 @@ def _build_sigmoid(builder: Any, x: Any) -> Any:
 
 
 def build_divide(builder: Any, a: Any, b: Any) -> Any:
-    """Return a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7) are faster than division."""
+    """Return a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7)
+    are faster than division.
+    """
     if not _WIDE:
         return builder.fdiv(a, b)
     unused = [build_constant(VF32, 0.0), ir.Constant(_I16, 0xFFFF)]
@@ -210,10 +232,17 @@ mul = elementwise(2, lambda builder, a, b: builder.fmul(a, b), "a * b")
 fma = elementwise(3, build_fma, "a * b + c")
 exp = elementwise(1, build_exp, "exp(x); see `numba_math.fast_exp`")
 exp2 = elementwise(
-    1, build_exp2, "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN for NaN"
+    1,
+    build_exp2,
+    "2^x for x < 127.5, relative error below 2e-7; exactly 1 at 0, exactly 0 below -127, NaN"
+    " for NaN",
 )
 silu = elementwise(1, build_silu, "x / (1 + exp(-x))")
-sigmoid = elementwise(1, _build_sigmoid, "1 / (1 + exp(-x)), absolute error below 2e-7, relative error below 5e-6 where |x| < 86")
+sigmoid = elementwise(
+    1,
+    _build_sigmoid,
+    "1 / (1 + exp(-x)), absolute error below 2e-7, relative error below 5e-6 where |x| < 86",
+)
 
 
 @intrinsic
@@ -231,20 +260,33 @@ def keep(typing_context: Any, x: Any, count: Any) -> Any:
     """Return x in the first `count` lanes, 0 in the others (even where x is NaN)."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(build_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0))
+        return builder.select(
+            build_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0)
+        )
 
     return f32x16(f32x16, types.intp), generate
 
 
 def reduction(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
-    """Return an intrinsic from a vector to a number; `combine` emits the code that makes one vector of two halves."""
+    """Return an intrinsic from a vector to a number; `combine` emits the code that makes one vector
+    of two halves.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         v, width = values[0], LANES
         while width > 1:
             width //= 2
-            halves = [ir.Constant(ir.VectorType(I32, width), list(range(start, start + width))) for start in (0, width)]
-            v = combine(builder, *(builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half) for half in halves))
+            halves = [
+                ir.Constant(ir.VectorType(I32, width), list(range(start, start + width)))
+                for start in (0, width)
+            ]
+            v = combine(
+                builder,
+                *(
+                    builder.shuffle_vector(v, ir.Constant(v.type, ir.Undefined), half)
+                    for half in halves
+                ),
+            )
         return builder.extract_element(v, ir.Constant(I32, 0))
 
     def definition(typing_context: Any, x: Any) -> Any:
@@ -257,14 +299,18 @@ def reduction(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
 total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lanes.")
 
 
-# ---- memory ------------------------------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 @intrinsic
 def address(typing_context: Any, array: Any) -> Any:
-    """Return a pointer to the first element of a C-contiguous array, which must outlive the pointer."""
+    """Return a pointer to the first element of a C-contiguous array, which must outlive the
+    pointer.
+    """
     if array.layout != "C":
-        raise TypingError(f"{array} is not C-contiguous: elements of its address are others than its own")
+        raise TypingError(
+            f"{array} is not C-contiguous: elements of its address are others than its own"
+        )
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         return context.make_array(array)(context, builder, values[0]).data
@@ -298,14 +344,18 @@ def number(typing_context: Any, base: Any, offset: Any) -> Any:
 def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
     """Emit `load`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
-        return build_widen(builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2))
+        return build_widen(
+            builder, builder.load(build_pointer(builder, base, offset, _VI16), align=2)
+        )
     return builder.load(build_pointer(builder, base, offset, VF32), align=4)
 
 
 def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: Any) -> None:
     """Emit `store`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
-        builder.store(build_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2)
+        builder.store(
+            build_round(builder, value), build_pointer(builder, base, offset, _VI16), align=2
+        )
     else:
         builder.store(value, build_pointer(builder, base, offset, VF32), align=4)
 
@@ -329,7 +379,9 @@ def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
         name = f"llvm.masked.load.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
         pointer = build_pointer(builder, values[0], values[1], vector)
         mask = build_lanes_below(builder, values[2])
-        read = build_call(builder, name, vector, [pointer, ir.Constant(I32, 2), mask, build_constant(vector, 0)])
+        read = build_call(
+            builder, name, vector, [pointer, ir.Constant(I32, 2), mask, build_constant(vector, 0)]
+        )
         return build_widen(builder, read) if is_bf16(base) else read
 
     return f32x16(base, types.intp, types.intp), generate
@@ -355,7 +407,12 @@ def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) 
         value = build_round(builder, values[2]) if bf16 else values[2]
         pointer = build_pointer(builder, values[0], values[1], value.type)
         name = f"llvm.masked.store.{'v16i16' if bf16 else 'v16f32'}.p0"
-        build_call(builder, name, ir.VoidType(), [value, pointer, ir.Constant(I32, 2), build_lanes_below(builder, values[3])])
+        build_call(
+            builder,
+            name,
+            ir.VoidType(),
+            [value, pointer, ir.Constant(I32, 2), build_lanes_below(builder, values[3])],
+        )
         return context.get_dummy_value()
 
     return types.none(base, types.intp, f32x16, types.intp), generate
@@ -368,7 +425,8 @@ def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         byte = ir.IntType(8).as_pointer()
         line = builder.bitcast(builder.gep(values[0], [values[1]]), byte)
-        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]  # for reading, into the first-level cache, data
+        # for reading, into the first-level cache, data
+        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]
         build_call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, *hints])
         return context.get_dummy_value()
 
@@ -385,7 +443,7 @@ def next_task(typing_context: Any, counter: Any) -> Any:
     return types.int64(counter), generate
 
 
-# ---- tiles -------------------------------------------------------------------------------------------------------------
+# ---- tiles ---------------------------------------------------------------------------------------
 
 BLOCK = 2 * LANES  # rows and columns of `multiply_block`
 _COMPILED = FEATURES >= {"amx-tile", "amx-bf16", "amx-int8", "avx512f", "avx512bf16"}
@@ -397,7 +455,9 @@ _CONFIGURATION = np.array([1] + [0] * 15 + [64, 0] * 8 + [0] * 16 + [16] * 8 + [
 
 @functools.cache
 def has_tiles() -> bool:
-    """Return whether kernels may use the tiles: the processor has them, and Linux gives them to this process, which must ask."""
+    """Return whether kernels may use the tiles: the processor has them, and Linux gives them to
+    this process, which must ask.
+    """
     return _COMPILED and sys.platform == "linux" and ctypes.CDLL(None).syscall(*_PERMISSION) == 0
 
 
@@ -435,7 +495,9 @@ def configure_tiles() -> None:
 
 
 def _block_product(rows: int, instruction: str, doc: str) -> Any:
-    """Return an intrinsic that multiplies as many rows of blocks, LANES or BLOCK, by an instruction of tiles."""
+    """Return an intrinsic that multiplies as many rows of blocks, LANES or BLOCK, by an instruction
+    of tiles.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         if _COMPILED:
@@ -443,9 +505,16 @@ def _block_product(rows: int, instruction: str, doc: str) -> Any:
         return context.get_dummy_value()
 
     def definition(
-        typing_context: Any, sums: Any, sums_row: Any, left: Any, left_row: Any, right: Any, right_row: Any, depth: Any,
+        typing_context: Any,
+        sums: Any,
+        sums_row: Any,
+        left: Any,
+        left_row: Any,
+        right: Any,
+        right_row: Any,
+        depth: Any,
         fresh: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         size = types.intp
         return types.none(sums, size, left, size, right, size, size, types.boolean), generate
 
@@ -454,10 +523,20 @@ def _block_product(rows: int, instruction: str, doc: str) -> Any:
 
 
 def _build_block(
-    builder: Any, rows: int, instruction: str, sums: Any, sums_row: Any, left: Any, left_row: Any, right: Any, right_row: Any,
-    depth: Any, fresh: Any,
-) -> None:  # fmt: skip
-    """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the right one.
+    builder: Any,
+    rows: int,
+    instruction: str,
+    sums: Any,
+    sums_row: Any,
+    left: Any,
+    left_row: Any,
+    right: Any,
+    right_row: Any,
+    depth: Any,
+    fresh: Any,
+) -> None:
+    """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the
+    right one.
 
     With LANES `rows`, tiles 2, 3 and 5 are not used.
     """
@@ -469,7 +548,12 @@ def _build_block(
         return [builder.bitcast(pointer, _BYTE.as_pointer()), builder.mul(row, ir.Constant(I64, 4))]
 
     halves = [(0, ir.Constant(I64, 0)), (LANES, ir.Constant(I64, LANES))]
-    outputs = [place(sums, sums_row, row, column) for row, _ in halves if row < rows for _, column in halves]
+    outputs = [
+        place(sums, sums_row, row, column)
+        for row, _ in halves
+        if row < rows
+        for _, column in halves
+    ]
     with builder.if_else(fresh) as (cleared, continued):
         with cleared:
             for tile in range(len(outputs)):
@@ -477,7 +561,9 @@ def _build_block(
         with continued:
             for tile, output in enumerate(outputs):
                 _call(builder, "tileloadd64", tile, *output)
-    with cgutils.for_range_slice(builder, ir.Constant(I64, 0), depth, ir.Constant(I64, LANES), I64) as (k, _):
+    with cgutils.for_range_slice(
+        builder, ir.Constant(I64, 0), depth, ir.Constant(I64, LANES), I64
+    ) as (k, _):
         below = builder.gep(builder.bitcast(right, I32.as_pointer()), [builder.mul(k, right_row)])
         for half, (row, column) in enumerate(halves):
             if row < rows:
@@ -502,5 +588,8 @@ multiply_half_block = _block_product(
     LANES, "tdpbf16ps", "Compute the first LANES rows of `multiply_block`, with the same result."
 )
 multiply_bytes = _block_product(
-    BLOCK, "tdpbusd", "`multiply_block` of left, bytes, and right, signed bytes, both four in a word, with sums in int32."
+    BLOCK,
+    "tdpbusd",
+    "`multiply_block` of left, bytes, and right, signed bytes, both four in a word, with sums in"
+    " int32.",
 )

@@ -1,6 +1,7 @@
 """Matrix products inside numba kernels, in fp32 or in pairs of bf16 numbers, and their layouts.
 
-See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or uint16 for bf16.
+See `simd` for pointers and words. `kind` is any pointer whose type selects the numbers: float32, or
+uint16 for bf16.
 """
 
 from typing import Any
@@ -68,8 +69,13 @@ def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: An
     """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        order = ir.Constant(ir.VectorType(I32, 2 * LANES), [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)])
-        pairs = builder.shuffle_vector(build_round(builder, values[2]), build_round(builder, values[3]), order)
+        order = ir.Constant(
+            ir.VectorType(I32, 2 * LANES),
+            [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)],
+        )
+        pairs = builder.shuffle_vector(
+            build_round(builder, values[2]), build_round(builder, values[3]), order
+        )
         builder.store(pairs, build_pointer(builder, values[0], values[1], pairs.type), align=4)
         return context.get_dummy_value()
 
@@ -77,12 +83,19 @@ def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: An
 
 
 @intrinsic
-def transpose(typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any) -> Any:
+def transpose(
+    typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any
+) -> Any:
     """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         def place(pointer: int, row: int) -> Any:
-            return build_pointer(builder, values[pointer], builder.mul(values[pointer + 1], ir.Constant(I64, row)), VF32)
+            return build_pointer(
+                builder,
+                values[pointer],
+                builder.mul(values[pointer + 1], ir.Constant(I64, row)),
+                VF32,
+            )
 
         rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
         width = LANES // 2
@@ -110,33 +123,59 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
     if NATIVE_BF16:
         pairs = [builder.bitcast(v, BF16_PAIRS) for v in (a, b)]
         return build_call(builder, "llvm.x86.avx512bf16.dpbf16ps.512", VF32, [sums, *pairs])
-    for part in (lambda v: builder.shl(v, build_constant(VI32, 16)), lambda v: builder.and_(v, build_constant(VI32, 0xFFFF0000))):
-        sums = build_fma(builder, builder.bitcast(part(a), VF32), builder.bitcast(part(b), VF32), sums)
+    for part in (
+        lambda v: builder.shl(v, build_constant(VI32, 16)),
+        lambda v: builder.and_(v, build_constant(VI32, 0xFFFF0000)),
+    ):
+        sums = build_fma(
+            builder, builder.bitcast(part(a), VF32), builder.bitcast(part(b), VF32), sums
+        )
     return sums
 
 
 @intrinsic
 def strided_product(
-    typing_context: Any, kind: Any, sums: Any, sums_row: Any, factor: Any, left: Any, left_row: Any, left_depth: Any, right: Any,
-    right_row: Any, depth: Any,
-) -> Any:  # fmt: skip
-    """Compute one tile of a matrix product: sums[r, :] = factor * sums[r, :] + sum over k of left[r, k] * right[k, :].
+    typing_context: Any,
+    kind: Any,
+    sums: Any,
+    sums_row: Any,
+    factor: Any,
+    left: Any,
+    left_row: Any,
+    left_depth: Any,
+    right: Any,
+    right_row: Any,
+    depth: Any,
+) -> Any:
+    """Compute one tile of a matrix product: sums[r, :] = factor * sums[r, :] + sum over k of
+    left[r, k] * right[k, :].
 
-    `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers, sums_row numbers apart; row r of `left` starts left_row words after
-    row r-1 and its words are left_depth apart; `right` has rows of TILE_COLUMNS words, right_row apart; `depth` counts words.
-    With a factor of 0 the old sums are not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied
-    exactly and added in fp32.
+    `sums` has TILE_ROWS rows of TILE_COLUMNS fp32 numbers, sums_row numbers apart; row r of `left`
+    starts left_row words after row r-1 and its words are left_depth apart; `right` has rows of
+    TILE_COLUMNS words, right_row apart; `depth` counts words. With a factor of 0 the old sums are
+    not read. Pairs of bf16 numbers in words (if `kind` points to uint16) are multiplied exactly and
+    added in fp32.
     """
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, sums_, sums_row_, factor_, left_, left_row_, left_depth_, right_, right_row_, length = values
+        _, sums_, sums_row_, factor_, left_, left_row_, left_depth_, right_, right_row_, length = (
+            values
+        )
         columns = [ir.Constant(I64, c) for c in range(0, TILE_COLUMNS, LANES)]
         sums_rows, left_rows = (
-            [builder.mul(row, ir.Constant(I64, r)) for r in range(TILE_ROWS)] for row in (sums_row_, left_row_)
+            [builder.mul(row, ir.Constant(I64, r)) for r in range(TILE_ROWS)]
+            for row in (sums_row_, left_row_)
         )
-        places = [build_pointer(builder, sums_, builder.add(row, column), VF32) for row in sums_rows for column in columns]
+        places = [
+            build_pointer(builder, sums_, builder.add(row, column), VF32)
+            for row in sums_rows
+            for column in columns
+        ]
         slots = [cgutils.alloca_once(builder, VF32) for _ in places]
-        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (cleared, continued):
+        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (
+            cleared,
+            continued,
+        ):
             with cleared:
                 for slot in slots:
                     builder.store(build_constant(VF32, 0.0), slot)
@@ -146,19 +185,29 @@ def strided_product(
                     builder.store(builder.fmul(scale, builder.load(place, align=4)), slot)
         with cgutils.for_range(builder, length) as loop:
             first = builder.mul(loop.index, right_row_)
-            starts = [build_pointer(builder, right_, builder.add(first, column), VI32) for column in columns]
+            starts = [
+                build_pointer(builder, right_, builder.add(first, column), VI32)
+                for column in columns
+            ]
             words = [builder.load(start, align=4) for start in starts]
             first = builder.mul(loop.index, left_depth_)
             for r, row in enumerate(left_rows):
-                word = builder.load(build_pointer(builder, left_, builder.add(first, row), I32), align=4)
+                word = builder.load(
+                    build_pointer(builder, left_, builder.add(first, row), I32), align=4
+                )
                 for slot, several in zip(slots[r * len(columns) :], words, strict=False):
-                    builder.store(_multiply_add(builder, is_bf16(kind), several, word, builder.load(slot)), slot)
+                    builder.store(
+                        _multiply_add(builder, is_bf16(kind), several, word, builder.load(slot)),
+                        slot,
+                    )
         for slot, place in zip(slots, places, strict=True):
             builder.store(builder.load(slot), place, align=4)
         return context.get_dummy_value()
 
     offset = types.intp
-    return types.none(kind, sums, offset, types.float32, left, offset, offset, right, offset, offset), generate
+    return types.none(
+        kind, sums, offset, types.float32, left, offset, offset, right, offset, offset
+    ), generate
 
 
 # The known zero elements of a square left side of a product; they are skipped, tile by tile.
@@ -167,23 +216,37 @@ FULL, LOWER, UPPER = 0, 1, 2
 
 @njit(**SERIAL)
 def multiply(
-    out: Array, a: Array, a_row: int, a_step: int, b: Array, rows: int, inner: int, scale: Number, triangle: int = FULL
+    out: Array,
+    a: Array,
+    a_row: int,
+    a_step: int,
+    b: Array,
+    rows: int,
+    inner: int,
+    scale: Number,
+    triangle: int = FULL,
 ) -> None:
     """Set out = scale * out + a @ b, all fp32 and C-contiguous; with scale 0, `out` is not read.
 
     Args:
         out: (>= rows, columns); all its columns are written.
-        a: any shape; element (i, k) of the product's left side is the flat element i * a_row + k * a_step.
+        a: any shape; element (i, k) of the product's left side is the flat element i * a_row + k *
+            a_step.
         b: (>= inner, >= columns).
-        rows: multiple of TILE_ROWS.   columns: multiple of TILE_COLUMNS.   inner: any; with a triangle it equals `rows`.
-        triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. Within tiles the zeros must be stored.
+        rows: multiple of TILE_ROWS.      columns: multiple of TILE_COLUMNS.
+        inner: any; with a triangle it equals `rows`.
+        triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. Within tiles the zeros
+            must be stored.
     """
     columns, b_row = out.shape[1], b.shape[1]
     for column in range(0, columns, TILE_COLUMNS):
         for row in range(0, rows, TILE_ROWS):
             first = row if triangle == UPPER else 0
             count = (row + TILE_ROWS if triangle == LOWER else inner) - first
-            sums, left = shift(address(out), row * columns + column), shift(address(a), row * a_row + first * a_step)
+            sums, left = (
+                shift(address(out), row * columns + column),
+                shift(address(a), row * a_row + first * a_step),
+            )
             right = shift(address(b), first * b_row + column)
             strided_product(sums, sums, columns, scale, left, a_row, a_step, right, b_row, count)
 
@@ -196,7 +259,9 @@ def load_up_to(base: Pointer, offset: int, count: int) -> Any:
 
 @njit(**SERIAL)
 def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
-    """Run `store`, of no more than `count` numbers: a masked store of bf16 takes many times as long."""
+    """Run `store`, of no more than `count` numbers: a masked store of bf16 takes many times as
+    long.
+    """
     if count >= LANES:
         store(base, offset, x)
     else:
@@ -204,11 +269,16 @@ def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
 
 
 @njit(**SERIAL)
-def read_rows(line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array) -> None:
-    """Copy `width` numbers of `count` `FlatRows`, from row `t` and `column` on, as fp32; then zeros, `rows` rows in all."""
+def read_rows(
+    line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array
+) -> None:
+    """Copy `width` numbers of `count` `FlatRows`, from row `t` and `column` on, as fp32; then
+    zeros, `rows` rows in all.
+    """
     for j in range(count):
         at = (t + j) * distance + column
-        source, target = line[at : at + width], out[j]  # slices: checking an index of unknown sign prevents vector loads
+        # slices: checking an index of unknown sign prevents vector loads
+        source, target = line[at : at + width], out[j]
         for c in range(width):
             target[c] = as_f32(source[c])
     for j in range(count, rows):
@@ -223,8 +293,18 @@ def fill(out: Pointer, count: int, value: Number) -> None:
 
 
 @njit(**SERIAL)
-def pack(kind: Pointer, source: Pointer, stride: int, rows: int, factors: Pointer, words: Pointer, width: int) -> None:
-    """Write rows of `source` times their factors as words for a tile product; for bf16, two rows become one row of pairs."""
+def pack(
+    kind: Pointer,
+    source: Pointer,
+    stride: int,
+    rows: int,
+    factors: Pointer,
+    words: Pointer,
+    width: int,
+) -> None:
+    """Write rows of `source` times their factors as words for a tile product; for bf16, two rows
+    become one row of pairs.
+    """
     step = numbers_per_word(kind)
     for r in range(0, rows, step):
         first, second = r * stride, (r + 1) * stride
@@ -234,6 +314,8 @@ def pack(kind: Pointer, source: Pointer, stride: int, rows: int, factors: Pointe
             if step == 1:
                 store(words, target + c, low)
             elif r + 1 < rows:
-                store_pairs(words, target + c, low, mul(load(source, second + c), splat(factors[r + 1])))
+                store_pairs(
+                    words, target + c, low, mul(load(source, second + c), splat(factors[r + 1]))
+                )
             else:
                 store_pairs(words, target + c, low, splat(_ZERO))

@@ -19,7 +19,9 @@ from runnel.ops.packed import Chunks
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:
-    """Make the GPU of `x` current, because Triton launches on the current GPU, not on that of its arguments."""
+    """Make the GPU of `x` current, because Triton launches on the current GPU, not on that of its
+    arguments.
+    """
     return torch.cuda.device(x.device) if x.is_cuda else contextlib.nullcontext()
 
 
@@ -58,11 +60,15 @@ def wants_gradients(*inputs: Tensor | None) -> bool:
 
 
 def with_torch_backward(
-    forward: Callable[..., tuple[Tensor, ...]], path: Callable[..., tuple[Tensor, ...]], *inputs: Tensor
+    forward: Callable[..., tuple[Tensor, ...]],
+    path: Callable[..., tuple[Tensor, ...]],
+    *inputs: Tensor,
 ) -> tuple[Tensor, ...]:
-    """Run `forward(*inputs)` differentiably: the backward pass reruns `path`, the same function in torch operations.
+    """Run `forward(*inputs)` differentiably: the backward pass reruns `path`, the same function in
+    torch operations.
 
-    The backward pass has the memory and time of the torch path; without gradients there is no such cost.
+    The backward pass has the memory and time of the torch path; without gradients there is no such
+    cost.
     """
     if not wants_gradients(*inputs):
         return forward(*inputs)
@@ -82,19 +88,28 @@ class _TorchBackward(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         wanted = ctx.needs_input_grad[2:]
-        leaves = [x.detach().requires_grad_(needed) for x, needed in zip(ctx.saved_tensors, wanted, strict=True)]
+        leaves = [
+            x.detach().requires_grad_(needed)
+            for x, needed in zip(ctx.saved_tensors, wanted, strict=True)
+        ]
         with torch.enable_grad():
             outputs = ctx.path(*leaves)
-        used = [(y, g) for y, g in zip(outputs, gradients, strict=True) if g is not None and y.requires_grad]
+        used = [
+            (y, g)
+            for y, g in zip(outputs, gradients, strict=True)
+            if g is not None and y.requires_grad
+        ]
         if used:
             torch.autograd.backward([y for y, _ in used], [g for _, g in used])
         return None, None, *(leaf.grad for leaf in leaves)
 
 
 def without_empty(cu: Tensor, state: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the CPU and a state (S, ...).
+    """Remove empty sequences, which flash-linear-attention does not support, from cu (S+1,) on the
+    CPU and a state (S, ...).
 
-    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their state.
+    Return the remaining sequences (R,), on the CPU, their cumulative lengths (R+1,), and their
+    state.
     """
     left = cu.diff().nonzero().squeeze(1)
     if left.numel() == cu.numel() - 1:

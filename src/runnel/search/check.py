@@ -9,7 +9,14 @@ from runnel.errors import StateError, StoreError
 from runnel.models.memory import unpack
 from runnel.records import Places
 from runnel.search.lance import odd_lengths
-from runnel.search.records import WHOLE, Commit, ContentHashes, DocumentRow, PassageRow, content_hash
+from runnel.search.records import (
+    WHOLE,
+    Commit,
+    ContentHashes,
+    DocumentRow,
+    PassageRow,
+    content_hash,
+)
 from runnel.search.stores import Store
 
 _MEMORIES = 50  # read at a time, because they are large
@@ -46,12 +53,15 @@ def _check(store: Store, commit: Commit, known: Mapping[str, ContentHashes]) -> 
                 damaged.setdefault(name, "there are passages of it, but no text")
             elif reason := _wrong_document(documents[name], known[name]):
                 damaged.setdefault(name, reason)
-        for name, reason in _wrong_memories(store, documents, fresh):  # after the texts: those of a damaged text are also wrong
+        # after the texts: those of a damaged text are also wrong
+        for name, reason in _wrong_memories(store, documents, fresh):
             damaged.setdefault(name, reason)
         for row in rows:
             numbers[row.document].append(row.number)
             if row.document in documents and not _is_of(row, documents[row.document].text):
-                damaged.setdefault(row.document, f"passage {row.number} is not the text at its place")
+                damaged.setdefault(
+                    row.document, f"passage {row.number} is not the text at its place"
+                )
             word = word or next((word for word in row.text.split() if word.isalpha()), "")
         for i, length in odd_lengths(np.stack([row.vector for row in rows])) if rows else ():
             reason = f"the vector of {rows[i].name} has the length {length:.3g} instead of 1"
@@ -63,18 +73,29 @@ def _check(store: Store, commit: Commit, known: Mapping[str, ContentHashes]) -> 
             count = f"{len(its_numbers) - whole:,} passages up to number {highest}"
             damaged.setdefault(name, f"it has {count}, and {whole} vectors of the whole document")
     whole_index = []
-    counts = (len(known), sum(number != WHOLE for its_numbers in numbers.values() for number in its_numbers))
+    counts = (
+        len(known),
+        sum(number != WHOLE for its_numbers in numbers.values() for number in its_numbers),
+    )
     if counts != (commit.documents, commit.passages):
         wanted = f"{commit.documents:,} documents and {commit.passages:,} passages"
-        whole_index.append(f"there are {counts[0]:,} documents and {counts[1]:,} passages, its last commit has {wanted}")
+        whole_index.append(
+            f"there are {counts[0]:,} documents and {counts[1]:,} passages, its last commit has"
+            f" {wanted}"
+        )
     try:
         store.lexical(word, 1, [])
     except StoreError as error:
         whole_index.append(f"the index of words cannot be read: {error}")
-    return [*(Damage(None, reason) for reason in whole_index), *(Damage(name, reason) for name, reason in damaged.items())]
+    return [
+        *(Damage(None, reason) for reason in whole_index),
+        *(Damage(name, reason) for name, reason in damaged.items()),
+    ]
 
 
-def _wrong_memories(store: Store, documents: Mapping[str, DocumentRow], ids: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _wrong_memories(
+    store: Store, documents: Mapping[str, DocumentRow], ids: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """Yield those of `ids` whose memory is damaged, with the reason."""
     for start in range(0, len(ids), _MEMORIES):
         pieces = store.memories(ids[start : start + _MEMORIES])  # an error if they cannot be read

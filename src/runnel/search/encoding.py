@@ -1,4 +1,6 @@
-"""Encode documents as rows of an index: one pass of the model gives the vectors of a document and of its passages."""
+"""Encode documents as rows of an index: one pass of the model gives the vectors of a document and
+of its passages.
+"""
 
 import json
 import logging
@@ -18,15 +20,29 @@ from runnel.records import Document, Places, expect_count, grouped, utf8
 from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed
-from runnel.search.records import WHOLE, ContentHashes, DocumentRow, FieldType, IndexSettings, PassageRow, content_hash
+from runnel.search.records import (
+    WHOLE,
+    ContentHashes,
+    DocumentRow,
+    FieldType,
+    IndexSettings,
+    PassageRow,
+    content_hash,
+)
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
 _BATCH_DOCUMENTS = 2000
-_BATCH_STATES = 250  # documents remembered as a recurrent model's state, which is large however short the document is
+# documents remembered as a recurrent model's state, which is large however short the document is
+_BATCH_STATES = 250
 _PASSAGE_TOKENS = 256
-_PROBES = ("A river runs to the sea.", "SELECT name FROM users WHERE id = 7;", "Die Katze schläft, während es regnet.")
-_SAME_MODEL = 0.999  # the least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+_PROBES = (
+    "A river runs to the sea.",
+    "SELECT name FROM users WHERE id = 7;",
+    "Die Katze schläft, während es regnet.",
+)
+# the least cosine of probe vectors; the same weights in 8 bits give more than 0.9999
+_SAME_MODEL = 0.999
 
 
 @dataclass(slots=True)
@@ -35,13 +51,16 @@ class EncodedDocuments:
 
     documents: list[DocumentRow] = field(default_factory=list)
     passages: list[PassageRow] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # document id -> why it could not be read; it has no rows
+    # document id -> why it could not be read; it has no rows
+    failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0
     tokens_read: int = 0  # by the model: fewer if text was appended
 
 
 class DocumentEncoder:
-    """A reader of documents for an index with these settings; an error if they belong to another model names `place`."""
+    """A reader of documents for an index with these settings; an error if they belong to another
+    model names `place`.
+    """
 
     def __init__(self, embedder: Embedder, settings: IndexSettings, place: str) -> None:
         expect_model(embedder, settings, place)
@@ -49,25 +68,45 @@ class DocumentEncoder:
         sentences = remembers_sentences(embedder)
         self._embedder = _for_sentences(embedder) if sentences else embedder
         self._reranker = reranker_of(embedder) if settings.remember and not sentences else None
-        self._one_pass = sentences or (self._reranker is not None and self._reranker.shares(embedder))
+        self._one_pass = sentences or (
+            self._reranker is not None and self._reranker.shares(embedder)
+        )
 
     def row(self, document: Document | DocumentRow) -> DocumentRow:
-        """Check a document (a DocumentRow comes from a file) and return its row, without the model's outputs."""
+        """Check a document (a DocumentRow comes from a file) and return its row, without the
+        model's outputs.
+        """
         name, metadata = f"document {document.id!r}", dict(document.metadata)
         if isinstance(document, Document):
             title = document.title or metadata.get("title")
-            document = DocumentRow(document.id, document.text, "" if title is None else str(title), "", "", "", 0, metadata)
+            document = DocumentRow(
+                document.id,
+                document.text,
+                "" if title is None else str(title),
+                "",
+                "",
+                "",
+                0,
+                metadata,
+            )
         for field_name, kind in self.settings.fields.items():
             if metadata.get(field_name) is not None:
                 metadata[field_name] = typed(field_name, metadata[field_name], kind)
         try:
-            problem = "".join(f"the key {key!r} is no text" for key in metadata if not isinstance(key, str))
+            problem = "".join(
+                f"the key {key!r} is no text" for key in metadata if not isinstance(key, str)
+            )
             stored = json.dumps(metadata, ensure_ascii=False)
         except (TypeError, ValueError, RecursionError) as error:
             problem = problem or str(error)
         if problem:
             raise InputError(f"{name} has metadata that JSON cannot hold: {problem}")
-        for what, text in {"id": document.id, "text": document.text, "title": document.title, "metadata": stored}.items():
+        for what, text in {
+            "id": document.id,
+            "text": document.text,
+            "title": document.title,
+            "metadata": stored,
+        }.items():
             utf8(text, f"{name}: its {what}")
         row = replace(document, metadata=metadata)
         return replace(row, content_hash=content_hash(row))
@@ -79,14 +118,22 @@ class DocumentEncoder:
         failed: dict[str, str],
         unchanged: list[str],
     ) -> Iterator[DocumentRow]:
-        """Yield rows of documents that are new or changed; ids of the others go to `unchanged` or, logged, to `failed`."""
+        """Yield rows of documents that are new or changed; ids of the others go to `unchanged` or,
+        logged, to `failed`.
+        """
         seen: set[str] = set()
         for document in documents:
             if not isinstance(document, Document | DocumentRow):
-                raise InputError(f"expected runnel.Document objects, got {type(document).__name__}: {document!r:.80}")
+                raise InputError(
+                    f"expected runnel.Document objects, got {type(document).__name__}:"
+                    f" {document!r:.80}"
+                )
             try:
                 if document.id in seen:
-                    raise InputError(f"another document of this call has the id {document.id!r}; only the first was added")
+                    raise InputError(
+                        f"another document of this call has the id {document.id!r}; only the first"
+                        " was added"
+                    )
                 row = self.row(document)
             except InputError as error:
                 failed[document.id] = str(error)
@@ -104,11 +151,18 @@ class DocumentEncoder:
         return _BATCH_DOCUMENTS if self._reranker is None else _BATCH_STATES
 
     def encode(
-        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None] | None = None, progress: Progress | None = None
+        self,
+        rows: Sequence[DocumentRow],
+        saved: Sequence[bytes | None] | None = None,
+        progress: Progress | None = None,
     ) -> EncodedDocuments:
-        """Read documents together; `saved`: for each, where an earlier reading can be continued (`models/readers.py`)."""
+        """Read documents together; `saved`: for each, where an earlier reading can be continued
+        (`models/readers.py`).
+        """
         out, count = EncodedDocuments(), TokenCount(progress)
-        for row, read in zip(rows, self._read(rows, saved or [None] * len(rows), count), strict=True):
+        for row, read in zip(
+            rows, self._read(rows, saved or [None] * len(rows), count), strict=True
+        ):
             if isinstance(read, str):
                 out.failed[row.id] = read
                 log.warning("%s", left_out(row.id, read))
@@ -119,11 +173,17 @@ class DocumentEncoder:
             out.tokens += read.tokens
             out.tokens_read += read.tokens_read
         if self._reranker is not None and not self._one_pass:
-            remembered = self._reranker.remember({row.id: row.text for row in out.documents}, progress=count.part())
-            out.documents = [replace(row, memory=remembered[row.id].to_bytes()) for row in out.documents]
+            remembered = self._reranker.remember(
+                {row.id: row.text for row in out.documents}, progress=count.part()
+            )
+            out.documents = [
+                replace(row, memory=remembered[row.id].to_bytes()) for row in out.documents
+            ]
         return out
 
-    def _read(self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount) -> list[ReadDocument | str]:
+    def _read(
+        self, rows: Sequence[DocumentRow], saved: Sequence[bytes | None], count: TokenCount
+    ) -> list[ReadDocument | str]:
         size = self.settings.passage_tokens
         documents = [row.document() if row.blocks else row.text for row in rows]
         options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
@@ -133,30 +193,43 @@ class DocumentEncoder:
             if len(rows) == 1:
                 return [str(error)]
         half = len(rows) // 2  # isolate the unreadable document; keep the others together
-        return self._read(rows[:half], saved[:half], count) + self._read(rows[half:], saved[half:], count)
+        return self._read(rows[:half], saved[:half], count) + self._read(
+            rows[half:], saved[half:], count
+        )
 
 
 def batches(rows: Iterable[DocumentRow], most: int) -> Iterator[list[DocumentRow]]:
-    """Yield rows in the groups that are read and committed together, of at most `most` documents."""
+    """Yield rows in the groups that are read and committed together, of at most
+    `most` documents.
+    """
     return grouped(rows, lambda row: len(row.text), _BATCH_CHARS, most)
 
 
 def new_settings(
-    embedder: Embedder, fields: Mapping[str, FieldType] | None = None, passage_tokens: int | None = None, remember: bool = False
+    embedder: Embedder,
+    fields: Mapping[str, FieldType] | None = None,
+    passage_tokens: int | None = None,
+    remember: bool = False,
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
     types = get_args(FieldType)
-    known = isinstance(fields, Mapping) and all(str(name).isidentifier() and kind in types for name, kind in fields.items())
+    known = isinstance(fields, Mapping) and all(
+        str(name).isidentifier() and kind in types for name, kind in fields.items()
+    )
     if fields is not None and not known:
         raise InputError(
-            f'fields are {fields!r}; expected identifiers with one of the types {", ".join(types)}, such as {{"year": "int"}}'
+            f"fields are {fields!r}; expected identifiers with one of the types {', '.join(types)},"
+            ' such as {"year": "int"}'
         )
     sentences = remembers_sentences(embedder)
     block = (_for_sentences(embedder) if sentences else embedder).reader.block
     if passage_tokens is not None:
         expect_count(passage_tokens, "passage_tokens")
     if block is not None and passage_tokens not in (None, block):
-        problem = f"{embedder.model.source} reads documents in passages of {block} tokens, got passage_tokens={passage_tokens}"
+        problem = (
+            f"{embedder.model.source} reads documents in passages of {block} tokens, got"
+            f" passage_tokens={passage_tokens}"
+        )
         raise InputError(f"{problem}; omit passage_tokens")
     size = block or passage_tokens or _PASSAGE_TOKENS
     if remember and not sentences:
@@ -164,11 +237,20 @@ def new_settings(
         if reranker is None or not reranker.remembers:
             raise cannot_remember_error(embedder.model)
     probe = _probe(embedder).astype(float).round(6).tolist()
-    return IndexSettings(embedder.model.source, probe, embedder.dimension, size, dict(fields or {}), remember or sentences)
+    return IndexSettings(
+        embedder.model.source,
+        probe,
+        embedder.dimension,
+        size,
+        dict(fields or {}),
+        remember or sentences,
+    )
 
 
 def remembers_sentences(embedder: Embedder) -> bool:
-    """Return whether indexes of this model store a vector of every sentence, to answer questions without reading again."""
+    """Return whether indexes of this model store a vector of every sentence, to answer questions
+    without reading again.
+    """
     return embedder.model.finds_sentences and sentence_scorer(embedder.model).remembers
 
 
@@ -187,8 +269,12 @@ def _probe(embedder: Embedder) -> np.ndarray:
     vectors = embedder.encode(_PROBES)
     if not remembers_sentences(embedder):
         return vectors
-    sums = np.stack([one.sums().sum(0) for one in SentenceRetriever(embedder.model).remember(_PROBES)])
-    return np.concatenate([vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)])
+    sums = np.stack(
+        [one.sums().sum(0) for one in SentenceRetriever(embedder.model).remember(_PROBES)]
+    )
+    return np.concatenate(
+        [vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)]
+    )
 
 
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
@@ -198,15 +284,22 @@ def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> Non
     if same and embedder.dimension == settings.dimension:
         return
     raise StoreError(
-        f"{place} was made with the model {settings.model!r}; {embedder.model.source!r}, as it is now, gives other vectors. "
-        "Use that model with the same options (pooling, truncate_dim), or index the documents again in another place"
+        f"{place} was made with the model {settings.model!r}; {embedder.model.source!r}, as it is"
+        " now, gives other vectors. Use that model with the same options (pooling, truncate_dim),"
+        " or index the documents again in another place"
     )
 
 
 def _passages(row: DocumentRow, read: ReadDocument) -> list[PassageRow]:
     places = Places(row.blocks)
     rows = []
-    for number, ((start, end), vector) in enumerate(zip(read.spans.tolist(), read.passages, strict=True)):
+    for number, ((start, end), vector) in enumerate(
+        zip(read.spans.tolist(), read.passages, strict=True)
+    ):
         page, headings = places.at(start)
-        rows.append(PassageRow(row.id, number, start, end, row.text[start:end], vector, page, " > ".join(headings)))
+        rows.append(
+            PassageRow(
+                row.id, number, start, end, row.text[start:end], vector, page, " > ".join(headings)
+            )
+        )
     return [*rows, PassageRow(row.id, WHOLE, 0, len(row.text), "", read.vector)]

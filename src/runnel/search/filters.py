@@ -1,6 +1,8 @@
-"""Filters on metadata: {"year": {">=": 2020}, "language": ["en", "de"], "draft": False}; all conditions must hold.
+"""Filters on metadata: {"year": {">=": 2020}, "language": ["en", "de"], "draft": False}; all
+conditions must hold.
 
-A value means equality, a list one of its values, a mapping comparisons. A document without a field meets no condition on it.
+A value means equality, a list one of its values, a mapping comparisons. A document without a field
+meets no condition on it.
 """
 
 import math
@@ -14,14 +16,21 @@ from runnel.search.records import FIELD_TYPES, FieldType
 
 Filter = Mapping[str, Any]
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
-_EXPECTED = {"str": "text", "int": "a whole number of 64 bits", "float": "a finite number", "bool": "True or False"}
+_EXPECTED = {
+    "str": "text",
+    "int": "a whole number of 64 bits",
+    "float": "a finite number",
+    "bool": "True or False",
+}
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
 
 
 def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:
     """Check a filter against the fields of an index, and return its conditions."""
     if not isinstance(given, Mapping):
-        raise InputError(f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}')
+        raise InputError(
+            f'the filter is {given!r:.80}; expected a mapping such as {{"year": {{">=": 2020}}}}'
+        )
     checked: list[Condition] = []
     for name, value in given.items():
         expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
@@ -37,7 +46,9 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
-    """Check the value of a document's or a filter's field. An int is converted for a float; a bool is not a number."""
+    """Check the value of a document's or a filter's field. An int is converted for a float; a bool
+    is not a number.
+    """
     wanted: Any = (int, float) if kind == "float" else FIELD_TYPES[kind]
     fits = isinstance(value, bool) == (kind == "bool") and isinstance(value, wanted)
     if fits and kind == "int":
@@ -60,7 +71,9 @@ def to_sql(wanted: list[Condition], prefix: str) -> str:
     terms = []
     for name, sign, value in wanted:
         if sign == "in":
-            terms.append(f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false")
+            terms.append(
+                f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false"
+            )
         else:
             terms.append(f"`{prefix}{name}` {sign} {literal(value)}")
     return " AND ".join(terms)

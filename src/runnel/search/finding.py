@@ -1,4 +1,5 @@
-"""Find the sentences of documents that answer a query: ranked over all documents, each with its places and its context.
+"""Find the sentences of documents that answer a query: ranked over all documents, each with its
+places and its context.
 
 `Findings.as_json` is the one form of the result for programs.
 """
@@ -31,7 +32,16 @@ from runnel.errors import (
 )
 from runnel.files import digest, expect_trusted, file_digest, signature, write
 from runnel.formats import ROWS
-from runnel.records import AnsweringSentence, Place, Sentence, expect_count, group_repeats, highest, normalize, probability
+from runnel.records import (
+    AnsweringSentence,
+    Place,
+    Sentence,
+    expect_count,
+    group_repeats,
+    highest,
+    normalize,
+    probability,
+)
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.reader import NO_ROWS, DocumentReader, Skipped, files_at
 
@@ -53,14 +63,17 @@ class FileDocument:
 
     file: str  # the name to show; several documents with one name in a row are the rows of a file
     document: DocumentText
-    content: str | None = None  # `DocumentCache.content` of the file, to store its vectors; None: they are not
+    # `DocumentCache.content` of the file, to store its vectors; None: they are not
+    content: str | None = None
     vectors: SentenceVectors | None = None  # of its sentences, if the model has read them before
     seconds: float = 0.0  # to parse it
 
     @property
     def bytes(self) -> int:
         """About how much memory it needs."""
-        return sys.getsizeof(self.document.text) + (0 if self.vectors is None else self.vectors.size)
+        return sys.getsizeof(self.document.text) + (
+            0 if self.vectors is None else self.vectors.size
+        )
 
 
 @dataclass(frozen=True)
@@ -83,20 +96,31 @@ class Findings:
     unit: Unit  # of the sentences and of the counts in `files`
     sentences: list[AnsweringSentence] = field(default_factory=list)  # best first
     files: list[FileRead] = field(default_factory=list)  # that were read, in order
-    answers: float | None = None  # the probability that one of the documents answers at all; None if the model cannot say
-    documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)  # of the sentences
+    # the probability that one of the documents answers at all; None if the model cannot say
+    answers: float | None = None
+    # of the sentences
+    documents: list[tuple[FileDocument, Scored]] = field(default_factory=list, repr=False)
 
     def as_json(self) -> dict[str, object]:
         """Return the probability, the sentences and the files, ready for JSON."""
-        sentences, files = [one.as_json() for one in self.sentences], [asdict(file) for file in self.files]
+        sentences, files = (
+            [one.as_json() for one in self.sentences],
+            [asdict(file) for file in self.files],
+        )
         return {"answers": self.answers, "sentences": sentences, "files": files}
 
     def count(self, file: str, document: DocumentText, sentences: int) -> None:
         """Count a document that was read."""
         if document.id is None or not self.files or self.files[-1].file != file:
-            self.files.append(FileRead(file, document.kind, document.pages, document.encoding, document.warnings))
+            self.files.append(
+                FileRead(file, document.kind, document.pages, document.encoding, document.warnings)
+            )
         last = self.files[-1]
-        self.files[-1] = replace(last, characters=last.characters + len(document.text), sentences=last.sentences + sentences)
+        self.files[-1] = replace(
+            last,
+            characters=last.characters + len(document.text),
+            sentences=last.sentences + sentences,
+        )
 
 
 def read_documents(
@@ -108,13 +132,16 @@ def read_documents(
     cache: DocumentCache | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> Iterator[FileDocument]:
-    """Yield the documents of files; what cannot be read is added to `skipped`, and the next file is read.
+    """Yield the documents of files; what cannot be read is added to `skipped`, and the next file is
+    read.
 
     Args:
-        paths: files, folders and globs; "-" is standard input. A file that several of them lead to is read once.
+        paths: files, folders and globs; "-" is standard input. A file that several of them lead to
+            is read once.
         selection: which files of folders to read; None: all that git would not ignore.
         cache: documents that have been read before.
-        report: receives a line for each warning about a document ("note: ...") and each error ("error: ...").
+        report: receives a line for each warning about a document ("note: ...") and each error
+            ("error: ...").
     """
     for name, named in files_at(paths, skipped, selection=selection, report=report):
         shown = STANDARD_INPUT if name == "-" else name
@@ -129,11 +156,15 @@ def read_documents(
                 if named and document.id is None and not document.text.strip():
                     report(f"note: {shown} is empty")
                 spent = time.perf_counter() - start
-                yield FileDocument(shown, document, content, None if stored is None else stored[1], spent)
+                yield FileDocument(
+                    shown, document, content, None if stored is None else stored[1], spent
+                )
             if document is None:
                 report(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
-            one = Skipped(shown, describe(error), error=named or not isinstance(error, UnsupportedKind))
+            one = Skipped(
+                shown, describe(error), error=named or not isinstance(error, UnsupportedKind)
+            )
             skipped.append(one)
             if one.error:
                 report(f"error: {one.reason}")
@@ -144,14 +175,16 @@ def read_documents(
 
 
 class _Pool:
-    """The best sentences of the documents so far, after the first look, each text once, and the documents that hold them.
+    """The best sentences of the documents so far, after the first look, each text once, and the
+    documents that hold them.
 
     All other documents are let go, so memory does not grow with their number.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._best: dict[str, tuple[float, int]] = {}  # text -> its best score, and minus the number of its first document
+        # text -> its best score, and minus the number of its first document
+        self._best: dict[str, tuple[float, int]] = {}
         self.places: dict[str, list[Place]] = {}  # of these texts, in all documents
         self.documents: dict[int, tuple[FileDocument, Scored]] = {}
 
@@ -162,14 +195,25 @@ class _Pool:
         for text, group in zip(texts, groups, strict=True):
             rank = group[0].score + nearness, -number
             self._best[text] = max(rank, self._best.get(text, rank))
-        self._best = dict(sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count])
-        still = [(text, s) for text, group in zip(texts, groups, strict=True) if text in self._best for s in _in_order(group)]
+        self._best = dict(
+            sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count]
+        )
+        still = [
+            (text, s)
+            for text, group in zip(texts, groups, strict=True)
+            if text in self._best
+            for s in _in_order(group)
+        ]
         self.places = {text: self.places.get(text, []) for text in self._best}
         spans = [(s.start, s.end) for _, s in still]
-        for (text, _), place in zip(still, locate(source.file, source.document, spans), strict=True):
+        for (text, _), place in zip(
+            still, locate(source.file, source.document, spans), strict=True
+        ):
             self.places[text].append(place)
         self.documents[number] = source, scored
-        self.documents = {n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})}
+        self.documents = {
+            n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})
+        }
 
 
 def _in_order(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -191,14 +235,16 @@ def find(
 ) -> Findings:
     """Find the sentences that answer a query: the best of all documents together.
 
-    Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in memory; a model with a second look
-    then reads these sentences again. Sentences that differ only in whitespace count once. All their places in a file are kept if
-    the sentence is among the best of that file, or of the files before it.
+    Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in
+    memory; a model with a second look then reads these sentences again. Sentences that differ only
+    in whitespace count once. All their places in a file are kept if the sentence is among the best
+    of that file, or of the files before it.
 
     Args:
         documents: read one after another, so an iterator need not hold them all.
         top_k: the most sentences to return.
-        context: sentences to add before and after each; a question or heading also gets the first sentence below it.
+        context: sentences to add before and after each; a question or heading also gets the first
+            sentence below it.
         unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
         min_score: the lowest score to return, as the model scores; None: any.
         cache: where to store the vectors of documents that have a `content` and took long to read.
@@ -206,8 +252,8 @@ def find(
         explain: also compute the `parts` of each answer's score.
 
     Raises:
-        InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown, or the model's scores have no
-            parts.
+        InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown,
+            or the model's scores have no parts.
     """
     from runnel.models.sentence_vectors import READ_AGAIN_TOGETHER  # imports numpy
 
@@ -216,9 +262,13 @@ def find(
     documents, unread = tee(documents)
     filled = (source for source in unread if source.document.text.strip())
     if retriever.remembers:
-        scores = retriever.first_look(query, _vectors(retriever, filled, findings.unit, cache, progress))
+        scores = retriever.first_look(
+            query, _vectors(retriever, filled, findings.unit, cache, progress)
+        )
     else:
-        scores = retriever.first_look(query, (source.document for source in filled), unit=findings.unit, progress=progress)
+        scores = retriever.first_look(
+            query, (source.document for source in filled), unit=findings.unit, progress=progress
+        )
     for number, source in enumerate(documents):
         if not source.document.text.strip():
             findings.count(source.file, source.document, 0)
@@ -239,8 +289,13 @@ def find(
             pool.places.setdefault(key, []).extend(places)
             if key not in best or sentence.score > best[key][0].score:
                 best[key] = sentence, source, scored
-    for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:  # stable: ties in file order
-        also = tuple(place for place in dict.fromkeys(pool.places[normalize(sentence.text)]) if not place.same(sentence))
+    # stable: ties in file order
+    for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:
+        also = tuple(
+            place
+            for place in dict.fromkeys(pool.places[normalize(sentence.text)])
+            if not place.same(sentence)
+        )
         parts = retriever.explain(query, scored, sentence.index) if explain else None
         findings.sentences.append(replace(sentence, also=also, parts=parts))
         if not any(known is scored for _, known in findings.documents):
@@ -255,7 +310,9 @@ def _vectors(
     cache: DocumentCache | None,
     progress: Progress | None,
 ) -> Iterator[SentenceVectors]:
-    """Yield the sentence vectors of each document, remembered or read, which the cache may then store."""
+    """Yield the sentence vectors of each document, remembered or read, which the cache may then
+    store.
+    """
     for remembered, group in groupby(documents, key=lambda source: source.vectors is not None):
         if remembered:
             yield from (source.vectors for source in group if source.vectors is not None)
@@ -269,11 +326,15 @@ def _vectors(
                 parsing += source.seconds if number else 0.0  # the first was parsed before `start`
                 yield source.document
 
-        for source, vectors in zip(again, retriever.remember(read(), unit=unit, progress=progress), strict=True):
+        for source, vectors in zip(
+            again, retriever.remember(read(), unit=unit, progress=progress), strict=True
+        ):
             tokens += len(vectors.ids)
             if cache is not None and source.content is not None:
                 # Documents are encoded together, so each has its share of the time.
-                encoding = (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
+                encoding = (
+                    (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
+                )
                 cache.put(source, vectors, source.seconds + encoding)
             yield vectors
 
@@ -288,7 +349,9 @@ def answering(
     context: int = 0,
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
-    """Return the best sentences of a document, best first, and the `known` ones wherever they rank, each with all its places."""
+    """Return the best sentences of a document, best first, and the `known` ones wherever they rank,
+    each with all its places.
+    """
     text, spans, ranked = source.document.text, scored.spans, scored.ranked()
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
@@ -313,26 +376,35 @@ def answering(
 
 
 def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) -> list[Place]:
-    """Return the place of each stretch [start, end) of a document: line, page and headings of its first word."""
+    """Return the place of each stretch [start, end) of a document: line, page and headings of its
+    first word.
+    """
     text = document.text
     firsts = [end - len(text[start:end].lstrip()) for start, end in spans]
     line_ends = [match.start() for match in _LINE_END.finditer(text, 0, max(firsts, default=0))]
     return [
         Place(
-            file, document.id, bisect_left(line_ends, first) + 1, *document.at(first), start, end, text[start:end], document.kind,
+            file,
+            document.id,
+            bisect_left(line_ends, first) + 1,
+            *document.at(first),
+            start,
+            end,
+            text[start:end],
+            document.kind,
             document.sha256,
         )
         for (start, end), first in zip(spans, firsts, strict=True)
-    ]  # fmt: skip
+    ]
 
 
-# ---- the cache of documents whose reading took long, in the user's cache folder ----------------------------------------
-#
+# ---- the cache of documents whose reading took long, in the user's cache folder ------------------
 # find/CACHEDIR.TAG is the mark of the folder: without it, a folder with other files is not used.
-# find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and "sentences", their vectors.
-# CONTENT is a digest of the file and of the options for reading it, MODEL of the model's files, so entries never become outdated.
-# The digest of an entry covers its name, so an entry in the place of another is reported. The modification time of an entry is
-# its last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
+# find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and
+# "sentences", their vectors. CONTENT is a digest of the file and of the options for reading it,
+# MODEL of the model's files, so entries never become outdated. The digest of an entry covers its
+# name, so an entry in the place of another is reported. The modification time of an entry is its
+# last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
 # Files of other names and subfolders are not touched.
 
 LONG_S = 2.0  # to read a file, from which on it is remembered
@@ -427,7 +499,9 @@ def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
 
 
 def trim(folder: Path, most_bytes: int) -> None:
-    """Remove what was used longest ago until the rest has `most_bytes`, and the partial files of killed writers."""
+    """Remove what was used longest ago until the rest has `most_bytes`, and the partial files of
+    killed writers.
+    """
     total = 0
     for used, size, path in stored_files(folder):
         total += size
@@ -447,7 +521,9 @@ class DocumentCache:
     _failed: bool = field(default=False, init=False)  # there is no folder, or it cannot be used
 
     def content(self, name: str) -> str | None:
-        """Return a digest of a file and of the options for reading it; None if its document is not remembered."""
+        """Return a digest of a file and of the options for reading it; None if its document is not
+        remembered.
+        """
         reason = ""
         with suppress(OSError, ReadError):  # reported when it is read
             if name == "-":
@@ -458,14 +534,17 @@ class DocumentCache:
             elif _holds_rows(name):
                 reason = f"{name} contains rows, which are not remembered"
             else:
-                suffixes = "".join(Path(name).suffixes[-2:]).lower()  # they decide between kinds of text
+                # they decide between kinds of text
+                suffixes = "".join(Path(name).suffixes[-2:]).lower()
                 return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
         if reason and self.keep:
             self.report(f"note: {reason}")
         return None
 
     def get(self, name: str, content: str) -> tuple[DocumentText, SentenceVectors] | None:
-        """Return the remembered document of a file, or None. A damaged entry is reported and removed."""
+        """Return the remembered document of a file, or None. A damaged entry is reported and
+        removed.
+        """
         if content not in self._stored or not self.load().remembers:
             return None
         path = self._path(content)
@@ -483,7 +562,8 @@ class DocumentCache:
             return None
 
     def put(self, source: FileDocument, vectors: SentenceVectors, seconds: float) -> None:
-        """Store a document with a `content` if reading took long (`seconds`) or `keep` is set, unless its file has changed.
+        """Store a document with a `content` if reading took long (`seconds`) or `keep` is set,
+        unless its file has changed.
 
         A folder that is missing, from elsewhere or cannot be written is reported once.
         """
@@ -501,7 +581,10 @@ class DocumentCache:
             if new:
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 write(path.parent / _MARK, _MARKED, mode=0o600)
-            parts = {"document": json.dumps(source.document.to_wire()).encode(), "sentences": vectors.to_bytes()}
+            parts = {
+                "document": json.dumps(source.document.to_wire()).encode(),
+                "sentences": vectors.to_bytes(),
+            }
             # What a user reads is private, also in a folder that is not.
             write(path, pack(parts, "", path.name), mode=0o600)
             trim(path.parent, LIMIT_BYTES)
@@ -514,7 +597,8 @@ class DocumentCache:
             return
         if new:
             self.report(
-                f"note: documents are stored in {path.parent} for later questions; `runnel info --cache` shows and empties it"
+                f"note: documents are stored in {path.parent} for later questions; `runnel info"
+                " --cache` shows and empties it"
             )
 
     def _path(self, content: str) -> Path:
@@ -522,13 +606,18 @@ class DocumentCache:
 
     @cached_property
     def _model_digest(self) -> str:
-        """A digest of the model's dtypes and of the state of its files; to hash them takes a tenth of a second."""
+        """A digest of the model's dtypes and of the state of its files; to hash them takes a tenth
+        of a second.
+        """
         from runnel.models.base import find_model
 
         found, _ = find_model(self.model)
         folder = found if found.is_dir() else found.parent
         files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-        return digest(*self.load().model.backbone.dtypes, *(f"{path.name} {signature(path)}" for path in files))
+        return digest(
+            *self.load().model.backbone.dtypes,
+            *(f"{path.name} {signature(path)}" for path in files),
+        )
 
     @cached_property
     def _stored(self) -> set[str]:
@@ -546,10 +635,15 @@ def _holds_rows(name: str) -> bool:
 
 
 def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
-    """Read what `DocumentCache.put` wrote; raise ValueError, KeyError or TypeError if it is damaged, or of another entry."""
+    """Read what `DocumentCache.put` wrote; raise ValueError, KeyError or TypeError if it is
+    damaged, or of another entry.
+    """
     from runnel.models.memory import unpack
     from runnel.models.sentence_vectors import SentenceVectors
 
-    parts = {name: value.tobytes() for name, value in unpack(path.read_bytes(), "it", None, path.name).items()}
+    parts = {
+        name: value.tobytes()
+        for name, value in unpack(path.read_bytes(), "it", None, path.name).items()
+    }
     document = DocumentText.from_wire(json.loads(parts["document"]))
     return document, SentenceVectors.from_bytes(parts["sentences"], document.text, "it")

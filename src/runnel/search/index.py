@@ -37,7 +37,8 @@ class Changes:
     updated: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
-    failed: dict[str, str] = field(default_factory=dict)  # id, path or "path, line N" -> why; the others were added
+    # id, path or "path, line N" -> why; the others were added
+    failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0  # of all new and changed documents
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
 
@@ -46,10 +47,11 @@ class Changes:
 
 
 class Index:
-    """A collection of documents on disk. Use `create` or `open`, and a context manager or `close` after writing.
+    """A collection of documents on disk. Use `create` or `open`, and a context manager or `close`
+    after writing.
 
-    Every change is safe on disk when the call returns; large calls commit in parts and call `on_commit` for each. Only one
-    process can write at a time; any number of processes can search.
+    Every change is safe on disk when the call returns; large calls commit in parts and call
+    `on_commit` for each. Only one process can write at a time; any number of processes can search.
     """
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
@@ -73,18 +75,21 @@ class Index:
         """Create an empty index.
 
         Args:
-            path: a folder; s3://bucket/index or another object storage; qdrant+http://host:6333/collection.
+            path: a folder; s3://bucket/index or another object storage;
+                qdrant+http://host:6333/collection.
             embedder: the model that reads the documents, or its name.
-            fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata is also stored.
-            passage_tokens: the most tokens of a passage of several sentences (default: 256). A model that reads passages has its
-                own number, and accepts no other.
-            remember: also store the reranker's memory of every document, so that reranking costs only the query's tokens
-                (docs/search.md). A model that scores sentence vectors, such as pocket, always stores these.
+            fields: metadata to filter by, {name: "str" | "int" | "float" | "bool"}. Other metadata
+                is also stored.
+            passage_tokens: the most tokens of a passage of several sentences (default: 256). A
+                model that reads passages has its own number, and accepts no other.
+            remember: also store the reranker's memory of every document, so that reranking costs
+                only the query's tokens (docs/search.md). A model that scores sentence vectors, such
+                as pocket, always stores these.
 
         Raises:
             StoreError: the place already has an index.
-            InputError: an unknown type of field, a model without vectors for passages, one that cannot remember documents, or one
-                that reads passages of another length.
+            InputError: an unknown type of field, a model without vectors for passages, one that
+                cannot remember documents, or one that reads passages of another length.
         """
         loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
         settings = new_settings(loaded, fields, passage_tokens, remember)
@@ -95,7 +100,8 @@ class Index:
         """Open an existing index.
 
         Args:
-            embedder: the model that the index was created with (default: loaded by its stored name).
+            embedder: the model that the index was created with (default: loaded by its stored
+                name).
 
         Raises:
             StoreError: no index, or one of another format or model.
@@ -112,7 +118,12 @@ class Index:
     def __enter__(self) -> Index:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __len__(self) -> int:
@@ -120,20 +131,27 @@ class Index:
         return self.store.last_commit().documents
 
     def add(
-        self, documents: Iterable[Document], *, progress: Progress | None = None, on_commit: OnCommit | None = None
+        self,
+        documents: Iterable[Document],
+        *,
+        progress: Progress | None = None,
+        on_commit: OnCommit | None = None,
     ) -> Changes:
         """Add documents. A document with an existing id replaces it, unless it is unchanged.
 
         A text appended to a long earlier version (16,384 tokens) costs only the new tokens.
 
         Args:
-            documents: any iterable. A "title" in the metadata is shown with search results if the document has none of its own.
+            documents: any iterable. A "title" in the metadata is shown with search results if the
+                document has none of its own.
             progress: called after each step with (tokens done, None).
-            on_commit: called when a part of the documents is safe on disk, in the thread that writes while the next part is read.
+            on_commit: called when a part of the documents is safe on disk, in the thread that
+                writes while the next part is read.
 
         Returns:
-            The changes. A document that cannot be read or stored, whose metadata does not fit the index's fields, or whose
-            id an earlier document of this call has, is in `failed` with the reason, and logged; the others are added.
+            The changes. A document that cannot be read or stored, whose metadata does not fit the
+            index's fields, or whose id an earlier document of this call has, is in `failed` with
+            the reason, and logged; the others are added.
 
         Raises:
             InputError: an item is not a Document, or `documents` is not an iterable.
@@ -142,7 +160,12 @@ class Index:
         expect_series(documents, "documents", "a list of runnel.Document objects")
         return self._add(documents, progress, on_commit)
 
-    def _add(self, documents: Iterable[Document | DocumentRow], progress: Progress | None, on_commit: OnCommit | None) -> Changes:
+    def _add(
+        self,
+        documents: Iterable[Document | DocumentRow],
+        progress: Progress | None,
+        on_commit: OnCommit | None,
+    ) -> Changes:
         changes, count = Changes(), TokenCount(progress)
         known = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
@@ -176,14 +199,18 @@ class Index:
         progress: Progress | None = None,
         on_commit: OnCommit | None = None,
     ) -> Changes:
-        """Update the documents of files, folders and globs: read new and changed files, delete documents of removed files.
+        """Update the documents of files, folders and globs: read new and changed files, delete
+        documents of removed files.
 
-        See `search/files.py` for ids and docs/documents.md for file kinds. Files that cannot be read are in `failed`, and their
-        stored content is kept; rows that cannot be stored, or whose id an earlier row has, are in `failed` as "path, line N".
+        See `search/files.py` for ids and docs/documents.md for file kinds. Files that cannot be
+        read are in `failed`, and their stored content is kept; rows that cannot be stored, or whose
+        id an earlier row has, are in `failed` as "path, line N".
 
         Args:
-            selection: which files of folders to read (default: all that git does not ignore); the others count as removed.
-            hashes: of earlier calls: files with the same size and times, and failed ones, are not read (default: compute all).
+            selection: which files of folders to read (default: all that git does not ignore); the
+                others count as removed.
+            hashes: of earlier calls: files with the same size and times, and failed ones, are not
+                read (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
             limits, ocr: as for `DocumentReader`.
 
@@ -200,7 +227,9 @@ class Index:
         changes.unchanged += scan.unchanged
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files
-            hashes.failures |= {name: hashes.current[name] for name in changes.failed.keys() & hashes.current.keys()}
+            hashes.failures |= {
+                name: hashes.current[name] for name in changes.failed.keys() & hashes.current.keys()
+            }
         if prune and scan.gone:
             changes.deleted = self.delete(scan.gone).deleted
         return changes
@@ -245,41 +274,48 @@ class Index:
         """Return the best documents for a query, each with the sentences that answer it.
 
         Args:
-            where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=": 2020}}.
-            dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model that scores sentence
-                vectors, such as pocket, and 0.2 for others; docs/search.md). 0: words alone; math.inf: meaning alone.
-            rerank: how many documents of the first stage to rerank (default: 50 if documents are remembered
-                (`create`), else none, because other documents are read whole for it).
-            read: of how many of the best documents to return sentences (default: all if their sentences are remembered, else
-                5, because each is read whole).
-            sentences: how many sentences to return of each, in document order, equal ones once; 0: none, and no document is
-                read.
+            where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=":
+                2020}}.
+            dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model
+                that scores sentence vectors, such as pocket, and 0.2 for others; docs/search.md).
+                0: words alone; math.inf: meaning alone.
+            rerank: how many documents of the first stage to rerank (default: 50 if documents are
+                remembered (`create`), else none, because other documents are read whole for it).
+            read: of how many of the best documents to return sentences (default: all if their
+                sentences are remembered, else 5, because each is read whole).
+            sentences: how many sentences to return of each, in document order, equal ones once; 0:
+                none, and no document is read.
             timings: filled with the seconds of each stage.
             progress: called after each step of the model with (tokens done, None).
 
         Raises:
-            InputError: the query is empty, top_k is below 1, another number is negative or not finite, the filter does not fit
-                the index's fields, or the model has no reranker.
+            InputError: the query is empty, top_k is below 1, another number is negative or not
+                finite, the filter does not fit the index's fields, or the model has no reranker.
             StoreError: the index is damaged.
         """
         stages = Stages(dense_weight, rerank, read, sentences)
         timings = {} if timings is None else timings
-        search = functools.partial(self._pipeline.search, query, top_k, where or {}, stages, timings, TokenCount(progress))
+        search = functools.partial(
+            self._pipeline.search, query, top_k, where or {}, stages, timings, TokenCount(progress)
+        )
         try:
             return search()
         except StoreError:
-            if not self.refresh():  # otherwise a writer may have removed the files of the open commit
+            # otherwise a writer may have removed the files of the open commit
+            if not self.refresh():
                 raise
             return search()
 
     def score(self, query: str, id: str, *, progress: Progress | None = None) -> Scored:
-        """Score all sentences of a document; it is read again if the index does not remember its sentences.
+        """Score all sentences of a document; it is read again if the index does not remember its
+        sentences.
 
         Args:
             progress: called after each step with (tokens done, total tokens).
 
         Raises:
-            InputError: there is no such document, the query is empty, or the model has no sentence head.
+            InputError: there is no such document, the query is empty, or the model has no sentence
+                head.
         """
         documents = self.store.documents([id])
         if id not in documents:
@@ -287,5 +323,7 @@ class Index:
         return self._pipeline.score(query, documents[id], progress)
 
     def refresh(self) -> bool:
-        """Move to the newest commit; return whether there was a newer one. Searches see the last one of that moment."""
+        """Move to the newest commit; return whether there was a newer one. Searches see the last
+        one of that moment.
+        """
         return self.store.refresh()

@@ -1,10 +1,12 @@
 """The default store: three LanceDB tables in a folder or on object storage.
 
-documents  one row per document, including its text     passages  one row per passage, and one per whole document
+documents  one row per document, including its text
+passages  one row per passage, and one per whole document
 commits    one row per commit: the matching versions of the other two tables
 
-A change first writes a new version of both tables and then adds a commit row that names them. Searches read the versions of the
-last commit row, so changes are atomic; the next writer removes the remains of a crash. docs/search.md: writers on object storage.
+A change first writes a new version of both tables and then adds a commit row that names them.
+Searches read the versions of the last commit row, so changes are atomic; the next writer removes
+the remains of a crash. docs/search.md: writers on object storage.
 """
 
 from __future__ import annotations
@@ -29,13 +31,22 @@ from runnel.files import WriterLock
 from runnel.records import top
 from runnel.redaction import redact, showable
 from runnel.search.filters import Condition, literal, to_sql
-from runnel.search.records import FIELD_TYPES, WHOLE, Commit, ContentHashes, DocumentRow, IndexSettings, PassageRow, ScoredPassage
+from runnel.search.records import (
+    FIELD_TYPES,
+    WHOLE,
+    Commit,
+    ContentHashes,
+    DocumentRow,
+    IndexSettings,
+    PassageRow,
+    ScoredPassage,
+)
 from runnel.text.words import letters, separated, unspaced_words
 
-# ---- connections, and errors in plain words --------------------------------------------------------------------------
+# ---- connections, and errors in plain words ------------------------------------------------------
 
-# Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of requests would also end
-# large uploads on slow connections.
+# Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of
+# requests would also end large uploads on slow connections.
 _PATIENCE = {"client_retry_timeout": "5"}
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -46,7 +57,8 @@ _SOURCES = re.compile(r",? \(?\S+\.rs:\d+(:\d+)?\)?")  # places in LanceDB's sou
 def connect(uri: str, *, create: bool) -> Any:
     """Open a LanceDB connection; without `create` the folder must exist."""
     os.environ.setdefault("LANCEDB_LOG", "error")  # otherwise it warns on every query
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's other allocators grow with each of LanceDB's threads
+    # Arrow's other allocators grow with each of LanceDB's threads
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     with needing("an index needs lancedb", "search"):
         import lancedb
     if "://" in uri:
@@ -63,12 +75,18 @@ def connect(uri: str, *, create: bool) -> Any:
 
 def no_index_error(uri: str) -> StoreError:
     """Return the error for a place that has no index to open."""
-    return StoreError(f"there is no index at {uri}; make one, in a place of its own, with `runnel index` or Index.create")
+    return StoreError(
+        f"there is no index at {uri}; make one, in a place of its own, with `runnel index` or"
+        " Index.create"
+    )
 
 
 def explained(uri: str, error: Exception) -> str:
     """Return what an error of LanceDB means, and what to do; "" for an error of another kind."""
-    if not isinstance(error, OSError | RuntimeError | ValueError) and type(error).__name__ != "RustPanic":
+    if (
+        not isinstance(error, OSError | RuntimeError | ValueError)
+        and type(error).__name__ != "RustPanic"
+    ):
         return ""
     text = redact(_SOURCES.sub("", " ".join(str(error).split())))  # before it is cut
     for pattern, message in _CAUSES:
@@ -104,34 +122,59 @@ def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[
 
 _CAUSES = (
     (
-        "incompatible transaction|commit conflict|preempted by concurrent|too many concurrent writers",
+        (
+            "incompatible transaction|commit conflict|preempted by concurrent|too many concurrent"
+            " writers"
+        ),
         "another writer has changed {uri} in the meantime; nothing was written, repeat the call",
     ),
-    ("nosuchbucket|containernotfound", "the bucket of {uri} does not exist; create it first, or check the name"),
+    (
+        "nosuchbucket|containernotfound",
+        "the bucket of {uri} does not exist; create it first, or check the name",
+    ),
     (
         "credentials|tokenrequest|access ?denied|invalidaccesskey|signaturedoesnotmatch",
-        "no access to {uri}; check the credentials (for s3://: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION)",
+        (
+            "no access to {uri}; check the credentials (for s3://: AWS_ACCESS_KEY_ID,"
+            " AWS_SECRET_ACCESS_KEY, AWS_REGION)"
+        ),
     ),
     ("40[13] (forbidden|unauthorized)|status: 40[13]", "no access to {uri}; check the credentials"),
     (
-        "error sending request|connection refused|connecterror|timed out|timeout|dns error|kind: connect",
-        "{uri} cannot be reached; committed documents are safe. Check the network and the address, and repeat the call",
+        (
+            "error sending request|connection refused|connecterror|timed out|timeout|dns"
+            " error|kind: connect"
+        ),
+        (
+            "{uri} cannot be reached; committed documents are safe. Check the network and the"
+            " address, and repeat the call"
+        ),
     ),
     (
-        "not found:|no longer exists|invalid range|invalid magic|file size is too small|no field named|panicked",
-        "{uri} has lost files: they are damaged, or were removed after the index was opened. Open it again; if that does not "
-        "help, restore it from a copy or index the documents again",
+        (
+            "not found:|no longer exists|invalid range|invalid magic|file size is too small|no"
+            " field named|panicked"
+        ),
+        (
+            "{uri} has lost files: they are damaged, or were removed after the index was opened."
+            " Open it again; if that does not help, restore it from a copy or index the documents"
+            " again"
+        ),
     ),
-    ("no object store provider", "{uri} is not a place for an index; give a folder or a URI of s3://, gs:// or az://"),
+    (
+        "no object store provider",
+        "{uri} is not a place for an index; give a folder or a URI of s3://, gs:// or az://",
+    ),
 )
 
 
-# ---- the tables' content ---------------------------------------------------------------------------------------------
+# ---- the tables' content -------------------------------------------------------------------------
 
 FIELD_PREFIX = "field_"  # prefix of the columns of filterable metadata
 DOCUMENT_COLUMNS = list(DocumentRow.__slots__)
 PASSAGE_COLUMNS = list(PassageRow.__slots__)
-_AS_IT_IS = {"lance-encoding:compression": "none"}  # memories shrink only by a seventh, and take three times as long to read
+# memories shrink only by a seventh, and take three times as long to read
+_AS_IT_IS = {"lance-encoding:compression": "none"}
 
 
 def schemas(settings: IndexSettings) -> dict[str, Any]:
@@ -143,11 +186,27 @@ def schemas(settings: IndexSettings) -> dict[str, Any]:
     fields = [(FIELD_PREFIX + name, kinds[kind]) for name, kind in settings.fields.items()]
     names = ("id", "text", "title", "source", "source_hash", "content_hash", "metadata", "blocks")
     documents = [*((name, pa.string()) for name in names), ("tokens", pa.int64())]
-    documents += [("saved", pa.large_binary()), pa.field("memory", pa.large_binary(), metadata=_AS_IT_IS)]
-    passages = [("document", pa.string()), ("number", pa.int32()), ("start", pa.int64()), ("end", pa.int64())]
-    passages += [("text", pa.string()), ("page", pa.int32()), ("heading", pa.string()), ("unspaced", pa.string())]
+    documents += [
+        ("saved", pa.large_binary()),
+        pa.field("memory", pa.large_binary(), metadata=_AS_IT_IS),
+    ]
+    passages = [
+        ("document", pa.string()),
+        ("number", pa.int32()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
+    passages += [
+        ("text", pa.string()),
+        ("page", pa.int32()),
+        ("heading", pa.string()),
+        ("unspaced", pa.string()),
+    ]
     passages += [("vector", pa.list_(pa.float32(), settings.dimension))]
-    return {"documents": pa.schema([*documents, *fields]), "passages": pa.schema([*passages, *fields])}
+    return {
+        "documents": pa.schema([*documents, *fields]),
+        "passages": pa.schema([*passages, *fields]),
+    }
 
 
 def document_table(rows: Sequence[DocumentRow], settings: IndexSettings) -> Any:
@@ -155,22 +214,35 @@ def document_table(rows: Sequence[DocumentRow], settings: IndexSettings) -> Any:
     import pyarrow as pa
 
     schema = schemas(settings)["documents"]
-    columns: dict[str, list[Any]] = {name: [getattr(row, name) for row in rows] for name in DOCUMENT_COLUMNS}
+    columns: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in DOCUMENT_COLUMNS
+    }
     columns["metadata"] = [json.dumps(dict(row.metadata), ensure_ascii=False) for row in rows]
-    columns |= {FIELD_PREFIX + name: [row.metadata.get(name) for row in rows] for name in settings.fields}
+    columns |= {
+        FIELD_PREFIX + name: [row.metadata.get(name) for row in rows] for name in settings.fields
+    }
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
-def passage_table(rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str, Any]], settings: IndexSettings) -> Any:
+def passage_table(
+    rows: Sequence[PassageRow], metadata: Mapping[str, Mapping[str, Any]], settings: IndexSettings
+) -> Any:
     """Return passages as an Arrow table; `metadata`: of their documents, by id."""
     import pyarrow as pa
 
     schema = schemas(settings)["passages"]
-    columns: dict[str, Any] = {name: [getattr(row, name) for row in rows] for name in PASSAGE_COLUMNS if name != "vector"}
-    columns |= {FIELD_PREFIX + name: [metadata[row.document].get(name) for row in rows] for name in settings.fields}
+    columns: dict[str, Any] = {
+        name: [getattr(row, name) for row in rows] for name in PASSAGE_COLUMNS if name != "vector"
+    }
+    columns |= {
+        FIELD_PREFIX + name: [metadata[row.document].get(name) for row in rows]
+        for name in settings.fields
+    }
     columns["unspaced"] = [unspaced_words(row.text) or None for row in rows]
     vectors = np.concatenate([row.vector for row in rows]) if rows else np.zeros(0, np.float32)
-    columns["vector"] = pa.FixedSizeListArray.from_arrays(pa.array(vectors, pa.float32()), settings.dimension)
+    columns["vector"] = pa.FixedSizeListArray.from_arrays(
+        pa.array(vectors, pa.float32()), settings.dimension
+    )
     return pa.table({name: columns[name] for name in schema.names}, schema=schema)
 
 
@@ -183,14 +255,16 @@ def passage_rows(table: Any) -> list[PassageRow]:
     return [PassageRow(**row, vector=vector) for row, vector in zip(rows, vectors, strict=True)]
 
 
-# ---- checks ----------------------------------------------------------------------------------------------------------
+# ---- checks --------------------------------------------------------------------------------------
 
 TOLERANCE = 1e-3  # of the length of a unit vector
 _CHECKED = 10_000  # vectors whose lengths are computed together
 
 
 def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
-    """Yield the rows of (n, d) vectors that are not finite or not of unit length, each with its length."""
+    """Yield the rows of (n, d) vectors that are not finite or not of unit length, each with its
+    length.
+    """
     for start in range(0, len(vectors), _CHECKED):
         part = vectors[start : start + _CHECKED].astype(np.float64)
         lengths = np.sqrt((part * part).sum(axis=1))
@@ -200,17 +274,21 @@ def odd_lengths(vectors: np.ndarray) -> Iterator[tuple[int, float]]:
 
 def damaged(place: str, what: str) -> StoreError:
     """Return the error for an index with invalid content."""
-    return StoreError(f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is")
+    return StoreError(
+        f"{place} is damaged: {what}; run `runnel index --check --to {place}` to see all that is"
+    )
 
 
-# ---- the store -------------------------------------------------------------------------------------------------------
+# ---- the store -----------------------------------------------------------------------------------
 
-EXACT_ROWS = 200_000  # more passages are searched by the table's IVF_RQ index, with exact re-scoring
+# more passages are searched by the table's IVF_RQ index, with exact re-scoring
+EXACT_ROWS = 200_000
 _SCANNED = 20_000  # passages per list of `scan`
 _KEPT_COMMITS = 20  # commits whose files stay for processes that search them
 _SESSION_COMMITS = 20  # commits that are read through one connection
 _CONTENT = ("documents", "passages")
-_SKEW = timedelta(days=1)  # the most by which writers' clocks may differ without one removing versions that another needs
+# the most by which writers' clocks may differ without one removing versions that another needs
+_SKEW = timedelta(days=1)
 _NOT_WHOLE = f"number != {WHOLE}"
 
 
@@ -224,7 +302,8 @@ class LanceStore:
         self.uri = uri
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
         self._passages: tuple[list[str], np.ndarray, np.ndarray, np.ndarray] | None = None
-        self._unspaced: bool | None = None  # whether a passage has words of scripts without spaces; None: not known yet
+        # whether a passage has words of scripts without spaces; None: not known yet
+        self._unspaced: bool | None = None
         self._use(database)
         self._head = self._read_commits()[-1]
         self._show()
@@ -239,10 +318,15 @@ class LanceStore:
                 for name, schema in schemas(settings).items() if "commits" not in there else ():
                     if name in there and there[name].count_rows():
                         raise _lost_error(uri, "list of commits")
-                    # An existing table is from an interrupted or a running creation, which needs its versions.
-                    database.create_table(name, schema=schema, mode="overwrite" if name in there else "create")
+                    # An existing table is from an interrupted or a running creation, which needs
+                    # its versions.
+                    database.create_table(
+                        name, schema=schema, mode="overwrite" if name in there else "create"
+                    )
                 versions = {name: database.open_table(name).version for name in _CONTENT}
-                database.create_table("commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings))
+                database.create_table(
+                    "commits", _commit_table([_commit_row(0, versions, (0, 0), "create")], settings)
+                )
             return cls(uri, database, settings)
 
     @classmethod
@@ -291,12 +375,19 @@ class LanceStore:
 
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        """Return known documents by id, without their `memory`. `saved`: also read the point where reading continues."""
+        """Return known documents by id, without their `memory`. `saved`: also read the point where
+        reading continues.
+        """
         if not ids:
             return {}
-        columns = [name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")]
+        columns = [
+            name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")
+        ]
         rows = self._select("documents", columns, _is_in("id", ids))
-        return {row["id"]: DocumentRow(**row | {"metadata": json.loads(row["metadata"])}) for row in rows}
+        return {
+            row["id"]: DocumentRow(**row | {"metadata": json.loads(row["metadata"])})
+            for row in rows
+        }
 
     @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
@@ -311,11 +402,15 @@ class LanceStore:
         import pyarrow as pa
 
         with plain_errors(self.uri):
-            for batch in self._tables["passages"].search().select(PASSAGE_COLUMNS).to_batches(_SCANNED):
+            for batch in (
+                self._tables["passages"].search().select(PASSAGE_COLUMNS).to_batches(_SCANNED)
+            ):
                 yield passage_rows(pa.Table.from_batches([batch]))
 
     @plainly
-    def nearest(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
+    def nearest(
+        self, vector: np.ndarray, count: int, where: list[Condition]
+    ) -> list[ScoredPassage]:
         """Return the passages (including whole documents) with the highest cosine, best first."""
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
@@ -323,7 +418,9 @@ class LanceStore:
         search = table.search(vector).distance_type("cosine").nprobes(64).refine_factor(10)
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
-        rows = search.select(["document", "number", "_distance"]).limit(count).to_arrow().to_pylist()
+        rows = (
+            search.select(["document", "number", "_distance"]).limit(count).to_arrow().to_pylist()
+        )
         return [ScoredPassage(row["document"], row["number"], 1 - row["_distance"]) for row in rows]
 
     @plainly
@@ -335,40 +432,70 @@ class LanceStore:
             return []
         words: Any = MatchQuery(query, "text")  # type: ignore[call-arg]
         if self._unspaced is None:
-            rows = self._tables["passages"].search().where("unspaced IS NOT NULL").select(["number"]).limit(1)
+            rows = (
+                self._tables["passages"]
+                .search()
+                .where("unspaced IS NOT NULL")
+                .select(["number"])
+                .limit(1)
+            )
             self._unspaced = rows.to_arrow().num_rows > 0
         if self._unspaced:  # without them the same scores, in a fifth of the time
             unspaced: Any = MatchQuery(" ".join(letters(separated(query))), "unspaced")  # type: ignore[call-arg]
             words = BooleanQuery([(Occur.SHOULD, words), (Occur.SHOULD, unspaced)])
-        search = self._tables["passages"].search(words, query_type="fts")  # rows of whole documents have no text
+        # rows of whole documents have no text
+        search = self._tables["passages"].search(words, query_type="fts")
         if where:
             search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
         best = search.select(["document", "number", "_score"]).limit(count).to_arrow().to_pylist()
         found = [ScoredPassage(row["document"], row["number"], row["_score"]) for row in best]
         return sorted(found, key=lambda one: (-one.score, one.document, one.number))
 
-    def _nearest_in_memory(self, vector: np.ndarray, count: int, where: list[Condition]) -> list[ScoredPassage]:
-        """Return the passages with the highest inner product, best first, ties in stored order: one product with all of them."""
+    def _nearest_in_memory(
+        self, vector: np.ndarray, count: int, where: list[Condition]
+    ) -> list[ScoredPassage]:
+        """Return the passages with the highest inner product, best first, ties in stored order: one
+        product with all of them.
+        """
         ids, owners, numbers, vectors = self._passages or self._read_passages()
         rows = np.arange(len(owners))
         if where:
-            among = {row["id"] for row in self._select("documents", ["id"], to_sql(where, FIELD_PREFIX))}
+            among = {
+                row["id"] for row in self._select("documents", ["id"], to_sql(where, FIELD_PREFIX))
+            }
             rows = np.flatnonzero(np.array([name in among for name in ids], dtype=bool)[owners])
             vectors = vectors[rows]
         scores = vectors @ vector
         best = top(scores, count)
         found = zip(owners[rows[best]], numbers[rows[best]], scores[best], strict=True)
-        return [ScoredPassage(ids[owner], int(number), float(score)) for owner, number, score in found]
+        return [
+            ScoredPassage(ids[owner], int(number), float(score)) for owner, number, score in found
+        ]
 
     def _read_passages(self) -> tuple[list[str], np.ndarray, np.ndarray, np.ndarray]:
-        """Read and keep the ids of documents and, of all passages, the (n,) places of theirs, numbers, and (n, d) vectors."""
-        table = self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
-        vectors = table["vector"].combine_chunks().flatten().to_numpy().reshape(-1, self.settings.dimension)
-        names, ids = table["document"].to_pylist(), [row["id"] for row in self._select("documents", ["id"])]
+        """Read and keep the ids of documents and, of all passages, the (n,) places of theirs,
+        numbers, and (n, d) vectors.
+        """
+        table = (
+            self._tables["passages"].search().select(["document", "number", "vector"]).to_arrow()
+        )
+        vectors = (
+            table["vector"]
+            .combine_chunks()
+            .flatten()
+            .to_numpy()
+            .reshape(-1, self.settings.dimension)
+        )
+        names, ids = (
+            table["document"].to_pylist(),
+            [row["id"] for row in self._select("documents", ["id"])],
+        )
         order = {name: i for i, name in enumerate(ids)}
         odd = "a vector of document {!r} has the length {:.3g} instead of 1"
         damage = [odd.format(names[i], length) for i, length in odd_lengths(vectors)]
-        damage += [f"document {name!r} has passages, but no text" for name in names if name not in order]
+        damage += [
+            f"document {name!r} has passages, but no text" for name in names if name not in order
+        ]
         if damage:
             raise damaged(self.uri, damage[0])
         owners = np.array([order[name] for name in names], dtype=np.int64)
@@ -380,19 +507,32 @@ class LanceStore:
         return (search.where(where) if where else search).to_arrow().to_pylist()
 
     @plainly
-    def commit(self, documents: Sequence[DocumentRow], passages: Sequence[PassageRow], delete: Sequence[str]) -> Commit:
+    def commit(
+        self,
+        documents: Sequence[DocumentRow],
+        passages: Sequence[PassageRow],
+        delete: Sequence[str],
+    ) -> Commit:
         """Add documents, replacing documents of the same id, and delete others."""
         self._begin()
         gone = [*(row.id for row in documents), *delete]
         fields = {row.id: row.metadata for row in documents}
-        new = {"documents": document_table(documents, self.settings), "passages": passage_table(passages, fields, self.settings)}
+        new = {
+            "documents": document_table(documents, self.settings),
+            "passages": passage_table(passages, fields, self.settings),
+        }
         # Merging reads all ids of the table each time, so new rows are appended.
         fresh = not delete and not self._drafts["documents"].count_rows(_is_in("id", gone))
         for name, key in (("documents", ["id"]), ("passages", ["document", "number"])):
             if fresh:
                 self._drafts[name].add(new[name])
                 continue
-            insert = self._drafts[name].merge_insert(key).when_matched_update_all().when_not_matched_insert_all()
+            insert = (
+                self._drafts[name]
+                .merge_insert(key)
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+            )
             insert.when_not_matched_by_source_delete(_is_in(key[0], gone)).execute(new[name])
         self._index_text()
         return self._finish("commit")
@@ -411,7 +551,10 @@ class LanceStore:
             table = self._drafts[name]
             needed = {row[name + "_version"] for row in commits}
             table.optimize()  # first, because the age of removed versions counts from its end
-            made = min(one["timestamp"] for one in table.list_versions() if one["version"] in needed)  # without a time zone
+            # without a time zone
+            made = min(
+                one["timestamp"] for one in table.list_versions() if one["version"] in needed
+            )
             age = time.time() - made.timestamp()
             if age >= 0:  # otherwise the clock was set back; a later call removes old versions
                 slack = timedelta(seconds=1) if self._lock else _SKEW
@@ -419,7 +562,9 @@ class LanceStore:
         self._finish("optimize")
 
     def _index_text(self) -> None:
-        """Build BM25's index at the first passage; later passages are searched row by row until `optimize`."""
+        """Build BM25's index at the first passage; later passages are searched row by row until
+        `optimize`.
+        """
         from lancedb.index import FTS
 
         table = self._drafts["passages"]
@@ -430,8 +575,9 @@ class LanceStore:
     def _begin(self) -> None:
         """Lock out other writers, and undo the changes of an unfinished one.
 
-        Without a lock the tables are restored even if they match the last commit: LanceDB refuses writes that began
-        before a restore, so another writer's change fails, or its commit row comes first and ours is refused.
+        Without a lock the tables are restored even if they match the last commit: LanceDB refuses
+        writes that began before a restore, so another writer's change fails, or its commit row
+        comes first and ours is refused.
         """
         if self._lock is not None:
             self._lock.acquire()
@@ -452,15 +598,24 @@ class LanceStore:
         commits = self._commits
         commits.checkout_latest()
         if row["number"] % _KEPT_COMMITS == 0:
-            commits.optimize(cleanup_older_than=_SKEW)  # it grows by a small file per commit, and is read whole
-        # Two inserts of one new number would both succeed. So the previous row is also rewritten unchanged: then the
-        # two conflict, and the second is retried on the result of the first, where the number is taken.
-        insert = commits.merge_insert("number").when_matched_update_all(where=f"target.number = {self._head['number']}")
-        insert.when_not_matched_insert_all().execute(_commit_table([self._head, row], self.settings))
+            # it grows by a small file per commit, and is read whole
+            commits.optimize(cleanup_older_than=_SKEW)
+        # Two inserts of one new number would both succeed. So the previous row is also rewritten
+        # unchanged: then the two conflict, and the second is retried on the result of the first,
+        # where the number is taken.
+        insert = commits.merge_insert("number").when_matched_update_all(
+            where=f"target.number = {self._head['number']}"
+        )
+        insert.when_not_matched_insert_all().execute(
+            _commit_table([self._head, row], self.settings)
+        )
         self._head = next(one for one in self._read_commits() if one["number"] == row["number"])
         self._show()
         if self._head["writer"] != row["writer"]:
-            raise StoreError(f"another writer has changed {self.uri} in the meantime; nothing was written, repeat the call")
+            raise StoreError(
+                f"another writer has changed {self.uri} in the meantime; nothing was written,"
+                " repeat the call"
+            )
         return _as_commit(row)
 
     def _read_commits(self) -> list[dict[str, Any]]:
@@ -470,22 +625,30 @@ class LanceStore:
     def _use(self, database: Any) -> None:
         self._database, self._shown = database, 0
         self._commits = database.open_table("commits")
-        self._drafts: dict[str, Any] = {}  # the same tables for writing, so that a failed change is not visible
+        # the same tables for writing, so that a failed change is not visible
+        self._drafts: dict[str, Any] = {}
 
     def _show(self) -> None:
-        if self._shown == _SESSION_COMMITS:  # a connection keeps the metadata of all versions that it has read, up to 1 GB
+        # a connection keeps the metadata of all versions that it has read, up to 1 GB
+        if self._shown == _SESSION_COMMITS:
             self._use(connect(self.uri, create=False))
         versions = {name: self._head[name + "_version"] for name in _CONTENT}
-        self._tables = {name: self._database.open_table(name, version=version) for name, version in versions.items()}
+        self._tables = {
+            name: self._database.open_table(name, version=version)
+            for name, version in versions.items()
+        }
         self._passages = self._unspaced = None
         self._shown += 1
 
 
-# ---- tables ----------------------------------------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
 def _lost_error(uri: str, what: str) -> StoreError:
-    return StoreError(f"{uri} has lost its {what}; restore it from a copy, or remove {uri} and index the documents again")
+    return StoreError(
+        f"{uri} has lost its {what}; restore it from a copy, or remove {uri} and index the"
+        " documents again"
+    )
 
 
 def _has_index(table: Any, column: str) -> bool:
@@ -493,7 +656,9 @@ def _has_index(table: Any, column: str) -> bool:
 
 
 def _whole_tables(database: Any) -> dict[str, Any]:
-    """Return tables by name, without tables whose creation was interrupted, which are also listed."""
+    """Return tables by name, without tables whose creation was interrupted,
+    which are also listed.
+    """
     tables = {}
     for name in database.list_tables().tables:
         try:
@@ -504,8 +669,16 @@ def _whole_tables(database: Any) -> dict[str, Any]:
     return tables
 
 
-def _commit_row(number: int, versions: dict[str, int], counts: tuple[int, int], writer: str) -> dict[str, Any]:
-    row = {"number": number, "documents": counts[0], "passages": counts[1], "time": time.time(), "writer": writer}
+def _commit_row(
+    number: int, versions: dict[str, int], counts: tuple[int, int], writer: str
+) -> dict[str, Any]:
+    row = {
+        "number": number,
+        "documents": counts[0],
+        "passages": counts[1],
+        "time": time.time(),
+        "writer": writer,
+    }
     return row | {f"{name}_version": version for name, version in versions.items()}
 
 
@@ -513,8 +686,14 @@ def _commit_table(rows: list[dict[str, Any]], settings: IndexSettings) -> Any:
     import pyarrow as pa
 
     names = ("number", "documents_version", "passages_version", "documents", "passages")
-    columns = [*((name, pa.int64()) for name in names), ("time", pa.float64()), ("writer", pa.string())]
-    return pa.Table.from_pylist(rows, schema=pa.schema(columns, metadata={"runnel": json.dumps(asdict(settings))}))
+    columns = [
+        *((name, pa.int64()) for name in names),
+        ("time", pa.float64()),
+        ("writer", pa.string()),
+    ]
+    return pa.Table.from_pylist(
+        rows, schema=pa.schema(columns, metadata={"runnel": json.dumps(asdict(settings))})
+    )
 
 
 def _as_commit(row: dict[str, Any]) -> Commit:

@@ -1,4 +1,6 @@
-"""Search in stages (docs/search.md): rankings of documents by vectors and words, merged; reranking; answering sentences."""
+"""Search in stages (docs/search.md): rankings of documents by vectors and words, merged; reranking;
+answering sentences.
+"""
 
 import math
 import time
@@ -22,13 +24,16 @@ from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
 
 _DEPTH = 200  # passages per first-stage search
-_RRF = 60  # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al., 2009
-# Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured with pocket (docs/pocket.md),
-# and with recurrent models, measured with pocket-mamba2 (docs/search.md).
+# reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al.,
+# 2009
+_RRF = 60
+# Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured
+# with pocket (docs/pocket.md), and with recurrent models, measured with pocket-mamba2
+# (docs/search.md).
 _SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
-# Factors of what is added to the reranker's score of a document with remembered sentences: the cosine of its best passage, and
-# its BM25 as a share of the best document's, because the reranker does not know how rare a word is in this index. Measured
-# with pocket (docs/pocket.md).
+# Factors of what is added to the reranker's score of a document with remembered sentences: the
+# cosine of its best passage, and its BM25 as a share of the best document's, because the reranker
+# does not know how rare a word is in this index. Measured with pocket (docs/pocket.md).
 _COSINE, _WORDS = 16.0, 4.0
 _RERANKED = 50  # documents, if they are remembered
 _READ = 5  # documents whose sentences are shown, if each must be read whole
@@ -58,55 +63,93 @@ class Pipeline:
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
         self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
-        self._retriever = SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
+        self._retriever = (
+            SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
+        )
         self._remembers = self._retriever is not None and self._retriever.remembers  # sentences
         self._remembering = self._retriever if self._remembers else self._reranker
         self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
     def search(
-        self, query: str, top_k: int, where: Filter, stages: Stages, timings: dict[str, float], count: TokenCount
+        self,
+        query: str,
+        top_k: int,
+        where: Filter,
+        stages: Stages,
+        timings: dict[str, float],
+        count: TokenCount,
     ) -> list[Hit]:
-        self._embedder.model.templates["document"].encode_query(self._embedder.model.tokenizer, query)  # raises without tokens
+        # raises without tokens
+        self._embedder.model.templates["document"].encode_query(
+            self._embedder.model.tokenizer, query
+        )
         expect_count(top_k, "top_k")
         wanted = conditions(where, self._store.settings.fields)
         rerank, weights = self._how_many(stages.rerank), self._weigh(stages.dense_weight)
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
             most = self._store.last_commit().documents
             top_k, rerank = min(top_k, most), min(rerank, most)
-        lists = self._first_stage(query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, count)
+        lists = self._first_stage(
+            query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, count
+        )
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                relevance = self._rerank(query, [name for name, _ in fuse(lists, weights)[:rerank]], count)
+                relevance = self._rerank(
+                    query, [name for name, _ in fuse(lists, weights)[:rerank]], count
+                )
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
                 relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
         ranked = fuse([*lists, relevance], weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
-        ranked = [pair for pair in ranked if pair[0] in documents]  # in Qdrant, whose reads are live, a document may be gone
+        # in Qdrant, whose reads are live, a document may be gone
+        ranked = [pair for pair in ranked if pair[0] in documents]
         rows = [documents[name] for name, _ in ranked]
         with _timed(timings, "sentences"):
-            read = stages.read if stages.read is not None else len(rows) if self._remembers else _READ
+            read = (
+                stages.read if stages.read is not None else len(rows) if self._remembers else _READ
+            )
             shown = self._scored(query, rows[: read if stages.sentences else 0], count)
-        ranks = [{name: rank for rank, name in enumerate(names, start=1)} for names in (*lists, relevance)]
+        ranks = [
+            {name: rank for rank, name in enumerate(names, start=1)}
+            for names in (*lists, relevance)
+        ]
         hits = []
         for rank, ((name, score), row) in enumerate(zip(ranked, rows, strict=True), start=1):
-            explanation = _explanation([of_list.get(name) for of_list in ranks], weights, relevance.get(name))
+            explanation = _explanation(
+                [of_list.get(name) for of_list in ranks], weights, relevance.get(name)
+            )
             source, scored = FileDocument(row.file, row.document()), shown.get(name)
             (place,) = locate(source.file, source.document, [(0, len(row.text))])
-            hit = Hit(name, score, rank, row.text, (), row.title, row.source, row.metadata, place, explanation)
+            hit = Hit(
+                name,
+                score,
+                rank,
+                row.text,
+                (),
+                row.title,
+                row.source,
+                row.metadata,
+                place,
+                explanation,
+            )
             if scored is not None:
                 best = answering(source, scored, stages.sentences, calibrated=self._calibrated)
-                sentences = tuple(sorted((sentence for sentence, _ in best), key=lambda sentence: sentence.index))
+                sentences = tuple(
+                    sorted((sentence for sentence, _ in best), key=lambda sentence: sentence.index)
+                )
                 hit = replace(hit, sentences=sentences, answers=scored.answers)
             hits.append(hit)
         return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
         if self._retriever is None:
-            raise InputError("this index's model has no sentence head; use another model to score sentences")
+            raise InputError(
+                "this index's model has no sentence head; use another model to score sentences"
+            )
         return next(self._retriever.scan(query, self._contents([document]), progress=progress))
 
     def _weigh(self, dense_weight: float | None) -> tuple[float, float, float]:
@@ -123,11 +166,15 @@ class Pipeline:
         return rerank
 
     def _rerank(self, query: str, names: Sequence[str], count: TokenCount) -> dict[str, float]:
-        """Return the reranker's scores of documents; documents that are not remembered are read whole."""
+        """Return the reranker's scores of documents; documents that are not remembered are read
+        whole.
+        """
         assert self._reranker is not None
         documents = self._store.documents(names)
         rows = [documents[name] for name in names if name in documents]
-        scores = self._reranker.score(query, list(self._contents(rows, sentences=False)), progress=count.part())
+        scores = self._reranker.score(
+            query, list(self._contents(rows, sentences=False)), progress=count.part()
+        )
         return dict(zip((row.id for row in rows), scores.tolist(), strict=True))
 
     def _first_stage(
@@ -139,7 +186,8 @@ class Pipeline:
         timings: dict[str, float],
         count: TokenCount,
     ) -> list[dict[str, float]]:
-        """Return the cosines and the BM25 scores of documents, best first: of each document the score of its best passage.
+        """Return the cosines and the BM25 scores of documents, best first: of each document the
+        score of its best passage.
 
         A list without weight stays empty, so that its documents are not found.
         """
@@ -151,21 +199,32 @@ class Pipeline:
             with _timed(timings, "dense"):
                 dense = self._store.nearest(vector, depth, where)
             if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
-                raise damaged(self._store.uri, f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}")
+                raise damaged(
+                    self._store.uri,
+                    f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}",
+                )
         if weights[1]:
             with _timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
         return [document_scores(dense), document_scores(lexical)]
 
-    def _scored(self, query: str, documents: Sequence[DocumentRow], count: TokenCount) -> dict[str, Scored]:
-        """Return the scored sentences of documents, which are ranked together, by the documents' ids."""
+    def _scored(
+        self, query: str, documents: Sequence[DocumentRow], count: TokenCount
+    ) -> dict[str, Scored]:
+        """Return the scored sentences of documents, which are ranked together, by the documents'
+        ids.
+        """
         if not documents or self._retriever is None:
             return {}
         scored = self._retriever.rank(query, self._contents(documents), progress=count.part())
         return {document.id: one for document, one in zip(documents, scored, strict=True)}
 
-    def _contents(self, documents: Sequence[DocumentRow], *, sentences: bool = True) -> Iterator[Any]:
-        """Yield what is remembered of each document, or its text; `sentences`: if sentences can be scored with it."""
+    def _contents(
+        self, documents: Sequence[DocumentRow], *, sentences: bool = True
+    ) -> Iterator[Any]:
+        """Yield what is remembered of each document, or its text; `sentences`: if sentences can be
+        scored with it.
+        """
         for start in range(0, len(documents), _TOGETHER):
             some = documents[start : start + _TOGETHER]
             stored = self._remembers if sentences else self._store.settings.remember
@@ -178,23 +237,35 @@ class Pipeline:
             return document.document()
         try:
             assert self._remembering is not None
-            return self._remembering.scorer.kind.from_bytes(piece, document.text, "what is remembered of it")
+            return self._remembering.scorer.kind.from_bytes(
+                piece, document.text, "what is remembered of it"
+            )
         except StateError as error:
             now = self._store.documents([document.id])
-            if document.id not in now or now[document.id].text != document.text:  # replaced meanwhile (Qdrant's reads are live)
+            # replaced meanwhile (Qdrant's reads are live)
+            if document.id not in now or now[document.id].text != document.text:
                 return self._content(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
 
 
-def _explanation(ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None) -> Explanation:
+def _explanation(
+    ranks: Sequence[int | None], weights: Sequence[float], relevance: float | None
+) -> Explanation:
     """Return what a document's rank in each list (None: not in it) adds to its score."""
-    parts = [0.0 if rank is None else weight / (_RRF + rank) for rank, weight in zip(ranks, weights, strict=True)]
-    meaning, words, reranked = (RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True))
+    parts = [
+        0.0 if rank is None else weight / (_RRF + rank)
+        for rank, weight in zip(ranks, weights, strict=True)
+    ]
+    meaning, words, reranked = (
+        RankPart(rank, part) for rank, part in zip(ranks, parts, strict=True)
+    )
     return Explanation(meaning, words, reranked, relevance)
 
 
 def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
-    """Return the score of the best passage of each document, from passages that are in order, best first."""
+    """Return the score of the best passage of each document, from passages that are in order, best
+    first.
+    """
     scores: dict[str, float] = {}
     for one in found:
         scores.setdefault(one.document, one.score)
@@ -204,7 +275,9 @@ def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
 def _with_first_stage(
     relevance: Mapping[str, float], dense: Mapping[str, float], lexical: Mapping[str, float]
 ) -> dict[str, float]:
-    """Add the first stage's cosine (lowest of the list for a document not in it) and BM25 score to the relevance of documents."""
+    """Add the first stage's cosine (lowest of the list for a document not in it) and BM25 score to
+    the relevance of documents.
+    """
     lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=0.0) or 1.0
     return {
         name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest
@@ -213,7 +286,9 @@ def _with_first_stage(
 
 
 def fuse(rankings: Sequence[Iterable[str]], weights: Sequence[float]) -> list[tuple[str, float]]:
-    """Merge up to three weighted lists by reciprocal rank fusion: (id, score), best first, ties by id."""
+    """Merge up to three weighted lists by reciprocal rank fusion: (id, score), best first, ties by
+    id.
+    """
     scores: dict[str, float] = {}
     for ranking, weight in zip(rankings, weights, strict=False):
         for rank, name in enumerate(ranking, start=1):

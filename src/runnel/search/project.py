@@ -1,4 +1,5 @@
-"""A project's own index, found upwards from the folders below the project as git finds its repository (`folders_of`).
+"""A project's own index, found upwards from the folders below the project as git finds its
+repository (`folders_of`).
 
 .runnel/.gitignore      hides the folder from git
 .runnel/project.json    the paths that are indexed, and which files below them
@@ -35,14 +36,18 @@ _FORMAT = 1
 
 
 def index_name(place: str) -> str:
-    """Return a short name of the index at a place: the folder of its project, or the last part of the place."""
+    """Return a short name of the index at a place: the folder of its project, or the last part of
+    the place.
+    """
     path = PurePath(place)
     return path.parent.parent.name if path.parts[-2:] == (NAME, _INDEX) else path.name
 
 
 @dataclass(frozen=True)
 class Project:
-    """A folder whose files are indexed in `.runnel`. Use `find`, or `extend` and `save` a new one."""
+    """A folder whose files are indexed in `.runnel`. Use `find`, or `extend`
+    and `save` a new one.
+    """
 
     folder: Path  # the absolute path of the folder that contains `.runnel`
     paths: tuple[str, ...] = ()  # files, folders and globs to index, relative to `folder`
@@ -54,47 +59,81 @@ class Project:
 
     @classmethod
     def find(cls, start: Path) -> Project | None:
-        """Return the project that holds the folder `start`: the innermost `.runnel` in `folders_of(start)`; None without one.
+        """Return the project that holds the folder `start`: the innermost `.runnel` in
+        `folders_of(start)`; None without one.
 
         Raises:
-            StoreError: `.runnel` is not a project's folder, belongs to another user, is damaged, names paths outside of the
-                project, or has a link in it.
+            StoreError: `.runnel` is not a project's folder, belongs to another user, is damaged,
+                names paths outside of the project, or has a link in it.
         """
-        folder = next((folder for folder in folders_of(start) if os.path.lexists(folder / NAME)), None)
+        folder = next(
+            (folder for folder in folders_of(start) if os.path.lexists(folder / NAME)), None
+        )
         return None if folder is None else cls._read(folder)
 
     @classmethod
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
         expect_trusted(place)
-        inside = (os.path.join(at, name) for at, folders, files in os.walk(place) for name in (*folders, *files))
+        inside = (
+            os.path.join(at, name)
+            for at, folders, files in os.walk(place)
+            for name in (*folders, *files)
+        )
         if (link := next(filter(os.path.islink, inside), None)) is not None:
             raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
-            chosen = {name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")}
-            selection = Selection(chosen["include"], chosen["exclude"], bool(stored["ignore_files"]))
-            outside = [str(name) for name in map(PurePath, chosen["paths"]) if name.anchor or ".." in name.parts]
-            problem = f"format {stored['format']}, paths outside of the project: {', '.join(outside) or 'none'}"
+            chosen = {
+                name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")
+            }
+            selection = Selection(
+                chosen["include"], chosen["exclude"], bool(stored["ignore_files"])
+            )
+            outside = [
+                str(name)
+                for name in map(PurePath, chosen["paths"])
+                if name.anchor or ".." in name.parts
+            ]
+            problem = (
+                f"format {stored['format']}, paths outside of the project:"
+                f" {', '.join(outside) or 'none'}"
+            )
             usable = stored["format"] == _FORMAT and not outside
         except (OSError, ValueError, KeyError, TypeError) as error:
             problem, usable = describe(error), False
         if not usable:
-            raise StoreError(f"{place}/project.json cannot be used ({problem}); move {place} away and run `runnel index`")
+            raise StoreError(
+                f"{place}/project.json cannot be used ({problem}); move {place} away and run"
+                " `runnel index`"
+            )
         return cls(folder, chosen["paths"], selection)
 
     def save(self) -> None:
-        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if it does not exist."""
+        """Store the paths and the selection in `.runnel`, which is created, for this user alone, if
+        it does not exist.
+        """
         place = self.folder / NAME
         place.mkdir(mode=0o700, exist_ok=True)  # it will hold texts
         write(place / ".gitignore", "*\n")
-        write_json(place / "project.json", {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)})
+        write_json(
+            place / "project.json",
+            {"format": _FORMAT, "paths": self.paths, **asdict(self.selection)},
+        )
 
     def extend(self, paths: Iterable[str], selection: Selection | None = None) -> Project:
-        """Return the project with more paths, relative to the working directory; without any, its whole folder is indexed."""
+        """Return the project with more paths, relative to the working directory; without any, its
+        whole folder is indexed.
+        """
         roots = [self._expect_inside(path, Root.parse(path).resolve()) for path in paths]
-        new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or ([] if self.paths else ["."])
-        return replace(self, paths=tuple(dict.fromkeys([*self.paths, *new])), selection=selection or self.selection)
+        new = [str(root.path.relative_to(self.folder) / root.pattern) for root in roots] or (
+            [] if self.paths else ["."]
+        )
+        return replace(
+            self,
+            paths=tuple(dict.fromkeys([*self.paths, *new])),
+            selection=selection or self.selection,
+        )
 
     def _expect_inside(self, name: str, root: Root) -> Root:
         if not root.path.is_relative_to(self.folder):
@@ -115,15 +154,17 @@ class Project:
         ocr: Ocr | None = None,
         progress: Progress | None = None,
     ) -> Changes:
-        """Bring the project's index up to date; other documents than those of its files are deleted.
+        """Bring the project's index up to date; other documents than those of its files are
+        deleted.
 
-        Files whose size and times are those of the last update are not read. `changes.failed` has the new failures.
+        Files whose size and times are those of the last update are not read. `changes.failed` has
+        the new failures.
 
         Args:
             index: opened at `place`.
             retry: try files again that failed before and have not changed.
-            keep_missing: keep the documents of a path that is missing or has no files any more, which is then in
-                `changes.failed`: it may be a mount point that is not mounted.
+            keep_missing: keep the documents of a path that is missing or has no files any more,
+                which is then in `changes.failed`: it may be a mount point that is not mounted.
             limits, ocr: as for `DocumentReader`.
 
         Raises:
@@ -138,15 +179,35 @@ class Project:
             if retry:
                 hashes.failures.clear()
             roots, missing = self._roots(keep_missing)
-            changes = index.add_files(roots, selection=self.selection, hashes=hashes, limits=limits, ocr=ocr, progress=progress)
-            sources = {name: content.source for name, content in index.store.content_hashes().items()}
-            unseen = {name: Path(source) for name, source in sources.items() if source not in hashes.current}
-            stale = {name: source for name, source in unseen.items() if not any(root.covers(source) for root in roots)}
+            changes = index.add_files(
+                roots,
+                selection=self.selection,
+                hashes=hashes,
+                limits=limits,
+                ocr=ocr,
+                progress=progress,
+            )
+            sources = {
+                name: content.source for name, content in index.store.content_hashes().items()
+            }
+            unseen = {
+                name: Path(source)
+                for name, source in sources.items()
+                if source not in hashes.current
+            }
+            stale = {
+                name: source
+                for name, source in unseen.items()
+                if not any(root.covers(source) for root in roots)
+            }
             for root in missing:
                 if kept := {name for name, source in stale.items() if root.covers(source)}:
                     stale = {name: source for name, source in stale.items() if name not in kept}
                     shown, held = str(root.path / root.pattern), counted(len(kept), "document")
-                    reason = f"{shown} is missing or has no files (is it mounted?); `runnel index` removes its {held}"
+                    reason = (
+                        f"{shown} is missing or has no files (is it mounted?); `runnel index`"
+                        f" removes its {held}"
+                    )
                     changes.failed[shown] = reason
                     log.warning("%s", left_out(shown, reason))
             if stale:
@@ -159,7 +220,9 @@ class Project:
             lock.release()
 
     def _roots(self, keep_missing: bool) -> tuple[list[Root], list[Root]]:
-        """Return the roots to read, and those to keep as they are: missing ones (logged otherwise) and ones without files."""
+        """Return the roots to read, and those to keep as they are: missing ones (logged otherwise)
+        and ones without files.
+        """
         roots: list[Root] = []
         missing: list[Root] = []
         for name in self.paths:
@@ -170,25 +233,35 @@ class Project:
                     start, pattern = fixed_part(name)
                     missing.append(Root(self.folder / start, pattern))
                 else:
-                    log.warning("%s is no longer in %s; its documents are removed from the index", name, self.folder)
+                    log.warning(
+                        "%s is no longer in %s; its documents are removed from the index",
+                        name,
+                        self.folder,
+                    )
                 continue
             self._expect_inside(name, root)
-            empty = keep_missing and next(find_files([root], self.selection, lambda error: None), None) is None
+            empty = (
+                keep_missing
+                and next(find_files([root], self.selection, lambda error: None), None) is None
+            )
             (missing if empty else roots).append(root)
         return roots, missing
 
 
 def folders_of(start: Path) -> Iterator[Path]:
-    """Yield the folders whose `.runnel` may be the project of `start`: itself, and those above it as far as the next boundary.
+    """Yield the folders whose `.runnel` may be the project of `start`: itself, and those above it
+    as far as the next boundary.
 
-    A mount point is the last one. The home folder, a folder that all users may write and those of RUNNEL_CEILING_DIRECTORIES are
-    yielded only if they are `start`.
+    A mount point is the last one. The home folder, a folder that all users may write and those of
+    RUNNEL_CEILING_DIRECTORIES are yielded only if they are `start`.
     """
     start = start.resolve()
     ceilings = {Path(os.path.expanduser("~")).resolve(), *listed("RUNNEL_CEILING_DIRECTORIES")}
     for folder in (start, *start.parents):
         try:
-            ends = folder in ceilings or (os.name != "nt" and bool(folder.stat().st_mode & stat.S_IWOTH))
+            ends = folder in ceilings or (
+                os.name != "nt" and bool(folder.stat().st_mode & stat.S_IWOTH)
+            )
         except OSError:
             return
         if folder == start or not ends:
@@ -197,16 +270,20 @@ def folders_of(start: Path) -> Iterator[Path]:
             return
 
 
-# ---- watching: sizes and times tell of changes on network drives and in containers, too ------------------------------
+# ---- watching: sizes and times tell of changes on network drives and in containers, too ----------
 
 Signatures = dict[str, tuple[int, int, int]]  # of each file
 _SHARE = 0.05  # of the time may be spent on looking
 
 
-def watch(update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0) -> None:
-    """Call `update` now, and after every change once the files have been the same for `interval_s`; never returns.
+def watch(
+    update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0
+) -> None:
+    """Call `update` now, and after every change once the files have been the same for `interval_s`;
+    never returns.
 
-    If `update` returns False, it is called again after the interval, which grows if a look takes more than a twentieth of it.
+    If `update` returns False, it is called again after the interval, which grows if a look takes
+    more than a twentieth of it.
     """
     before, done = look(), None
     while True:

@@ -26,10 +26,12 @@ class IndexSettings:
     """The settings fixed when an index is created."""
 
     model: str  # name or folder of the embedder, as given
-    probe: Sequence[Sequence[float]]  # the embedder's vectors of fixed texts, to recognize another model whatever its name
+    # the embedder's vectors of fixed texts, to recognize another model whatever its name
+    probe: Sequence[Sequence[float]]
     dimension: int  # width d of the vectors
     passage_tokens: int = 256  # the most of a passage of several sentences
-    fields: Mapping[str, FieldType] = field(default_factory=dict)  # metadata that searches may filter by
+    # metadata that searches may filter by
+    fields: Mapping[str, FieldType] = field(default_factory=dict)
     remember: bool = False  # whether the reranker's memory of documents is stored, in 8 bits
     format: int = FORMAT
 
@@ -37,7 +39,10 @@ class IndexSettings:
     def stored(settings: Mapping[str, Any], place: str) -> IndexSettings:
         """Return the settings of the existing index at `place`."""
         if settings["format"] != FORMAT:
-            problem = f"{place} has index format {settings['format']}, this version of runnel reads format {FORMAT}"
+            problem = (
+                f"{place} has index format {settings['format']}, this version of runnel reads"
+                f" format {FORMAT}"
+            )
             raise StoreError(f"{problem}; index the documents again in a new place")
         return IndexSettings(**settings)
 
@@ -53,9 +58,11 @@ class DocumentRow:
     source_hash: str  # SHA-256 of the file
     content_hash: str  # `content_hash` of the row
     tokens: int
-    metadata: Mapping[str, Any]  # the user's, unchanged; the index's own facts are in the other columns
+    # the user's, unchanged; the index's own facts are in the other columns
+    metadata: Mapping[str, Any]
     blocks: str = ""  # pages and headings, for `runnel.records.Places`
-    saved: bytes | None = None  # where reading continues if text is appended (`models/readers.py`); None for short documents
+    # where reading continues if text is appended (`models/readers.py`); None for short documents
+    saved: bytes | None = None
     memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
 
     @property
@@ -67,13 +74,21 @@ class DocumentRow:
         """Return the document as it was when it was indexed."""
         kind = str(self.metadata.get("kind", "txt")) if self.source else "txt"
         row = self.id.partition(f"{self.source}#")[2] if self.source else ""
-        return DocumentText.stored(self.text, Places(self.blocks), self.title or None, kind=kind, id=row or None)
+        return DocumentText.stored(
+            self.text, Places(self.blocks), self.title or None, kind=kind, id=row or None
+        )
 
 
 def content_hash(row: DocumentRow) -> str:
-    """Return a digest of a document's text, title, source, metadata and blocks. A title counts once."""
-    metadata = {key: value for key, value in row.metadata.items() if key != "title" or value != row.title}
-    return digest(json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True))
+    """Return a digest of a document's text, title, source, metadata and blocks. A title counts
+    once.
+    """
+    metadata = {
+        key: value for key, value in row.metadata.items() if key != "title" or value != row.title
+    }
+    return digest(
+        json.dumps([row.text, row.title, row.source, row.blocks, metadata], sort_keys=True)
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,6 @@
-"""Choose the store of an index by its place (docs/search.md). For tests: qdrant+file:///folder/library, without a server."""
+"""Choose the store of an index by its place (docs/search.md). For tests:
+qdrant+file:///folder/library, without a server.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
     from runnel.integrations.qdrant import QdrantStore
 
 Store: TypeAlias = "LanceStore | QdrantStore"  # with the same methods, which `LanceStore` documents
-_PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")  # files of an interrupted creation
+# files of an interrupted creation
+_PARTIAL = ("writer.lock", "documents.lance", "passages.lance", "commits.lance")
 
 
 def create_store(place: str | Path, settings: IndexSettings) -> Store:
@@ -26,7 +29,9 @@ def open_store(place: str | Path) -> Store:
 
 
 def holds_index(place: str | Path) -> bool:
-    """Return whether a place has an index. If not, one can be created: a folder with other content is an error."""
+    """Return whether a place has an index. If not, one can be created: a folder with other content
+    is an error.
+    """
     store, folder = _store_of(place), Path(place)
     if "://" in str(place):
         return store.holds_index(str(place))
@@ -41,9 +46,12 @@ def holds_index(place: str | Path) -> bool:
 def _store_of(place: str | Path) -> type[Store]:
     if not isinstance(place, str | Path) or not str(place):
         raise InputError(f"the index's place is {place!r}; expected a folder or a URI")
-    if (shown := redact(str(place))) != str(place):  # no store uses it, and names of places are shown and stored
+    # no store uses it, and names of places are shown and stored
+    if (shown := redact(str(place))) != str(place):
         variables = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or QDRANT_API_KEY"
-        raise InputError(f"the index's place {shown} has a password or a key in it; set {variables} instead")
+        raise InputError(
+            f"the index's place {shown} has a password or a key in it; set {variables} instead"
+        )
     if str(place).startswith("qdrant+"):
         from runnel.integrations.qdrant import QdrantStore
 

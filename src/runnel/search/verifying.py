@@ -24,18 +24,27 @@ class QuotedPlace(Place):
 class Verified:
     """What `verify` found."""
 
-    match: Literal["exact", "normalized", "changed", "absent"] | None  # the best of all documents; None: there was no document
-    similarity: float  # the share of the letters of the quote's words that the nearest stretch has in the same order
-    places: tuple[QuotedPlace, ...]  # all with the words of the quote; if there is none, the nearest stretch, if any is near
+    # the best of all documents; None: there was no document
+    match: Literal["exact", "normalized", "changed", "absent"] | None
+    # the share of the letters of the quote's words that the nearest stretch has in the same order
+    similarity: float
+    # all with the words of the quote; if there is none, the nearest stretch, if any is near
+    places: tuple[QuotedPlace, ...]
     files: int  # the number of documents searched, rows counted one by one
 
     @property
     def word_for_word(self) -> bool:
-        """Whether a document has all words of the quote, in order and without others between them."""
+        """Whether a document has all words of the quote, in order and without
+        others between them.
+        """
         return self.match in ("exact", "normalized")
 
     def as_json(self) -> dict[str, object]:
-        verdict = {"match": self.match, "word_for_word": self.word_for_word, "similarity": self.similarity}
+        verdict = {
+            "match": self.match,
+            "word_for_word": self.word_for_word,
+            "similarity": self.similarity,
+        }
         if self.match is None:
             verdict = dict.fromkeys(verdict)
         return verdict | {"files": self.files, "places": [place.as_json() for place in self.places]}
@@ -51,11 +60,20 @@ def verify(quote: str, documents: Iterable[FileDocument]) -> Verified:
         verified = verify_quote(quote, source.document.text)
         if not verified.word_for_word and verified.similarity <= best.similarity:
             continue
-        located = locate(source.file, source.document, [(quoted.start, quoted.end) for quoted in verified.places])
+        located = locate(
+            source.file, source.document, [(quoted.start, quoted.end) for quoted in verified.places]
+        )
         here = [
-            QuotedPlace(**vars(place), match=quoted.match, case_differs=quoted.case_differs, changes=quoted.changes)
+            QuotedPlace(
+                **vars(place),
+                match=quoted.match,
+                case_differs=quoted.case_differs,
+                changes=quoted.changes,
+            )
             for quoted, place in zip(verified.places, located, strict=True)
         ]
         places = places + here if best.word_for_word else here
-        best = max(best, verified, key=lambda verdict: (_ORDER.index(verdict.match), verdict.similarity))
+        best = max(
+            best, verified, key=lambda verdict: (_ORDER.index(verdict.match), verdict.similarity)
+        )
     return Verified(best.match if files else None, best.similarity, tuple(places), files)

@@ -1,6 +1,8 @@
-"""The application, with the model loaded in the background, and its server: bind first, drain on SIGTERM, exit with code 0.
+"""The application, with the model loaded in the background, and its server: bind first, drain on
+SIGTERM, exit with code 0.
 
-Its own routes show the state of the server: /health, /ready, /metrics, /info in the shape of TEI, and /docs.
+Its own routes show the state of the server: /health, /ready, /metrics, /info in the shape of TEI,
+and /docs.
 """
 
 import asyncio
@@ -88,7 +90,11 @@ async def info(context: InContext) -> Info:
         model_sha=await asyncio.to_thread(loaded.model.fingerprint),  # seconds, at first
         model_dtype=settings.dtype,
         served_model_name=loaded.name,
-        model_type={"embedding": {"pooling": loaded.embedder.pooling}} if "embed" in loaded.model.heads else None,
+        model_type=(
+            {"embedding": {"pooling": loaded.embedder.pooling}}
+            if "embed" in loaded.model.heads
+            else None
+        ),
         max_input_length=longest or settings.max_request_tokens,
         max_batch_tokens=settings.max_request_tokens,
         max_client_batch_size=MAX_TEXTS,
@@ -107,13 +113,18 @@ async def docs(request: Request) -> HTMLResponse:
     ]
     return HTMLResponse(
         '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><h1>runnel</h1>'
-        '<p>Shapes of requests and responses: <a href="/openapi.json">/openapi.json</a>, for any OpenAPI viewer.</p>'
+        '<p>Shapes of requests and responses: <a href="/openapi.json">/openapi.json</a>, for any'
+        " OpenAPI viewer.</p>"
         f"<table><tr><th>Method<th>Path<th>What it does{''.join(rows)}</table></html>"
     )
 
 
-def create_app(settings: ServerSettings, load_models: Callable[[], Loaded] | None = None) -> FastAPI:
-    """Return the application; `load_models` is called in a thread when it starts (default: `load` with the settings)."""
+def create_app(
+    settings: ServerSettings, load_models: Callable[[], Loaded] | None = None
+) -> FastAPI:
+    """Return the application; `load_models` is called in a thread when it starts (default: `load`
+    with the settings).
+    """
     loading: Future[Loaded] = Future()
     work = Work(settings)
 
@@ -153,7 +164,8 @@ async def _refuse(request: Request, error: Exception) -> Response:
     message = str(error.detail)
     if isinstance(error.__cause__, RecursionError):
         message = (
-            f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what the route's fields need (/docs)"
+            f"the body's JSON is nested deeper than {sys.getrecursionlimit():,} levels; send what"
+            " the route's fields need (/docs)"
         )
     elif isinstance(error.__cause__, UnicodeDecodeError):
         message = f"the body is not JSON, which is UTF-8: {error.__cause__}"
@@ -165,10 +177,18 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
-    lines = list(dict.fromkeys(_problem(one, request.headers.get("content-type", "")) for one in problems))
+    lines = list(
+        dict.fromkeys(_problem(one, request.headers.get("content-type", "")) for one in problems)
+    )
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-    param = next((one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None)
-    kind: Kind = "too_long" if any(one["type"] in ("too_long", "string_too_long") for one in problems) else "invalid"
+    param = next(
+        (one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None
+    )
+    kind: Kind = (
+        "too_long"
+        if any(one["type"] in ("too_long", "string_too_long") for one in problems)
+        else "invalid"
+    )
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 
 
@@ -181,7 +201,9 @@ def _problem(problem: Mapping[str, Any], content_type: str) -> str:
     if problem["type"] == "json_invalid":
         return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
     # Names and positions, without pydantic's names of the types that it tried.
-    place = ".".join(str(one) for one in problem["loc"][1:] if isinstance(one, int) or one.isidentifier())
+    place = ".".join(
+        str(one) for one in problem["loc"][1:] if isinstance(one, int) or one.isidentifier()
+    )
     return f"{place or 'body'}: {problem['msg']}"
 
 
@@ -196,7 +218,9 @@ class Server(LimitedServer):
         self._stop = False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Drain at the first signal, stop at the second. Uvicorn itself would raise the signal again at the end."""
+        """Drain at the first signal, stop at the second. Uvicorn itself would raise the signal
+        again at the end.
+        """
         self.should_exit, self._stop = self._stop, True
 
     async def on_tick(self, counter: int) -> bool:
@@ -216,14 +240,21 @@ class Server(LimitedServer):
 
 def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings."""
-    address, family = (settings.host, settings.port), socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address, family = (
+        (settings.host, settings.port),
+        socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
+    )
     problem = f"cannot listen on {settings.host}, port {settings.port}"
     with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
         return socket.create_server(address, family=family, backlog=WAITING)
 
 
-def serve(app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None) -> None:
-    """Serve until SIGTERM or SIGINT and the end of running requests, or a second signal; raises what loading has raised."""
+def serve(
+    app: FastAPI, sockets: list[socket.socket], on_ready: Callable[[], None] = lambda: None
+) -> None:
+    """Serve until SIGTERM or SIGINT and the end of running requests, or a second signal; raises
+    what loading has raised.
+    """
     context: Context = app.state.context
     Server(app, context, on_ready).run(sockets)
     if context.loading.done():

@@ -1,4 +1,6 @@
-"""What the routes share: the model and the index that the server answers with, and running a model call."""
+"""What the routes share: the model and the index that the server answers with, and running a model
+call.
+"""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,14 +29,21 @@ T = TypeVar("T")
 MAX_TEXTS = 10_000  # of one request: more are refused before they are looked at
 Some = Field(min_length=1, max_length=MAX_TEXTS)
 MAX_QUERY_CHARS = 20_000  # a query is read in one call that does not end early
-Query = Annotated[str, Field(min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for.")]
+Query = Annotated[
+    str,
+    Field(
+        min_length=1, max_length=MAX_QUERY_CHARS, description="A question, or words to look for."
+    ),
+]
 _BATCH = 32  # short texts counted in one call of the tokenizer
 LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
 _UNCUT_CHARS = 1 << 18  # of a text without a place to cut; twice that takes seconds
 
 
 class Body(BaseModel):
-    """A request's JSON object, read strictly: unknown fields and values of another type are errors."""
+    """A request's JSON object, read strictly: unknown fields and values of
+    another type are errors.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
@@ -65,7 +74,9 @@ class OpenIndex:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model with its jobs, which raise CheckpointError if it has no head for them, and an index."""
+    """A model with its jobs, which raise CheckpointError if it has no head for
+    them, and an index.
+    """
 
     name: str
     model: Model
@@ -87,7 +98,11 @@ class Loaded:
     def index(self) -> OpenIndex:
         """The index; raises a Refusal if there is none."""
         if self.place is None:
-            raise Refusal("not_found", "this server has no index; start it with --in INDEX", code="index_not_found")
+            raise Refusal(
+                "not_found",
+                "this server has no index; start it with --in INDEX",
+                code="index_not_found",
+            )
         return OpenIndex(self.place, self.embedder)
 
     def count(self, texts: Sequence[str], expect_few: Callable[[int], None]) -> int:
@@ -114,8 +129,12 @@ class Loaded:
 
 
 def load(settings: ServerSettings) -> Loaded:
-    """Load the model and the index of the settings, and run each job once: the first call compiles kernels."""
-    loaded = Loaded(settings.model, load_model(settings.model, settings.dtype, arrays=True), settings.index)
+    """Load the model and the index of the settings, and run each job once: the first call compiles
+    kernels.
+    """
+    loaded = Loaded(
+        settings.model, load_model(settings.model, settings.dtype, arrays=True), settings.index
+    )
     if settings.index is not None:
         loaded.index.newest()
     if "embed" in loaded.model.heads:
@@ -129,7 +148,9 @@ def load(settings: ServerSettings) -> Loaded:
 
 @dataclass(frozen=True)
 class Context:
-    """The state of one application. The model is loaded while the server already answers /health."""
+    """The state of one application. The model is loaded while the server
+    already answers /health.
+    """
 
     settings: ServerSettings
     loading: Future[Loaded]
@@ -137,15 +158,22 @@ class Context:
     opened: Recent[Opened]
 
     def loaded(self, model: str | None = None) -> Loaded:
-        """Return the model and the index; refuse if they are not loaded, or if `model` is another one."""
+        """Return the model and the index; refuse if they are not loaded, or if `model` is another
+        one.
+        """
         if not self.loading.done():
-            raise Refusal("unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2)
+            raise Refusal(
+                "unavailable", "the model is being loaded; retry in a few seconds", retry_after_s=2
+            )
         if error := self.loading.exception():
             raise Refusal("unavailable", f"the model could not be loaded: {error}")
         loaded = self.loading.result()
         if model is not None and model != loaded.name:
             raise Refusal(
-                "not_found", f"the model {model!r} is not served here; use {loaded.name!r}", code="model_not_found", param="model"
+                "not_found",
+                f"the model {model!r} is not served here; use {loaded.name!r}",
+                code="model_not_found",
+                param="model",
             )
         return loaded
 
@@ -156,7 +184,9 @@ class Context:
         call: Callable[[Job], T],
         count: Callable[[Job], int] | None = None,
     ) -> tuple[T, int]:
-        """Return what a model call returns, and `count` of its tokens (default: those of `texts`). Both run in threads."""
+        """Return what a model call returns, and `count` of its tokens (default: those of `texts`).
+        Both run in threads.
+        """
         loaded = self.loaded()
         count = count or (lambda job: loaded.count(texts, job.expect_few))
         result, tokens = await self.work.run(request, sum(map(len, texts)), count, call)

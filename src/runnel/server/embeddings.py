@@ -1,4 +1,5 @@
-"""Vectors: /v1/embeddings and /v1/models in OpenAI's shape, /embed in the shape of text-embeddings-inference (TEI).
+"""Vectors: /v1/embeddings and /v1/models in OpenAI's shape, /embed in the shape of
+text-embeddings-inference (TEI).
 
 d  width of the vectors
 """
@@ -26,7 +27,9 @@ Text = Annotated[str, Field(min_length=1)]
 Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
 Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
 Write = Callable[[Iterator[np.ndarray], int], str]  # of vectors and the tokens read
-Dimensions = Annotated[int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")]
+Dimensions = Annotated[
+    int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")
+]
 
 
 class EmbeddingsRequest(Body):
@@ -85,15 +88,23 @@ class EmbedRequest(Body):
     inputs: Input
     normalize: Literal[True] = Field(True, description="Vectors always have unit length.")
     truncate: bool | None = Field(
-        None, description="Cut texts that are longer than the model can read (default: true); recurrent models read any length."
+        None,
+        description=(
+            "Cut texts that are longer than the model can read (default: true); recurrent models"
+            " read any length."
+        ),
     )
     truncation_direction: Literal["right", "Right"] = "right"
     prompt_name: str | None = None
     dimensions: Dimensions = None
 
 
-@router.post("/v1/embeddings", response_model=Embeddings, responses=error_responses("/v1/embeddings"))
-async def create_embeddings(body: EmbeddingsRequest, request: Request, context: InContext) -> Response:
+@router.post(
+    "/v1/embeddings", response_model=Embeddings, responses=error_responses("/v1/embeddings")
+)
+async def create_embeddings(
+    body: EmbeddingsRequest, request: Request, context: InContext
+) -> Response:
     """Embed texts."""
     loaded = context.loaded(body.model)
 
@@ -101,7 +112,11 @@ async def create_embeddings(body: EmbeddingsRequest, request: Request, context: 
         data = []
         for index, vector in enumerate(vectors):
             raw = vector.astype("<f4").tobytes()
-            value = base64.b64encode(raw).decode() if body.encoding_format == "base64" else vector.tolist()
+            value = (
+                base64.b64encode(raw).decode()
+                if body.encoding_format == "base64"
+                else vector.tolist()
+            )
             data.append({"object": "embedding", "index": index, "embedding": value})
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
@@ -121,15 +136,28 @@ async def list_models(context: InContext) -> ModelList:
 async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
     """Embed texts, in TEI's shape."""
     return await _embed(
-        context, request, body.inputs, body.dimensions, body.prompt_name, body.truncate is not False,
+        context,
+        request,
+        body.inputs,
+        body.dimensions,
+        body.prompt_name,
+        body.truncate is not False,
         lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
-    )  # fmt: skip
+    )
 
 
 async def _embed(
-    context: Context, request: Request, given: Input, dimensions: int | None, prompt: str | None, cut: bool, write: Write
+    context: Context,
+    request: Request,
+    given: Input,
+    dimensions: int | None,
+    prompt: str | None,
+    cut: bool,
+    write: Write,
 ) -> Response:
-    """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not hold up the event loop."""
+    """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not
+    hold up the event loop.
+    """
     loaded = context.loaded()
     embedder = loaded.embedder
     check_width(dimensions, embedder.dimension, "dimensions")
@@ -150,7 +178,9 @@ async def _embed(
         return tokens
 
     def call(job: Job) -> str:
-        return write((truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens)
+        return write(
+            (truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens
+        )
 
     body, _ = await context.run(request, texts, call, count)
     return Response(body, media_type="application/json")
@@ -159,10 +189,15 @@ async def _embed(
 def _row(embedder: Embedder, ids: object) -> np.ndarray:
     """Return the ids to read for a text's ids: special tokens added."""
     model = embedder.model
-    row = model.templates["document"].render(model.tokenizer, document=np.array(ids, dtype=np.int32)).ids
+    row = (
+        model.templates["document"]
+        .render(model.tokenizer, document=np.array(ids, dtype=np.int32))
+        .ids
+    )
     if embedder.reader.cuts(row):
         raise InputError(
-            f"the input has {len(row):,} token ids; inputs longer than {model.backbone.max_tokens:,} are read in passages of "
-            "whole sentences, which ids do not show: send the text"
+            f"the input has {len(row):,} token ids; inputs longer than"
+            f" {model.backbone.max_tokens:,} are read in passages of whole sentences, which ids do"
+            " not show: send the text"
         )
     return row

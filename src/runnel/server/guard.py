@@ -1,4 +1,6 @@
-"""The checks before a route: Host, Origin, key, size and speed of the body; and after it: headers, metrics, one log line."""
+"""The checks before a route: Host, Origin, key, size and speed of the body; and after it: headers,
+metrics, one log line.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,26 @@ from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
 
 log = logging.getLogger("runnel.server")
-_BODIES = 4  # all bodies in memory have at most this many times the limit of one, those of one client half of that
-_SMALL = 64  # a body that is this many times smaller than the limit may also use room that large ones leave free
+# all bodies in memory have at most this many times the limit of one, those of one client half of
+# that
+_BODIES = 4
+# a body that is this many times smaller than the limit may also use room that large ones leave free
+_SMALL = 64
 _BODY_S = 30.0  # a body has this long to arrive, and then a second for each of so many bytes:
 _BODY_BYTES_PER_S = 1 << 20
 _SMALL_ANSWER = 1 << 16  # bytes of an answer that is not counted
 _WRITTEN = 1 << 19  # bytes of an answer that are written at once
 _PAGES = frozenset({"/", "/docs"})  # a link on a page of another site may open these
-_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)  # an address in brackets or a name, and a port
+# an address in brackets or a name, and a port
+_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d*)?", re.ASCII)
 PUBLIC = frozenset({"/", "/health", "/ready", "/metrics"})  # may be read without a key
 PUBLIC_FILES = "/static/"  # of the page, which asks for the key
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
@@ -47,8 +55,8 @@ _HEADERS = {
 class Guard:
     """ASGI middleware around the whole application.
 
-    Host and Origin are checked against DNS rebinding: a page of another site that resolves its own name to this server's
-    address sends that name as Host. An IP address cannot be rebound.
+    Host and Origin are checked against DNS rebinding: a page of another site that resolves its own
+    name to this server's address sends that name as Host. An IP address cannot be rebound.
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
@@ -102,11 +110,17 @@ class Guard:
                 await failed.response(scope["path"])(scope, receive, respond)
         finally:
             body.count(-body.bytes)
-            path = getattr(scope.get("route"), "path", "other")  # not the path itself: clients choose it
+            # not the path itself: clients choose it
+            path = getattr(scope.get("route"), "path", "other")
             seconds = time.perf_counter() - started
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.seconds.labels(path).observe(seconds)
-            facts = {"method": scope["method"], "path": path, "status": status, "seconds": round(seconds, 4)}
+            facts = {
+                "method": scope["method"],
+                "path": path,
+                "status": status,
+                "seconds": round(seconds, 4),
+            }
             log.info(facts | {"tokens": scope["state"].get("tokens", 0)})
 
     def _refusal(self, method: str, path: str, headers: Headers) -> Refusal | None:
@@ -118,7 +132,11 @@ class Guard:
             return Refusal("forbidden", f"the Host {host!r} is not served here; {advice}")
         origin = headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            return Refusal("forbidden", f"requests of pages from {origin!r} are not answered; only this server's own may ask")
+            return Refusal(
+                "forbidden",
+                f"requests of pages from {origin!r} are not answered; only this server's own"
+                " may ask",
+            )
         reads = method in ("GET", "HEAD")
         site = headers.get("sec-fetch-site", "none")
         opens = reads and path in _PAGES and headers.get("sec-fetch-mode") == "navigate"
@@ -131,9 +149,14 @@ class Guard:
         public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
         if self._keys and not public:
             given = headers.get("authorization", "").encode("latin-1")
-            # All keys are compared, each in constant time, so that the time says nothing about them.
+            # All keys are compared, each in constant time, so that the time says nothing about
+            # them.
             if not sum(hmac.compare_digest(given, b"Bearer " + key) for key in self._keys):
-                return Refusal("unauthorized", "send a valid API key as 'Authorization: Bearer KEY'", code="invalid_api_key")
+                return Refusal(
+                    "unauthorized",
+                    "send a valid API key as 'Authorization: Bearer KEY'",
+                    code="invalid_api_key",
+                )
         return None
 
     async def _write(self, client: str, message: Message, send: Send) -> None:
@@ -168,14 +191,19 @@ class _Body:
         if more <= 0:
             return None
         if self.bytes > self._limit:
-            return Refusal("too_large", f"the body has more than {self._limit:,} bytes; send several requests")
-        spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0  # for questions beside large uploads
+            return Refusal(
+                "too_large", f"the body has more than {self._limit:,} bytes; send several requests"
+            )
+        # for questions beside large uploads
+        spare = self._limit // 2 if self.bytes <= self._limit // _SMALL else 0
         return _too_much(self._held, self._client, _BODIES // 2 * self._limit + spare, "requests")
 
     async def receive(self) -> Message:
-        """Receive as the server does; refuse a body that is too slow, or too large alone or with others.
+        """Receive as the server does; refuse a body that is too slow, or too large alone or with
+        others.
 
-        The rest of a large one is read and dropped, up to twice the limit: a client that still sends would not read the response.
+        The rest of a large one is read and dropped, up to twice the limit: a client that still
+        sends would not read the response.
         """
         message = await self._next()
         size = len(message.get("body", b""))
@@ -195,8 +223,14 @@ class _Body:
             async with asyncio.timeout(ends - time.monotonic()):
                 message = await self._receive()
         except TimeoutError:
-            came = f"{self._arrived:,} bytes of the body arrived in {time.monotonic() - self._began:.0f} s"
-            expected = f"all of it within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,} bytes"
+            came = (
+                f"{self._arrived:,} bytes of the body arrived in"
+                f" {time.monotonic() - self._began:.0f} s"
+            )
+            expected = (
+                f"all of it within {_BODY_S:g} s, and a second more for each {_BODY_BYTES_PER_S:,}"
+                " bytes"
+            )
             raise Refusal("slow", f"{came}; expected {expected}; send it again") from None
         self._arrived += len(message.get("body", b""))
         self._whole = not message.get("more_body")
@@ -227,16 +261,34 @@ class Metrics(Collector):
         self._registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         registry.register(self)
-        self.requests = CounterMetric("runnel_requests", "Requests answered.", ["route", "status"], registry=registry)
-        self.seconds = Histogram("runnel_request_seconds", "Seconds per request.", ["route"], buckets=_BUCKETS, registry=registry)
+        self.requests = CounterMetric(
+            "runnel_requests", "Requests answered.", ["route", "status"], registry=registry
+        )
+        self.seconds = Histogram(
+            "runnel_request_seconds",
+            "Seconds per request.",
+            ["route"],
+            buckets=_BUCKETS,
+            registry=registry,
+        )
 
     def collect(self) -> Iterator[Metric]:
         work = self._work
-        yield CounterMetricFamily("runnel_tokens", "Tokens that the models have read.", value=work.read)
-        yield GaugeMetricFamily("runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left)
-        yield GaugeMetricFamily("runnel_tokens_per_second", "Speed while there was work.", value=work.tokens_per_s)
-        yield GaugeMetricFamily("runnel_requests_running", "Requests that a thread works on.", value=work.running)
-        yield GaugeMetricFamily("runnel_requests_waiting", "Requests that wait for a thread.", value=work.waiting)
+        yield CounterMetricFamily(
+            "runnel_tokens", "Tokens that the models have read.", value=work.read
+        )
+        yield GaugeMetricFamily(
+            "runnel_queue_tokens", "Tokens admitted and not read yet.", value=work.left
+        )
+        yield GaugeMetricFamily(
+            "runnel_tokens_per_second", "Speed while there was work.", value=work.tokens_per_s
+        )
+        yield GaugeMetricFamily(
+            "runnel_requests_running", "Requests that a thread works on.", value=work.running
+        )
+        yield GaugeMetricFamily(
+            "runnel_requests_waiting", "Requests that wait for a thread.", value=work.waiting
+        )
 
     def text(self) -> bytes:
         return generate_latest(self._registry)

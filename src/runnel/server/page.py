@@ -1,7 +1,7 @@
 """The page at / and the routes that only it uses. They change with it; programs use /v1.
 
-An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in tokens, then {"result": ...} or
-{"error": "..."}.
+An answer that takes the model long is streamed as lines of JSON: {"done": 12, "total": 345} in
+tokens, then {"result": ...} or {"error": "..."}.
 """
 
 import asyncio
@@ -23,15 +23,33 @@ from runnel.search.project import index_name
 from runnel.search.records import DocumentRow
 from runnel.server.context import MAX_QUERY_CHARS, Context, InContext
 from runnel.server.refusals import Refusal
-from runnel.server.view import OWN, Opened, answers_view, document_view, opened_id, picture_of, picture_view, read_opened
+from runnel.server.view import (
+    OWN,
+    Opened,
+    answers_view,
+    document_view,
+    opened_id,
+    picture_of,
+    picture_view,
+    read_opened,
+)
 from runnel.server.work import Job
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
 router = APIRouter(include_in_schema=False)
 
-_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-_STATIC = {file.name: file for file in (files("runnel.server") / "static").iterdir() if PurePath(file.name).suffix in _TYPES}
+_TYPES = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+}
+_STATIC = {
+    file.name: file
+    for file in (files("runnel.server") / "static").iterdir()
+    if PurePath(file.name).suffix in _TYPES
+}
 
 _JSON_LINES = "application/x-ndjson"
 Id = Annotated[str, Query(min_length=1)]
@@ -51,7 +69,9 @@ async def static(name: str) -> Response:
     """Return a file of the page."""
     if name not in _STATIC:
         raise Refusal("not_found", f"the page has no file {name!r}")
-    return Response(_STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8")
+    return Response(
+        _STATIC[name].read_bytes(), media_type=f"{_TYPES[PurePath(name).suffix]}; charset=utf-8"
+    )
 
 
 @router.get("/page/about")
@@ -83,7 +103,10 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
     if not retriever.remembers:
         return _last(keep(None))
     return await _streamed(
-        request, context, [document.text], lambda progress: keep(next(retriever.remember([document], progress=progress)))
+        request,
+        context,
+        [document.text],
+        lambda progress: keep(next(retriever.remember([document], progress=progress))),
     )
 
 
@@ -93,7 +116,13 @@ async def document(id: Id, context: InContext) -> dict[str, Any]:
     shown, _ = await _shown(context, id)
     document = shown.document
     pages = document.pages or max((block.page or 0 for block in document.blocks), default=0) or None
-    facts = {"id": id, "name": shown.file, "title": document.title, "pages": pages, "pictures": document.kind == "pdf"}
+    facts = {
+        "id": id,
+        "name": shown.file,
+        "title": document.title,
+        "pages": pages,
+        "pictures": document.kind == "pdf",
+    }
     return facts | document_view(document)
 
 
@@ -106,7 +135,13 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
         retriever, remembered = loaded.retriever, shown.vectors is not None
 
         def score(progress: Progress) -> Scored:
-            return next(retriever.scan(q, [shown.document if shown.vectors is None else shown.vectors], progress=progress))
+            return next(
+                retriever.scan(
+                    q,
+                    [shown.document if shown.vectors is None else shown.vectors],
+                    progress=progress,
+                )
+            )
     else:
         newest = await asyncio.to_thread(loaded.index.newest)
         remembered = newest.store.settings.remember
@@ -115,18 +150,30 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
             return newest.score(q, id, progress=progress)
 
     texts = [q] if remembered else [q, shown.document.text]
-    return await _streamed(request, context, texts, lambda progress: answers_view(shown.document, score(progress)))
+    return await _streamed(
+        request, context, texts, lambda progress: answers_view(shown.document, score(progress))
+    )
 
 
 @router.get("/page/document/picture")
-async def picture(id: Id, start: Offset, end: Offset, request: Request, context: InContext) -> dict[str, Any]:
+async def picture(
+    id: Id, start: Offset, end: Offset, request: Request, context: InContext
+) -> dict[str, Any]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     shown, row = await _shown(context, id)
-    name, file = (shown.file, shown.pdf) if row is None else (row.source, await asyncio.to_thread(_source_of, row))
-    part = await asyncio.to_thread(page_part, shown.document.text, shown.document.places(), start, end)
+    name, file = (
+        (shown.file, shown.pdf)
+        if row is None
+        else (row.source, await asyncio.to_thread(_source_of, row))
+    )
+    part = await asyncio.to_thread(
+        page_part, shown.document.text, shown.document.places(), start, end
+    )
     if part is None:
         raise Refusal("not_found", f"{name} has no page with the characters {start}-{end}")
-    return await context.work.parse(request, lambda reader: picture_view(picture_of(reader, name, file, part)))
+    return await context.work.parse(
+        request, lambda reader: picture_view(picture_of(reader, name, file, part))
+    )
 
 
 def _source_of(row: DocumentRow) -> bytes:
@@ -135,10 +182,15 @@ def _source_of(row: DocumentRow) -> bytes:
         data = Path(row.source).read_bytes()
         if hashlib.sha256(data).hexdigest() == row.source_hash:
             return data
-    raise Refusal("not_found", f"{row.source} has changed since it was indexed, or is gone; run runnel index again")
+    raise Refusal(
+        "not_found",
+        f"{row.source} has changed since it was indexed, or is gone; run runnel index again",
+    )
 
 
-async def _streamed(request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], Any]) -> Response:
+async def _streamed(
+    request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], Any]
+) -> Response:
     """Run a model call as `Context.run` does, and stream its progress and its result."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
@@ -146,7 +198,9 @@ async def _streamed(request: Request, context: Context, texts: Sequence[str], ca
     def run(job: Job) -> Any:
         def progress(done: int, total: int | None) -> None:
             job(done, total)
-            loop.call_soon_threadsafe(steps.put_nowait, {"done": done, "total": max(done, job.tokens)})
+            loop.call_soon_threadsafe(
+                steps.put_nowait, {"done": done, "total": max(done, job.tokens)}
+            )
 
         return call(progress)
 

@@ -9,7 +9,14 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 
-from runnel.errors import BackendUnavailable, Cancelled, CheckpointError, InputError, RunnelError, StoreError
+from runnel.errors import (
+    BackendUnavailable,
+    Cancelled,
+    CheckpointError,
+    InputError,
+    RunnelError,
+    StoreError,
+)
 
 Kind = Literal[
     "invalid", "ambiguous", "unauthorized", "forbidden", "not_found", "not_allowed", "slow",
@@ -37,10 +44,18 @@ _TEI_STATUS: Mapping[Kind, int] = {"invalid": 422, "too_long": 422}
 
 
 class Refusal(HTTPException):
-    """A request that is not answered, and why; `code`: a word for programs, where the kind alone is ambiguous."""
+    """A request that is not answered, and why; `code`: a word for programs, where the kind alone is
+    ambiguous.
+    """
 
     def __init__(
-        self, kind: Kind, message: str, *, code: str | None = None, param: str | None = None, retry_after_s: int | None = None
+        self,
+        kind: Kind,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: int | None = None,
     ) -> None:
         self.kind, self.message, self.code, self.param = kind, message, code, param
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
@@ -53,9 +68,15 @@ class Refusal(HTTPException):
     @classmethod
     def of(cls, error: RunnelError) -> Refusal:
         """Return the refusal for an error of a model call."""
-        if isinstance(error, InputError | CheckpointError):  # the loaded model has no head for the job
+        # the loaded model has no head for the job
+        if isinstance(error, InputError | CheckpointError):
             return cls("invalid", str(error))
-        return cls("unavailable" if isinstance(error, StoreError | BackendUnavailable | Cancelled) else "failed", str(error))
+        return cls(
+            "unavailable"
+            if isinstance(error, StoreError | BackendUnavailable | Cancelled)
+            else "failed",
+            str(error),
+        )
 
     def response(self, path: str) -> JSONResponse:
         """Return the response with the body that clients of the route expect."""
@@ -65,8 +86,15 @@ class Refusal(HTTPException):
             status = _TEI_STATUS.get(self.kind, status)
         fields: dict[str, Any] = {"message": self.message, "error": self.message, "error_type": tei}
         if body is OpenAIErrorBody:
-            fields["error"] = {"message": self.message, "type": openai, "param": self.param, "code": self.code}
-        return JSONResponse({name: fields[name] for name in body.model_fields}, status, self.headers)
+            fields["error"] = {
+                "message": self.message,
+                "type": openai,
+                "param": self.param,
+                "code": self.code,
+            }
+        return JSONResponse(
+            {name: fields[name] for name in body.model_fields}, status, self.headers
+        )
 
 
 class OpenAIError(BaseModel):
@@ -114,5 +142,7 @@ def error_responses(path: str) -> dict[int | str, dict[str, Any]]:
     """Return the errors of a route for its OpenAPI description."""
     body = _BODIES.get(path, OpenAIErrorBody)
     changed = _TEI_STATUS if issubclass(body, TeiErrorBody) else {}
-    statuses = sorted({changed.get(kind, status) for kind, (status, _, _) in _KINDS.items() if kind != "gone"})
+    statuses = sorted(
+        {changed.get(kind, status) for kind, (status, _, _) in _KINDS.items() if kind != "gone"}
+    )
     return {status: {"model": body} for status in statuses}

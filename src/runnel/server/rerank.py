@@ -1,4 +1,5 @@
-"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere and Jina; /rerank also in that of TEI.
+"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere and Jina; /rerank also in
+that of TEI.
 
 Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 """
@@ -41,8 +42,12 @@ class RerankRequest(Body):
     top_n: int | None = Field(None, ge=1, description="Results to return (default: all).")
     return_documents: bool = False
     relevant_spans: RelevantSpans | None = None
-    max_tokens_per_doc: int | None = Field(None, ge=1, description="Has no effect: documents are read whole.")
-    max_chunks_per_doc: int | None = Field(None, ge=1, description="Has no effect: documents are read whole.")
+    max_tokens_per_doc: int | None = Field(
+        None, ge=1, description="Has no effect: documents are read whole."
+    )
+    max_chunks_per_doc: int | None = Field(
+        None, ge=1, description="Has no effect: documents are read whole."
+    )
     rank_fields: list[Literal["text"]] | None = None
     priority: int | None = Field(None, ge=0, description="Has no effect.")
 
@@ -94,31 +99,49 @@ class TeiRank(BaseModel):
 
 
 EitherRequest = Annotated[
-    Annotated[RerankRequest, Tag("with documents")] | Annotated[TeiRerankRequest, Tag("with texts")],
-    Discriminator(lambda body: "with texts" if isinstance(body, dict) and "texts" in body else "with documents"),
+    Annotated[RerankRequest, Tag("with documents")]
+    | Annotated[TeiRerankRequest, Tag("with texts")],
+    Discriminator(
+        lambda body: (
+            "with texts" if isinstance(body, dict) and "texts" in body else "with documents"
+        )
+    ),
 ]
 
 
-@router.post("/v1/rerank", response_model_exclude_none=True, responses=error_responses("/v1/rerank"))
-@router.post("/v2/rerank", response_model_exclude_none=True, responses=error_responses("/v2/rerank"))
+@router.post(
+    "/v1/rerank", response_model_exclude_none=True, responses=error_responses("/v1/rerank")
+)
+@router.post(
+    "/v2/rerank", response_model_exclude_none=True, responses=error_responses("/v2/rerank")
+)
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded(body.model)
     reranker = loaded.reranker
     texts = [one if isinstance(one, str) else one.text for one in body.documents]
-    wanted = body.relevant_spans if body.relevant_spans is not None and body.relevant_spans.mode == "enabled" else None
+    wanted = (
+        body.relevant_spans
+        if body.relevant_spans is not None and body.relevant_spans.mode == "enabled"
+        else None
+    )
     retriever = None if wanted is None else loaded.retriever
 
     def call(progress: Progress) -> list[RerankResult]:
         count, documents = TokenCount(progress), list[Any](texts)
-        if retriever is not None and retriever.remembers and reranker.remembers:  # each text is read once, for both scores
+        # each text is read once, for both scores
+        if retriever is not None and retriever.remembers and reranker.remembers:
             memory = reranker.remember({text: text for text in texts}, progress=count.part())
             documents = [memory[text] for text in texts]
         scores = reranker.score(body.query, documents, progress=count.part())
         best = top(scores, body.top_n).tolist()
-        results = [RerankResult(index=place, relevance_score=probability(scores[place])) for place in best]
+        results = [
+            RerankResult(index=place, relevance_score=probability(scores[place])) for place in best
+        ]
         if retriever is not None and wanted is not None:
-            ranked = retriever.rank(body.query, [documents[place] for place in best], progress=count.part())
+            ranked = retriever.rank(
+                body.query, [documents[place] for place in best], progress=count.part()
+            )
             for result, scored in zip(results, ranked, strict=True):
                 result.relevant_spans = _spans(scored, wanted) or None
         if body.return_documents:
@@ -127,16 +150,30 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
         return results
 
     results, tokens = await context.run(request, [body.query, *texts], call)
-    ignored = [name for name in ("max_tokens_per_doc", "max_chunks_per_doc") if getattr(body, name) is not None]
+    ignored = [
+        name
+        for name in ("max_tokens_per_doc", "max_chunks_per_doc")
+        if getattr(body, name) is not None
+    ]
     meta: dict[str, Any] = {"tokens": {"input_tokens": tokens}}
     if ignored:
         meta["warnings"] = [f"{name} has no effect: documents are read whole" for name in ignored]
-    return RerankResponse(id=str(uuid4()), model=loaded.name, results=results, usage={"total_tokens": tokens}, meta=meta)
+    return RerankResponse(
+        id=str(uuid4()),
+        model=loaded.name,
+        results=results,
+        usage={"total_tokens": tokens},
+        meta=meta,
+    )
 
 
 @router.post("/rerank", response_model_exclude_none=True, responses=error_responses("/rerank"))
-async def rerank_either(body: EitherRequest, request: Request, context: InContext) -> RerankResponse | list[TeiRank]:
-    """Rank documents by their relevance to a query: with `documents` as /v2/rerank, with `texts` in TEI's shape."""
+async def rerank_either(
+    body: EitherRequest, request: Request, context: InContext
+) -> RerankResponse | list[TeiRank]:
+    """Rank documents by their relevance to a query: with `documents` as /v2/rerank, with `texts` in
+    TEI's shape.
+    """
     if isinstance(body, RerankRequest):
         return await rerank(body, request, context)
     loaded = context.loaded()

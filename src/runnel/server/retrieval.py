@@ -1,4 +1,6 @@
-"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of an index; /v1/verify, quotes."""
+"""runnel's own routes: /v1/find, sentences of given documents; /v1/search, documents of an index;
+/v1/verify, quotes.
+"""
 
 import asyncio
 from dataclasses import asdict, dataclass
@@ -30,20 +32,30 @@ class FindRequest(Body):
     query: Query
     documents: Annotated[list[str | TextDocument], Some]
     model: str | None = None
-    top_k: int = Field(10, ge=1, le=10_000, description="Sentences to return, of all documents together.")
+    top_k: int = Field(
+        10, ge=1, le=10_000, description="Sentences to return, of all documents together."
+    )
     unit: Literal["sentence", "clauses", "paragraph"] | None = None
 
 
 @dataclass(frozen=True)
 class DocumentSentence(Sentence):
-    """A sentence; `start` and `end` count characters (code points) of its document, the one at position `document`."""
+    """A sentence; `start` and `end` count characters (code points) of its document, the one at
+    position `document`.
+    """
 
     document: int
     id: str | None
 
 
 Answers = Annotated[
-    float | None, Field(description="Probability that there is an answer at all; null if the model cannot say. Below 0.15: none.")
+    float | None,
+    Field(
+        description=(
+            "Probability that there is an answer at all; null if the model cannot say. Below 0.15:"
+            " none."
+        )
+    ),
 ]
 
 
@@ -61,7 +73,9 @@ class SearchRequest(Body):
 
     query: Query
     top_k: int = Field(10, ge=1, le=1000)
-    where: dict[str, Any] | None = Field(None, description='Filter by metadata, e.g. {"year": {">=": 2020}}.')
+    where: dict[str, Any] | None = Field(
+        None, description='Filter by metadata, e.g. {"year": {">=": 2020}}.'
+    )
     dense_weight: float | None = Field(None, ge=0)
     rerank: int | None = Field(None, ge=0, le=1000)
     read: int | None = Field(None, ge=0, le=1000)
@@ -112,14 +126,24 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     """Return the sentences of the documents that answer the query."""
     loaded = context.loaded(body.model)
     retriever = loaded.retriever
-    documents = [TextDocument(text=text) if isinstance(text, str) else text for text in body.documents]
+    documents = [
+        TextDocument(text=text) if isinstance(text, str) else text for text in body.documents
+    ]
     texts = [document.text for document in documents]
 
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
         ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
-        best = [(place, one) for place, scored in enumerate(ranked) for one in islice(scored.ranked(), body.top_k)]
-        best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]  # stable: ties in reading order
-        sentences = [DocumentSentence(document=place, id=documents[place].id, **asdict(sentence)) for place, sentence in best]
+        best = [
+            (place, one)
+            for place, scored in enumerate(ranked)
+            for one in islice(scored.ranked(), body.top_k)
+        ]
+        # stable: ties in reading order
+        best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]
+        sentences = [
+            DocumentSentence(document=place, id=documents[place].id, **asdict(sentence))
+            for place, sentence in best
+        ]
         return highest(scored.answers for scored in ranked), sentences
 
     (answers, sentences), tokens = await context.run(request, [body.query, *texts], call)
@@ -128,7 +152,9 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
 
 @router.post("/search", responses=error_responses("/v1/search"))
 async def search(body: SearchRequest, request: Request, context: InContext) -> SearchResponse:
-    """Return the documents of the server's index that answer the query, each with its best sentences."""
+    """Return the documents of the server's index that answer the query, each with its best
+    sentences.
+    """
     loaded = context.loaded()
     index = loaded.index
 
@@ -138,14 +164,20 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
         return [SearchHit(**hit.as_json()) for hit in hits]
 
     documents, _ = await context.run(request, [body.query], call)
-    return SearchResponse(model=loaded.name, answers=highest(one.answers for one in documents), documents=documents)
+    return SearchResponse(
+        model=loaded.name, answers=highest(one.answers for one in documents), documents=documents
+    )
 
 
 @router.post("/verify", responses=error_responses("/v1/verify"))
 async def verify(body: VerifyRequest, request: Request, context: InContext) -> VerifyResponse:
     """Find a quote in a text: word for word, in another typography, or the nearest words."""
     if (body.text is None) == (body.document is None):
-        raise Refusal("invalid", "give either text or document: the text to look in, or the id of a document of the index")
+        raise Refusal(
+            "invalid",
+            "give either text or document: the text to look in, or the id of a document of the"
+            " index",
+        )
     if body.text is not None:
         text = body.text
     else:

@@ -17,7 +17,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8675  # 0: any free one
     api_keys: tuple[str, ...] = ()  # empty: no key is needed
-    allowed_hosts: tuple[str, ...] = ()  # names that the Host header may have, besides localhost, `host` and IP addresses
+    # names that the Host header may have, besides localhost, `host` and IP addresses
+    allowed_hosts: tuple[str, ...] = ()
     open_bind: bool = False  # listen on an address that other machines reach even without a key
     max_request_tokens: int = 2_000_000
     max_queue_tokens: int = 16_000_000  # of all requests that are queued or running
@@ -26,11 +27,19 @@ class ServerSettings:
     drain_s: float = 30.0  # after SIGTERM, the longest time to finish running requests
 
     def __post_init__(self) -> None:
-        odd = any(not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys)
+        odd = any(
+            not key.isascii() or not key.isprintable() or not key.strip() for key in self.api_keys
+        )
         if odd or not (self.open_bind or self.api_keys or is_loopback(self.host)):
             problem = f"{self.host} is reachable from other machines, and no API key is set"
-            problem = "an API key is not printable ASCII text, and HTTP headers hold no other" if odd else problem
-            raise InputError(f"{problem}; set RUNNEL_API_KEY or --api-key-file, or use --open to serve everyone")
+            problem = (
+                "an API key is not printable ASCII text, and HTTP headers hold no other"
+                if odd
+                else problem
+            )
+            raise InputError(
+                f"{problem}; set RUNNEL_API_KEY or --api-key-file, or use --open to serve everyone"
+            )
 
 
 def is_loopback(host: str) -> bool:

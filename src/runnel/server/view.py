@@ -1,4 +1,5 @@
-"""What the page shows: a document in blocks, the sentences of it that answer a query, and the files opened on it, in memory.
+"""What the page shows: a document in blocks, the sentences of it that answer a query, and the files
+opened on it, in memory.
 
 A report is the page with a query, its results and the documents, in one file that fetches nothing.
 """
@@ -34,7 +35,8 @@ _MARKED = 20  # the most sentences of a document to mark, ...
 _SHARE = 4  # ... and at most one in 4
 _BINS = 400  # parts of the heat strip
 _USUAL = 0.9  # the share of sentences without heat
-_BLOCK_CHARS = 4000  # longer blocks are shown as several: a browser lays out only the blocks in sight
+# longer blocks are shown as several: a browser lays out only the blocks in sight
+_BLOCK_CHARS = 4000
 
 OWN = "opened-here:"  # begins the id of an opened file, and hardly that of a document of an index
 _BYTES = 512 << 20  # of all files together; the latest one is kept, however large
@@ -42,7 +44,19 @@ _ID_DIGITS = 24
 BlockRow = tuple[int, int, str, int | None]  # start, end, kind, page
 
 # The modules of a report, each after the modules that it imports.
-_MODULES = ("offsets", "address", "results", "document", "strip", "picture", "keys", "drop", "pane", "app", "report")
+_MODULES = (
+    "offsets",
+    "address",
+    "results",
+    "document",
+    "strip",
+    "picture",
+    "keys",
+    "drop",
+    "pane",
+    "app",
+    "report",
+)
 _IMPORT = re.compile(r"^import .*\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _SURROGATES = re.compile("[\ud800-\udfff]")
@@ -50,10 +64,17 @@ _HEAD = re.compile(r'<link rel="icon".*?</script>\n', re.DOTALL)
 
 
 def document_view(document: DocumentText) -> dict[str, Any]:
-    """Return the text of a document and its blocks as rows [start, end, kind, page], cut into pieces of bounded size."""
+    """Return the text of a document and its blocks as rows [start, end, kind, page], cut into
+    pieces of bounded size.
+    """
     text = document.text
-    rows: list[BlockRow] = [(block.start, block.end, block.kind, block.page) for block in document.blocks]
-    rows = rows or [(a, a + len(text[a:b].rstrip()), "paragraph", None) for a, b in split_paragraphs(text).tolist()]
+    rows: list[BlockRow] = [
+        (block.start, block.end, block.kind, block.page) for block in document.blocks
+    ]
+    rows = rows or [
+        (a, a + len(text[a:b].rstrip()), "paragraph", None)
+        for a, b in split_paragraphs(text).tolist()
+    ]
     blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
     return {"text": text, "characters": len(text), "blocks": blocks}
 
@@ -73,15 +94,26 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
 
 
 def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
-    """Return the best sentences of a document, best first, each with its level, the relevance of all parts of its text (`heat`),
-    and the probability that it answers at all (`answers`). Levels and heat are relative to this document and query.
+    """Return the best sentences of a document, best first, each with its level, the relevance of
+    all parts of its text (`heat`), and the probability that it answers at all (`answers`). Levels
+    and heat are relative to this document and query.
     """
     count = max(1, min(_MARKED, len(scored) // _SHARE))
     best = [sentence for sentence, _ in answering(FileDocument("", document), scored, count)]
     scores = [sentence.score for sentence in best] or [0.0]
-    levels = [min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0))) for score in scores]
-    sentences = [sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)]
-    return {"sentences": sentences, "heat": _heat(scored), "count": len(scored), "answers": scored.answers}
+    levels = [
+        min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0)))
+        for score in scores
+    ]
+    sentences = [
+        sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)
+    ]
+    return {
+        "sentences": sentences,
+        "heat": _heat(scored),
+        "count": len(scored),
+        "answers": scored.answers,
+    }
 
 
 def _heat(scored: Scored) -> Sequence[float]:
@@ -101,7 +133,11 @@ def _heat(scored: Scored) -> Sequence[float]:
 
 def picture_view(picture: PagePicture) -> dict[str, Any]:
     """Return a page of a PDF for JSON, the picture in base64."""
-    return {"page": picture.page, "png": base64.b64encode(picture.png).decode(), "boxes": picture.boxes}
+    return {
+        "page": picture.page,
+        "png": base64.b64encode(picture.png).decode(),
+        "boxes": picture.boxes,
+    }
 
 
 @dataclass(frozen=True)
@@ -118,11 +154,18 @@ def opened_files(most: int = _BYTES) -> Recent[Opened]:
 
 def opened_id(name: str, data: bytes) -> str:
     """Return the id of a file: the same for the same name and content, so that links to it last."""
-    return OWN + hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data).hexdigest()[:_ID_DIGITS]
+    return (
+        OWN
+        + hashlib.sha256(name.encode("utf-8", "surrogatepass") + b"\0" + data).hexdigest()[
+            :_ID_DIGITS
+        ]
+    )
 
 
 def read_opened(reader: DocumentReader, name: str, data: bytes) -> DocumentText:
-    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and rows are refused."""
+    """Read a file in memory, by way of a temporary file that is removed at once; an empty one and
+    rows are refused.
+    """
     with _as_file(data) as path:
         document = next(reader.read(path, name=name), None)
     if document is None or document.id is not None or not document.text.strip():
@@ -147,8 +190,12 @@ def _as_file(data: bytes) -> Iterator[Path]:
 
 
 def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
-    """Return the report of a query and what was found, as HTML, with the pages of PDF files that have results."""
-    documents = {_id(one.file, one.document.id): (one, scored) for one, scored in findings.documents}
+    """Return the report of a query and what was found, as HTML, with the pages of PDF files that
+    have results.
+    """
+    documents = {
+        _id(one.file, one.document.id): (one, scored) for one, scored in findings.documents
+    }
     hits: dict[str, dict[str, Any]] = {}
     for sentence in findings.sentences:
         name = _id(sentence.file, sentence.id)
@@ -163,15 +210,30 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
         views[name] = hit | view
     read = [file for file in findings.files if file.sentences]
     scope = f"in {read[0].file}" if len(read) == 1 else f"in {len(read):,} files"
-    held = {"query": query, "scope": scope, "answers": findings.answers, "hits": list(hits.values()), "documents": views}
+    held = {
+        "query": query,
+        "scope": scope,
+        "answers": findings.answers,
+        "hits": list(hits.values()),
+        "documents": views,
+    }
     static = files("runnel.server") / "static"
-    script = _EXPORT.sub("", _IMPORT.sub("", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)))
+    script = _EXPORT.sub(
+        "",
+        _IMPORT.sub(
+            "", "".join((static / f"{name}.js").read_text(encoding="utf-8") for name in _MODULES)
+        ),
+    )
     style = (static / "page.css").read_text(encoding="utf-8")
-    policy = f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri 'none'; form-action 'none'"
+    policy = (
+        f"default-src 'none'; script-src {_source(script)}; style-src {_source(style)}; base-uri"
+        " 'none'; form-action 'none'"
+    )
     head = (
-        f'<meta http-equiv="Content-Security-Policy" content="{html.escape(policy)}">\n'
-        f'<style>{style}</style>\n<script type="application/json" id="held">{_json(held)}</script>\n'
-        f'<script type="module">{script}</script>\n'
+        '<meta http-equiv="Content-Security-Policy"'
+        f' content="{html.escape(policy)}">\n<style>{style}</style>\n<script'
+        f' type="application/json" id="held">{_json(held)}</script>\n<script'
+        f' type="module">{script}</script>\n'
     )
     page = (static / "index.html").read_text(encoding="utf-8")
     return _HEAD.sub(lambda _: head, page, count=1)
@@ -181,14 +243,20 @@ def _id(file: str, row: str | None) -> str:
     return file if row is None else f"{file}#{row}"
 
 
-def _pictures(source: FileDocument, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader) -> dict[str, Any]:
-    """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by "start-end"}."""
+def _pictures(
+    source: FileDocument, sentences: Sequence[Mapping[str, Any]], reader: DocumentReader
+) -> dict[str, Any]:
+    """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by
+    "start-end"}.
+    """
     pngs, boxes = {}, {}
     if source.document.kind != "pdf" or source.file == STANDARD_INPUT:
         return {"pictures": False}
     try:
         for sentence in sentences:
-            part = page_part(source.document.text, source.document.places(), sentence["start"], sentence["end"])
+            part = page_part(
+                source.document.text, source.document.places(), sentence["start"], sentence["end"]
+            )
             if part is not None:
                 drawn = picture_view(reader.picture(source.file, part))
                 pngs[drawn["page"]] = drawn.pop("png")
@@ -200,7 +268,9 @@ def _pictures(source: FileDocument, sentences: Sequence[Mapping[str, Any]], read
 
 
 def _json(value: object) -> str:
-    """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of a file may."""
+    """Return JSON that neither ends its element nor holds half of a surrogate pair, as the name of
+    a file may.
+    """
     text = json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
     return _SURROGATES.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 

@@ -1,7 +1,9 @@
-"""The work of the server: every request that runs a model is counted, admitted, queued and run here, in a lane of threads.
+"""The work of the server: every request that runs a model is counted, admitted, queued and run
+here, in a lane of threads.
 
-Short and long requests have threads of their own, so that a question never waits behind long documents. Those that run share
-the engine's steps, half for the oldest, half for the shortest. A request ends early by its `progress` callback.
+Short and long requests have threads of their own, so that a question never waits behind long
+documents. Those that run share the engine's steps, half for the oldest, half for the shortest. A
+request ends early by its `progress` callback.
 """
 
 from __future__ import annotations
@@ -61,7 +63,9 @@ class Job:
             raise Refusal("too_long", message, code="context_length_exceeded")
 
     def cancel(self, refusal: Refusal) -> None:
-        """End the request: the client is answered now; a running call ends after its current step."""
+        """End the request: the client is answered now; a running call ends
+        after its current step.
+        """
         self.refusal = refusal
         if self.stop is not None:
             self.stop()
@@ -105,7 +109,8 @@ class Work:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
-        self._jobs: dict[asyncio.Task[Any], Job] = {}  # asyncio itself keeps no reference to running tasks
+        # asyncio itself keeps no reference to running tasks
+        self._jobs: dict[asyncio.Task[Any], Job] = {}
         self._lock = threading.Lock()  # of the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
@@ -140,11 +145,15 @@ class Work:
         """
         self.expect_open()
         job = Job(self)
-        result = await self._wait(request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call))
+        result = await self._wait(
+            request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call)
+        )
         return result, job.tokens
 
     async def parse(self, request: Request, call: Callable[[DocumentReader], T]) -> T:
-        """Read a file for a request, in a thread, a few at the same time. What parses it ends with the request."""
+        """Read a file for a request, in a thread, a few at the same time. What parses it ends with
+        the request.
+        """
         self.expect_open()
         job = Job(self)
 
@@ -168,12 +177,20 @@ class Work:
         gone = asyncio.create_task(_disconnect(request))
         try:
             ends: set[asyncio.Future[Any]] = {task, gone, job.cancelled}
-            await asyncio.wait(ends, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                ends, timeout=self._settings.deadline_s, return_when=asyncio.FIRST_COMPLETED
+            )
         finally:
             gone.cancel()
             if not task.done() and job.refusal is None:
-                limit = f"the request took longer than {self._settings.deadline_s:g} s; send less text"
-                job.cancel(Refusal("gone", "the client disconnected") if gone.done() else Refusal("deadline", limit))
+                limit = (
+                    f"the request took longer than {self._settings.deadline_s:g} s; send less text"
+                )
+                job.cancel(
+                    Refusal("gone", "the client disconnected")
+                    if gone.done()
+                    else Refusal("deadline", limit)
+                )
         if gone.done():  # the thread still holds the texts, which count until this returns
             await asyncio.wait({task})
         if job.refusal is not None:
@@ -213,9 +230,15 @@ class Work:
         job.expect_few(tokens)
         if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
             message = (
-                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,} would be exceeded; retry later"
+                f"{self.left:,} tokens are queued, and with {tokens:,} more the limit of {most:,}"
+                " would be exceeded; retry later"
             )
-            raise Refusal("busy", message, code="rate_limit_exceeded", retry_after_s=self.retry_after_s(tokens))
+            raise Refusal(
+                "busy",
+                message,
+                code="rate_limit_exceeded",
+                retry_after_s=self.retry_after_s(tokens),
+            )
         job.tokens = tokens
         with self._lock:
             self.left += tokens
@@ -238,7 +261,9 @@ class Work:
 
     @property
     def tokens_per_s(self) -> float:
-        """Return the measured speed while there was work, of about the last minute; 0: not measured yet."""
+        """Return the measured speed while there was work, of about the last minute; 0: not measured
+        yet.
+        """
         tokens, seconds = self._recent
         return tokens / seconds if seconds else 0.0
 
@@ -248,7 +273,9 @@ class Work:
         return max(1, math.ceil(excess / self.tokens_per_s)) if self.tokens_per_s else 1
 
     async def drain(self) -> None:
-        """Refuse new requests, and return when all others are finished; after the time limit, cancel them."""
+        """Refuse new requests, and return when all others are finished; after the time limit,
+        cancel them.
+        """
         self.draining = True
         if self._jobs:
             await asyncio.wait(set(self._jobs), timeout=self._settings.drain_s)
@@ -268,11 +295,17 @@ class Work:
 
 
 def _stopping() -> Refusal:
-    return Refusal("unavailable", "the server is stopping; retry with another server, or when it runs again", retry_after_s=1)
+    return Refusal(
+        "unavailable",
+        "the server is stopping; retry with another server, or when it runs again",
+        retry_after_s=1,
+    )
 
 
 def _trim() -> None:
-    """Return free memory to the system: glibc keeps what long texts used, for each thread (0.03 s)."""
+    """Return free memory to the system: glibc keeps what long texts used, for
+    each thread (0.03 s).
+    """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only
     if trim is not None:
         trim(0)

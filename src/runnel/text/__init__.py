@@ -1,1 +1,3 @@
-"""Text in, ids and spans out: reading files, sentences, tokenizing, templates. Knows nothing of tensors."""
+"""Text in, ids and spans out: reading files, sentences, tokenizing, templates. Knows nothing of
+tensors.
+"""

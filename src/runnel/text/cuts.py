@@ -1,15 +1,21 @@
-"""Where a long text may be cut so that a tokenizer of the tokenizers library gives its parts the ids of the whole.
+"""Where a long text may be cut so that a tokenizer of the tokenizers library gives its parts the
+ids of the whole.
 
-`cut_pattern` reads a parsed `tokenizer.json` and returns a pattern whose matches end at such places, or None if no place
-can be shown to be safe. The proof follows the pipeline, for a cut between the characters a and b:
+`cut_pattern` reads a parsed `tokenizer.json` and returns a pattern whose matches end at such
+places, or None if no place can be shown to be safe. The proof follows the pipeline, for a cut
+between the characters a and b:
 
-added tokens   no token that is matched in text can contain the pair (a, b), so no match crosses the cut;
-normalizer     works per character, or on graphemes and combining sequences that never join a with b (the classes of a and b
-               below are stable under the Unicode normal forms), or only touches the very ends of a text;
-pre-tokenizer  splits at the cut whatever surrounds it: everything it does on the left ends there, everything it does on the
-               right starts there. Regular expressions are recognized by their exact text, because a proof needs the text;
-model          works inside one pre-token. Without a pre-tokenizer, a BPE model sees the whole text as one word: then no entry
-               of the vocabulary may contain (a, b), so no merge can cross.
+added tokens   no token that is matched in text can contain the pair (a, b), so no match crosses the
+               cut;
+normalizer     works per character, or on graphemes and combining sequences that never join a with b
+               (the classes of a and b below are stable under the Unicode normal forms), or only
+               touches the very ends of a text;
+pre-tokenizer  splits at the cut whatever surrounds it: everything it does on the left ends there,
+               everything it does on the right starts there. Regular expressions are recognized by
+               their exact text, because a proof needs the text;
+model          works inside one pre-token. Without a pre-tokenizer, a BPE model sees the whole text
+               as one word: then no entry of the vocabulary may contain (a, b), so no merge can
+               cross.
 """
 
 import re
@@ -17,14 +23,16 @@ from typing import Any
 
 Spec = dict[str, Any]  # a parsed JSON object of tokenizer.json
 
-# Letters and digits that stay letters or digits under NFC, NFD, NFKC, NFKD and lower-casing. Marks may follow after NFD.
+# Letters and digits that stay letters or digits under NFC, NFD, NFKC, NFKD and lower-casing. Marks
+# may follow after NFD.
 _WORD = (
     "A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u0391-\u03a1\u03a3-\u03a9\u03b1-\u03c9"
     "\u0410-\u044f\u3041-\u3096\u30a1-\u30fa\uac00-\ud7a3"
 )
 _IDEOGRAPH = "\u4e00-\u9fff"
 _STABLE = "A-Za-z0-9" + _IDEOGRAPH  # no decomposition at all, so no mark can appear between a and b
-_CLOSING = r".,;:!?)\]}%" + '"'  # ends of clauses; no apostrophes, because contractions contain them
+# ends of clauses; no apostrophes, because contractions contain them
+_CLOSING = r".,;:!?)\]}%" + '"'
 # ASCII without ' _ ` and the common CJK marks.
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
@@ -32,15 +40,33 @@ _SPACE, _MARK = "space", "mark"  # a cut before a space; before a newline or a p
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}
 _BOTH, _NONE = frozenset(_PATTERNS), frozenset[str]()
 
-_HARMLESS = ("NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Nmt", "Prepend", "Strip")
-# Pre-tokenizing expressions whose alternatives never contain a pair (a, b) and look ahead over blanks only.
+_HARMLESS = (
+    "NFC",
+    "NFD",
+    "NFKC",
+    "NFKD",
+    "Lowercase",
+    "StripAccents",
+    "BertNormalizer",
+    "Nmt",
+    "Prepend",
+    "Strip",
+)
+# Pre-tokenizing expressions whose alternatives never contain a pair (a, b) and look ahead over
+# blanks only.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _KNOWN_SPLITS = frozenset(
     [
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
         *(
-            head + r"|[^\r\n\p{L}\p{N}]?\p{L}+|" + digits + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-            for head in (_CONTRACTIONS, r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])")
+            head
+            + r"|[^\r\n\p{L}\p{N}]?\p{L}+|"
+            + digits
+            + r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            for head in (
+                _CONTRACTIONS,
+                r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])",
+            )
             for digits in (r"\p{N}{1,3}", r"\p{N}")
         ),
     ]
@@ -48,7 +74,9 @@ _KNOWN_SPLITS = frozenset(
 
 
 def cut_pattern(spec: Spec) -> re.Pattern[str] | None:
-    """Return a pattern, the end of each of whose matches is a safe cut. None: a text must be encoded in one call."""
+    """Return a pattern, the end of each of whose matches is a safe cut. None: a text must be
+    encoded in one call.
+    """
     kinds, space = _after_normalizer(spec)
     kinds = _after_pre_tokenizer(spec, kinds, space) & _outside_added_tokens(spec)
     return re.compile("|".join(_PATTERNS[kind] for kind in sorted(kinds))) if kinds else None
@@ -60,7 +88,11 @@ def adds_space(spec: Spec) -> bool:
         kind = part["type"]
         if kind == "Prepend" or (kind == "ByteLevel" and part.get("add_prefix_space", False)):
             return True
-        if kind == "Metaspace" and part.get("prepend_scheme", "always") != "never" and part.get("add_prefix_space", True):
+        if (
+            kind == "Metaspace"
+            and part.get("prepend_scheme", "always") != "never"
+            and part.get("add_prefix_space", True)
+        ):
             return True
     return False
 
@@ -69,7 +101,11 @@ def _steps(part: Spec | None) -> list[Spec]:
     """Return a normalizer or pre-tokenizer as a list of what it does, without sequences."""
     if part is None or part["type"] != "Sequence":
         return [part] if part else []
-    return [step for child in part.get("normalizers") or part.get("pretokenizers") or () for step in _steps(child)]
+    return [
+        step
+        for child in part.get("normalizers") or part.get("pretokenizers") or ()
+        for step in _steps(child)
+    ]
 
 
 def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
@@ -77,11 +113,18 @@ def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
     kinds, space = _BOTH, " "
     for part in _steps(spec.get("normalizer")):
         kind = part["type"]
-        if kind == "Precompiled":  # works on graphemes: a space after a letter always starts a new grapheme
+        # works on graphemes: a space after a letter always starts a new grapheme
+        if kind == "Precompiled":
             kinds = frozenset([_SPACE])
-        elif kind == "Replace" and part["pattern"] in ({"String": " "}, {"Regex": " {2,}"}) and part["content"] == "\u2581":
+        elif (
+            kind == "Replace"
+            and part["pattern"] in ({"String": " "}, {"Regex": " {2,}"})
+            and part["content"] == "\u2581"
+        ):
             space = part["content"]
-        elif kind not in _HARMLESS and not (kind == "Replace" and set(part["pattern"].get("String", " ")) <= set("'`")):
+        elif kind not in _HARMLESS and not (
+            kind == "Replace" and set(part["pattern"].get("String", " ")) <= set("'`")
+        ):
             return _NONE, space
     return kinds, space
 
@@ -94,7 +137,9 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
         return (only_space if split else _NONE), only_space
     if space != " ":
         return _NONE, _NONE
-    if kind in ("BertPreTokenizer", "Whitespace") or (kind == "ByteLevel" and part.get("use_regex", True)):
+    if kind in ("BertPreTokenizer", "Whitespace") or (
+        kind == "ByteLevel" and part.get("use_regex", True)
+    ):
         return _BOTH, _NONE
     if kind == "WhitespaceSplit":
         return only_space, _NONE
@@ -103,7 +148,11 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     if kind == "Punctuation" and part.get("behavior", "Isolated") != "MergedWithNext":
         return _NONE, only_space
     known = kind == "Split" and part["pattern"].get("Regex") in _KNOWN_SPLITS
-    return (_BOTH if known and not part.get("invert", False) and part.get("behavior") == "Isolated" else _NONE), _NONE
+    return (
+        _BOTH
+        if known and not part.get("invert", False) and part.get("behavior") == "Isolated"
+        else _NONE
+    ), _NONE
 
 
 def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:
@@ -132,13 +181,24 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
     strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
-    # Text after a matched token counts as the start of a text, which the one character kept before a cut cannot show.
-    starts = (strips or adds_space(spec)) and any(not token["content"].isspace() for token in matched)
+    # Text after a matched token counts as the start of a text, which the one character kept before
+    # a cut cannot show.
+    starts = (strips or adds_space(spec)) and any(
+        not token["content"].isspace() for token in matched
+    )
     letters = set("".join(token["content"] for token in matched))
-    # A special token is not matched, but the search skips its text: this matters where another token could overlap it.
-    contents = [token["content"] for token in added if not token.get("special") or letters & set(token["content"])]
+    # A special token is not matched, but the search skips its text: this matters where another
+    # token could overlap it.
+    contents = [
+        token["content"]
+        for token in added
+        if not token.get("special") or letters & set(token["content"])
+    ]
     blank_inside = any(re.search(r"[^\s\u2581][\s\u2581]", content) for content in contents)
     if starts or blank_inside or any(token.get("rstrip") for token in matched):
         return _NONE
-    other_inside = any(re.search(rf".[{_PUNCT}{_IDEOGRAPH}]|[{_PUNCT}{_IDEOGRAPH}].", content, re.DOTALL) for content in contents)
+    other_inside = any(
+        re.search(rf".[{_PUNCT}{_IDEOGRAPH}]|[{_PUNCT}{_IDEOGRAPH}].", content, re.DOTALL)
+        for content in contents
+    )
     return frozenset([_SPACE]) if other_inside else _BOTH

@@ -1,11 +1,14 @@
-"""Find the files below folders, as git and ripgrep do: rules of .gitignore files are obeyed, hidden names are skipped.
+"""Find the files below folders, as git and ripgrep do: rules of .gitignore files are obeyed, hidden
+names are skipped.
 
-A file that is named is always read, and a folder that is named is always walked, even if a rule ignores it.
+A file that is named is always read, and a folder that is named is always walked, even if a rule
+ignores it.
 
-A glob without a slash, except at its end, is compared with names at any depth, another one with paths below the folder that
-the glob belongs to. The regular expressions are our own because those of pathspec 1.1 disagree with git about `!*` followed by
-`build/` and about classes such as `[[:alpha:]]`, and take a minute to compare `*a*a*a*a*a*ab` with a name of 100 letters.
-Differs from git, which compares bytes: `?` and `[...]` stand for a character.
+A glob without a slash, except at its end, is compared with names at any depth, another one with
+paths below the folder that the glob belongs to. The regular expressions are our own because those
+of pathspec 1.1 disagree with git about `!*` followed by `build/` and about classes such as
+`[[:alpha:]]`, and take a minute to compare `*a*a*a*a*a*ab` with a name of 100 letters. Differs from
+git, which compares bytes: `?` and `[...]` stand for a character.
 """
 
 from __future__ import annotations
@@ -26,9 +29,19 @@ _MAGIC = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
 _ITEM = re.compile(r"\[:(\w*):\]|(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 _NAMED = {
-    "alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "xdigit": "0-9a-fA-F",
-    "space": r"\s", "blank": r"\ \t", "punct": "!-/:-@\\[-`{-~", "print": r"\ -~", "graph": "!-~", "cntrl": r"\x00-\x1f\x7f",
-}  # fmt: skip
+    "alpha": "a-zA-Z",
+    "digit": "0-9",
+    "alnum": "a-zA-Z0-9",
+    "upper": "A-Z",
+    "lower": "a-z",
+    "xdigit": "0-9a-fA-F",
+    "space": r"\s",
+    "blank": r"\ \t",
+    "punct": "!-/:-@\\[-`{-~",
+    "print": r"\ -~",
+    "graph": "!-~",
+    "cntrl": r"\x00-\x1f\x7f",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +54,18 @@ class Glob:
     only_folders: bool
 
     def matches(self, path: str, *, folder: bool) -> bool:
-        """Return whether this very path matches, with "/" between its names; the folders above it are not looked at."""
+        """Return whether this very path matches, with "/" between its names; the folders above it
+        are not looked at.
+        """
         if self.only_folders and not folder:
             return False
         return self.regex.fullmatch(path.rpartition("/")[2] if self.of_names else path) is not None
 
 
 def parse(line: str) -> Glob | None:
-    """Return the glob of a line; None for a comment, an empty line, and a glob that matches nothing, such as `[a`."""
+    """Return the glob of a line; None for a comment, an empty line, and a glob that matches
+    nothing, such as `[a`.
+    """
     if line.startswith("#"):
         return None
     negated = line.startswith("!")
@@ -64,11 +81,15 @@ def parse(line: str) -> Glob | None:
 
 def decide(globs: Sequence[Glob], path: str, *, folder: bool) -> bool | None:
     """Return whether the last glob that matches `path` is not negated; None if no glob matches."""
-    return next((not glob.negated for glob in reversed(globs) if glob.matches(path, folder=folder)), None)
+    return next(
+        (not glob.negated for glob in reversed(globs) if glob.matches(path, folder=folder)), None
+    )
 
 
 def fixed_part(path: str) -> tuple[str, str]:
-    """Split a path before its first name with `*`, `?` or `[`; ("", path) if this is the first name."""
+    """Split a path before its first name with `*`, `?` or `[`; ("", path) if this is the first
+    name.
+    """
     names = path.split("/")
     first = next((number for number, name in enumerate(names) if _MAGIC.search(name)), len(names))
     return "/".join(names[:first]) or ("/" if path.startswith("/") else ""), "/".join(names[first:])
@@ -92,7 +113,9 @@ def _regex(text: str, of_names: bool) -> re.Pattern[str] | None:
 
 
 def _name_regex(name: str) -> str | None:
-    """Translate one name. Between two stars the first match is enough, so nothing is tried twice: hence the atomic groups."""
+    """Translate one name. Between two stars the first match is enough, so nothing is tried twice:
+    hence the atomic groups.
+    """
     pieces, at = [""], 0
     while at < len(name):
         c = name[at]
@@ -116,7 +139,11 @@ def _name_regex(name: str) -> str | None:
             pieces[-1] += re.escape(name[at + escaped])
             at += 1 + escaped
     first, *others = pieces
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1]) + "".join(f"[^/]*{piece}" for piece in others[-1:])
+    return (
+        first
+        + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
+        + "".join(f"[^/]*{piece}" for piece in others[-1:])
+    )
 
 
 def _class_regex(inside: str) -> str | None:
@@ -136,7 +163,11 @@ def _class_regex(inside: str) -> str | None:
 
 
 def _in_class(character: str) -> str:
-    return "\\" + character[-1] if not character[-1].isalnum() and character[-1].isascii() else character[-1]
+    return (
+        "\\" + character[-1]
+        if not character[-1].isalnum() and character[-1].isascii()
+        else character[-1]
+    )
 
 
 _INDEX = {"commits.lance", "documents.lance"}  # what an index of runnel has at least
@@ -147,13 +178,14 @@ OnError = Callable[[OSError], None]  # called with an error that names the folde
 
 @dataclass(frozen=True)
 class Selection:
-    """Which files below folders to read. Globs have the form of lines in .gitignore, relative to each named folder.
+    """Which files below folders to read. Globs have the form of lines in .gitignore, relative to
+    each named folder.
 
     Attributes:
         include: if there are any, a file or a folder above it must match one.
         exclude: no file and no folder above it may match one.
-        ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository all that git reads, elsewhere
-            .gitignore files from the named folder on.
+        ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository
+            all that git reads, elsewhere .gitignore files from the named folder on.
 
     Raises:
         InputError: a glob that is empty, negated or can match nothing.
@@ -167,8 +199,13 @@ class Selection:
         for name in ("include", "exclude"):
             for glob in getattr(self, name):
                 if glob.startswith("!") or parse(glob) is None:
-                    advice = "omit the !, or use the other option; expected one such as *.md or drafts/"
-                    raise InputError(f"{name} has the glob {glob!r}, which is negated or can match nothing; {advice}")
+                    advice = (
+                        "omit the !, or use the other option; expected one such as *.md or drafts/"
+                    )
+                    raise InputError(
+                        f"{name} has the glob {glob!r}, which is negated or can match nothing;"
+                        f" {advice}"
+                    )
 
 
 EVERYTHING = Selection()
@@ -183,7 +220,9 @@ class Root:
 
     @classmethod
     def parse(cls, name: str | Path | Root) -> Root:
-        """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is such a file."""
+        """Return the root that a user names. A name with `*`, `?` or `[` is a glob unless there is
+        such a file.
+        """
         if isinstance(name, Root):
             return name
         is_path = isinstance(name, str | Path)
@@ -192,7 +231,9 @@ class Root:
         start, pattern = fixed_part(str(name).replace(os.sep, "/"))
         root = cls(Path(start), pattern)
         if not is_path or root.glob is None or not root.path.is_dir():
-            raise InputError(f"there is no file or folder {name if is_path else repr(name)}; check the name")
+            raise InputError(
+                f"there is no file or folder {name if is_path else repr(name)}; check the name"
+            )
         return root
 
     @cached_property
@@ -208,7 +249,9 @@ class Root:
             return False
         names = file.relative_to(self.path).parts
         counts = range(1, len(names) + 1)
-        return self.glob is None or any(self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in counts)
+        return self.glob is None or any(
+            self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in counts
+        )
 
 
 class _Rules(NamedTuple):
@@ -227,17 +270,23 @@ class _Folder(NamedTuple):
 
 
 def find_files(
-    paths: Iterable[str | Path | Root], selection: Selection = EVERYTHING, on_error: OnError | None = None
+    paths: Iterable[str | Path | Root],
+    selection: Selection = EVERYTHING,
+    on_error: OnError | None = None,
 ) -> Iterator[Path]:
-    """Yield the files at `paths`, each path once: of a folder first its files, then those of its folders, by name.
+    """Yield the files at `paths`, each path once: of a folder first its files, then those of its
+    folders, by name.
 
-    Names in folders that begin with a dot, links to folders, links to nothing and indexes of this package are skipped.
-    `on_error` is called with the error of a folder or .gitignore file that cannot be read (default: raise it).
+    Names in folders that begin with a dot, links to folders, links to nothing and indexes of this
+    package are skipped. `on_error` is called with the error of a folder or .gitignore file that
+    cannot be read (default: raise it).
     """
     seen: set[str] = set()
     for path in paths:
         root = Root.parse(path)
-        for file in _walk(root, selection, on_error or _raise) if root.path.is_dir() else [root.path]:
+        for file in (
+            _walk(root, selection, on_error or _raise) if root.path.is_dir() else [root.path]
+        ):
             if (name := os.path.abspath(file)) not in seen:
                 seen.add(name)
                 yield file
@@ -255,7 +304,9 @@ def other_kinds(files: Sequence[str]) -> str:
 
 
 def _raise(error: OSError) -> None:
-    raise ReadError(f"{error.filename}: {error.strerror}; change its permissions, or exclude it") from error
+    raise ReadError(
+        f"{error.filename}: {error.strerror}; change its permissions, or exclude it"
+    ) from error
 
 
 def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]:
@@ -275,10 +326,13 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         if _INDEX <= names:
             if folder.below:
                 continue
-            advice = f"name the folder of its documents, or search it: runnel search --in {folder.shown}"
+            advice = (
+                f"name the folder of its documents, or search it: runnel search --in {folder.shown}"
+            )
             raise InputError(f"{folder.shown} is an index; {advice}")
         rules = folder.rules
-        if selection.ignore_files and ".git" in names:  # a repository inside another one has only its own rules
+        # a repository inside another one has only its own rules
+        if selection.ignore_files and ".git" in names:
             rules = _exclude_file(folder.path, on_error)
         if selection.ignore_files and ".gitignore" in names:
             rules += _read(folder.path, Path(folder.path, ".gitignore"), on_error)
@@ -289,9 +343,13 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
                 continue
             if _ignored(rules, entry.path, folder=is_folder):
                 continue
-            pending = tuple(globs for globs in folder.pending if not decide(globs, below, folder=is_folder))
+            pending = tuple(
+                globs for globs in folder.pending if not decide(globs, below, folder=is_folder)
+            )
             if is_folder:
-                inside.append(_Folder(folder.shown / entry.name, entry.path, below + "/", rules, pending))
+                inside.append(
+                    _Folder(folder.shown / entry.name, entry.path, below + "/", rules, pending)
+                )
             elif not pending and _is_file(entry, on_error):
                 yield folder.shown / entry.name
         folders += reversed(inside)
@@ -308,16 +366,22 @@ def _is_file(entry: os.DirEntry[str], on_error: OnError) -> bool:
 
 
 def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
-    """Return whether the innermost file with a rule for this path ignores it. The folders above it are not ignored."""
+    """Return whether the innermost file with a rule for this path ignores it. The folders above it
+    are not ignored.
+    """
     for one in reversed(rules):
-        verdict = decide(one.globs, path[len(one.folder) :].replace(os.sep, "/").lstrip("/"), folder=folder)
+        verdict = decide(
+            one.globs, path[len(one.folder) :].replace(os.sep, "/").lstrip("/"), folder=folder
+        )
         if verdict is not None:
             return verdict
     return False
 
 
 def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `start`, up to that of its repository; none if they ignore `start`."""
+    """Return the rules of the folders above `start`, up to that of its repository; none if they
+    ignore `start`.
+    """
     top = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
     if top == start:
         return ()
@@ -331,7 +395,9 @@ def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
 
 
 def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules of .git/info/exclude. In a linked work tree, .git is a file with the place of its git folder."""
+    """Return the rules of .git/info/exclude. In a linked work tree, .git is a file with the place
+    of its git folder.
+    """
     git = Path(top, ".git")
     try:
         if git.is_file():
@@ -345,7 +411,9 @@ def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
 
 def _read(folder: str, file: Path, on_error: OnError) -> tuple[_Rules, ...]:
     try:
-        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+        text = (
+            file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
+        )
     except OSError as error:
         on_error(error)
         return ()

@@ -1,7 +1,9 @@
-"""Kinds of the sentences of a text: questions and headings lead to the text below them, and asides are no answers.
+"""Kinds of the sentences of a text: questions and headings lead to the text below them, and asides
+are no answers.
 
-A block is a paragraph, a list item, a line of its own: the sentences between two line ends that end one. Characters are looked at
-all together, and only short blocks one by one: there are many sentences.
+A block is a paragraph, a list item, a line of its own: the sentences between two line ends that end
+one. Characters are looked at all together, and only short blocks one by one: there are many
+sentences.
 
     S  sentences of a text   B  its blocks
 """
@@ -29,7 +31,21 @@ _BLOCK_CHARS = 400  # a longer block is text ...
 _INTRODUCTION_WORDS = 3
 _NESTED = 4  # headings that may follow each other
 _BLOCK_SENTENCES = 4  # ... and so is one of more sentences
-_SPACES = np.array([*range(33), 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000], np.uint32)
+_SPACES = np.array(
+    [
+        *range(33),
+        0x85,
+        0xA0,
+        0x1680,
+        *range(0x2000, 0x200B),
+        0x2028,
+        0x2029,
+        0x202F,
+        0x205F,
+        0x3000,
+    ],
+    np.uint32,
+)
 _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
 _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
@@ -50,18 +66,27 @@ _INTERROGATIVE = re.compile(
     r"shall|should|may|might|must|has|have|had|isn|aren|wasn|weren|don|doesn|didn|can|couldn|won|wouldn|shouldn|hasn|haven)"
     r"(?:['\u2019](?:t|s|re|ve|d|ll))?\b",
     re.IGNORECASE,
-)  # fmt: skip
+)
 _FIRST_PERSON = re.compile(r"\b(?:I|[Mm]y|me|I['\u2019](?:m|ve|d|ll))\b")
-_CODE = re.compile(r"^#(?:[^#\s]|\s+[a-z])|\w\((?!s\))|[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$")
-_STATES = re.compile(r"(?:The|Th[ei]se?|It|If|You|We|An?)\s.*\s(?:is|are|was|were|has|have|can|will|must|should)\s")
+_CODE = re.compile(
+    r"^#(?:[^#\s]|\s+[a-z])|\w\((?!s\))|[{}=;$<>%\\|]|->|\(\)|::|--?\w|^[a-z./~]*[/.][\w/.]*$"
+)
+_STATES = re.compile(
+    r"(?:The|Th[ei]se?|It|If|You|We|An?)\s.*\s(?:is|are|was|were|has|have|can|will|must|should)\s"
+)
 _CAPTION = re.compile(r"(?:Figure|Fig\.|Table|Listing)[ \t]+[\dA-Z.]+")
 
-_PAGE = re.compile(r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?", re.IGNORECASE)
+_PAGE = re.compile(
+    r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?",
+    re.IGNORECASE,
+)
 _DOTS = ("....", ". . . .", "\u2026", "____")
 _LEADERS = re.compile(
-    r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z", re.IGNORECASE
+    r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",
+    re.IGNORECASE,
 )
-_LEADERS_APART = 160  # characters between the end of a row and the next row, at most: its title may be wrapped
+# characters between the end of a row and the next row, at most: its title may be wrapped
+_LEADERS_APART = 160
 _ROWS = 3  # of contents, of page numbers, of running heads: at least
 _NUMBER_CHARS = 16
 _HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
@@ -81,11 +106,15 @@ def text_of(document: str | DocumentText) -> str:
     return text
 
 
-def sentence_kinds(text: str, spans: np.ndarray, kind_at: Callable[[int], str | None] | None = None) -> np.ndarray:
+def sentence_kinds(
+    text: str, spans: np.ndarray, kind_at: Callable[[int], str | None] | None = None
+) -> np.ndarray:
     """Return the kind of each sentence, (S,) uint8.
 
-    QUESTION: it asks, and is a heading, a block of its own, or a block's end or begin that reads like the title of an answer.
-    HEADING: as `is_title`. ASIDE: a line of a table of contents, a running head, a page number, a rule. TEXT: all others.
+    QUESTION: it asks, and is a heading, a block of its own, or a block's end or begin that reads
+        like the title of an answer.
+    HEADING: as `is_title`. ASIDE: a line of a table of contents, a running head, a page number, a
+        rule. TEXT: all others.
 
     Args:
         spans: (S, 2) of the sentences, which tile the text.
@@ -100,14 +129,18 @@ def sentence_kinds(text: str, spans: np.ndarray, kind_at: Callable[[int], str | 
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
     kinds[_listed(blocks, kinds)] = TEXT
-    for first, last in (*_page_numbers(blocks), *_leader_rows(text, lines), *_running_heads(text, lines, blocks)):
+    for first, last in (
+        *_page_numbers(blocks),
+        *_leader_rows(text, lines),
+        *_running_heads(text, lines, blocks),
+    ):
         kinds[first:last] = ASIDE
     for block in _repeated_titles(blocks, kinds):
         kinds[block.first : block.last] = ASIDE
     return kinds
 
 
-# ---- blocks ------------------------------------------------------------------------------------------------------------
+# ---- blocks --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +149,8 @@ class _Lines:
 
     starts: np.ndarray
     ends: np.ndarray
-    before: np.ndarray  # line ends before it, many at the start of the text; a paragraph's end counts twice
+    # line ends before it, many at the start of the text; a paragraph's end counts twice
+    before: np.ndarray
     after: np.ndarray
     ended: np.ndarray  # bool: it ends like a sentence
 
@@ -129,7 +163,9 @@ class _Lines:
         while first < count:
             base = int(spans[first, 0])
             last = max(first + 1, int(np.searchsorted(spans[:, 1], base + _PIECE, side="right")))
-            codes = np.frombuffer(text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32)
+            codes = np.frombuffer(
+                text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32
+            )
             some, edges = slice(first, last), spans[first:last] - base
             visible = np.flatnonzero(~_are(codes, _SPACES))
             low, high = np.searchsorted(visible, edges[:, 0]), np.searchsorted(visible, edges[:, 1])
@@ -137,7 +173,9 @@ class _Lines:
             visible = np.append(visible, len(codes))
             begin = np.where(full, visible[np.minimum(low, len(visible) - 1)], edges[:, 0])
             end = np.where(full, visible[high - 1] + 1, edges[:, 0])
-            breaks = np.append(0, np.cumsum((codes == 10) + 2 * _are(codes, _PARAGRAPH_ENDS).astype(np.int64)))
+            breaks = np.append(
+                0, np.cumsum((codes == 10) + 2 * _are(codes, _PARAGRAPH_ENDS).astype(np.int64))
+            )
             starts[some], ends[some] = begin + base, end + base
             at_start[some], at_end[some] = breaks[begin] + line_ends, breaks[end] + line_ends
             line_ends += int(breaks[-1])
@@ -175,31 +213,49 @@ def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> I
         yield _Block(first, last, text[start:end] if short else "", kind_at(start))
 
 
-def _titles(text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]) -> int | list[int]:
-    """Return the kinds of a block's sentences, or the one of all, before asides other than the reader's are known."""
+def _titles(
+    text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]
+) -> int | list[int]:
+    """Return the kinds of a block's sentences, or the one of all, before asides other than the
+    reader's are known.
+    """
     first, last, words, kind = block.first, block.last, block.words, block.kind
     if kind == CONTENTS:
         return ASIDE
     if kind == "heading":
-        return [_in_heading(text, int(lines.starts[at]), int(lines.ends[at]), kind_at) for at in range(first, last)]
+        return [
+            _in_heading(text, int(lines.starts[at]), int(lines.ends[at]), kind_at)
+            for at in range(first, last)
+        ]
     if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
     kinds = [TEXT] * (last - first)
     if _asks(words):
         asks = [_asks(text[lines.starts[at] : lines.ends[at]]) for at in range(first, last)]
-        posed = all(asks) or _LABEL.match(words) is not None or _FIRST_PERSON.search(words) is not None
+        posed = (
+            all(asks) or _LABEL.match(words) is not None or _FIRST_PERSON.search(words) is not None
+        )
         if not _LETTER.search(words):
             return TEXT
-        return [QUESTION if posed or asked else TEXT for asked in asks] if posed or len(asks) < _BLOCK_SENTENCES else kinds
-    if last - first > 1 and _is_question(text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])):
+        return (
+            [QUESTION if posed or asked else TEXT for asked in asks]
+            if posed or len(asks) < _BLOCK_SENTENCES
+            else kinds
+        )
+    if last - first > 1 and _is_question(
+        text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])
+    ):
         kinds[0] = QUESTION
-    if lines.before[last - 1] and _is_heading(text[lines.starts[last - 1] : lines.ends[last - 1]], kind):
+    if lines.before[last - 1] and _is_heading(
+        text[lines.starts[last - 1] : lines.ends[last - 1]], kind
+    ):
         kinds[-1] = HEADING
     return kinds
 
 
 def _in_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> int:
-    if not kind_at(start) == kind_at(end - 1) == "heading":  # it goes on, or begins, with other text
+    # it goes on, or begins, with other text
+    if not kind_at(start) == kind_at(end - 1) == "heading":
         return TEXT
     return QUESTION if _asks(text[start:end]) else HEADING
 
@@ -215,10 +271,19 @@ def _is_heading(words: str, kind: str | None) -> bool:
 
 
 def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
-    """Return the sentences that look like headings but are a list or a table: others follow, more than headings are nested."""
-    titles = [block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING for block in blocks]
+    """Return the sentences that look like headings but are a list or a table: others follow, more
+    than headings are nested.
+    """
+    titles = [
+        block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING
+        for block in blocks
+    ]
     edges = np.flatnonzero(np.diff([0, *titles, 0])).tolist()
-    runs = ((first, stop) for first, stop in zip(edges[::2], edges[1::2], strict=True) if stop - first > _NESTED)
+    runs = (
+        (first, stop)
+        for first, stop in zip(edges[::2], edges[1::2], strict=True)
+        if stop - first > _NESTED
+    )
     return [block.first for first, stop in runs for block in blocks[first : stop - 1]]
 
 
@@ -227,7 +292,9 @@ def _is_question(words: str, alone: bool) -> bool:
     if not _asks(words):
         return False
     label = _LABEL.match(words)
-    return (alone and label is not None) or _INTERROGATIVE.match(words, label.end() if label else 0) is not None
+    return (alone and label is not None) or _INTERROGATIVE.match(
+        words, label.end() if label else 0
+    ) is not None
 
 
 def _asks(words: str) -> bool:
@@ -239,19 +306,30 @@ def _bare(words: str) -> str:
     return _UNDER.sub("", words) if "\n" in words else words
 
 
-# ---- asides ------------------------------------------------------------------------------------------------------------
+# ---- asides --------------------------------------------------------------------------------------
 
 
 def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
-    """Yield rules, and numbers that stand alone and count pages: three of them at least, because one may be an answer."""
+    """Yield rules, and numbers that stand alone and count pages: three of them at least, because
+    one may be an answer.
+    """
     numbers: list[tuple[int, int]] = []
     for block in blocks:
         words = block.words
-        if not words or len(words) > _NUMBER_CHARS or block.last - block.first > 1 or block.kind not in (None, "paragraph"):
+        if (
+            not words
+            or len(words) > _NUMBER_CHARS
+            or block.last - block.first > 1
+            or block.kind not in (None, "paragraph")
+        ):
             continue
         if page := _PAGE.fullmatch(words):
             numbers.append((block.first, int(page[1])))
-        elif len(words) >= _ROWS and len(set(words) - {" "}) <= 2 and not any(map(str.isalnum, words)):
+        elif (
+            len(words) >= _ROWS
+            and len(set(words) - {" "}) <= 2
+            and not any(map(str.isalnum, words))
+        ):
             yield block.first, block.last
     values = [value for _, value in numbers]
     counted = [
@@ -264,7 +342,9 @@ def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
 
 
 def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
-    """Yield the sentences of rows with dots before a page number, of which three follow each other, their pages in order."""
+    """Yield the sentences of rows with dots before a page number, of which three follow each other,
+    their pages in order.
+    """
     rows = set()
     for sign in _DOTS:
         at = text.find(sign)
@@ -288,7 +368,10 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
 
 def _run(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
     if len(run) >= _ROWS:
-        yield int(np.searchsorted(lines.starts, run[0][0])), int(np.searchsorted(lines.ends, run[-1][1], side="right"))
+        yield (
+            int(np.searchsorted(lines.starts, run[0][0])),
+            int(np.searchsorted(lines.ends, run[-1][1], side="right")),
+        )
 
 
 def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[tuple[int, int]]:
@@ -308,10 +391,17 @@ def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[t
 
 
 def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
-    """Return runs of three short blocks or more that are headings or questions further down, in this order and further apart."""
+    """Return runs of three short blocks or more that are headings or questions further down, in
+    this order and further apart.
+    """
     seen = [block for block in blocks if kinds[block.first] != ASIDE]
-    words = (" ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else "" for block in seen)
-    keys = [_NUMBERING.sub("", one.casefold().strip("\"'\u201c\u201d.:#*"), count=1) for one in words]
+    words = (
+        " ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else ""
+        for block in seen
+    )
+    keys = [
+        _NUMBERING.sub("", one.casefold().strip("\"'\u201c\u201d.:#*"), count=1) for one in words
+    ]
     places: dict[str, list[int]] = defaultdict(list)  # of headings and questions
     for place, (block, key) in enumerate(zip(seen, keys, strict=True)):
         if key and kinds[block.first] in (QUESTION, HEADING):
@@ -325,18 +415,32 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
                 return later[at]
         return None
 
-    repeated = [bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)]
+    repeated = [
+        bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)
+    ]
     edges = np.flatnonzero(np.diff([0, *repeated, 0])).tolist()
     contents: list[int] = []
     for first, stop in zip(edges[::2], edges[1::2], strict=True):
         if stop - first < _ROWS:
             continue
-        below = [(place, at) for place in range(first, stop) if (at := next_place(place, stop - 1)) is not None]
+        below = [
+            (place, at)
+            for place in range(first, stop)
+            if (at := next_place(place, stop - 1)) is not None
+        ]
         ordered = sum(a < b for (_, a), (_, b) in pairwise(below))
         # Steps that a text repeats as a list are no contents: their next places are neighbors too.
-        if len(below) >= _ROWS and ordered >= 0.8 * (len(below) - 1) and below[-1][1] - below[0][1] >= 1.5 * (stop - first):
+        if (
+            len(below) >= _ROWS
+            and ordered >= 0.8 * (len(below) - 1)
+            and below[-1][1] - below[0][1] >= 1.5 * (stop - first)
+        ):
             contents += [place for place, _ in below]
-    pages = {place: int(page[1]) for place in range(len(keys)) if contents and (page := _LAST_PAGE.search(keys[place]))}
+    pages = {
+        place: int(page[1])
+        for place in range(len(keys))
+        if contents and (page := _LAST_PAGE.search(keys[place]))
+    }
     for a, b in pairwise(contents):  # titles that differ a little, between others with pages
         between = [pages.get(place, -1) for place in range(a, b + 1)]
         if 1 < b - a <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):

@@ -1,4 +1,6 @@
-"""Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows in them."""
+"""Lines of text, plain or compressed, from files, parts of files and standard input, and JSON rows
+in them.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ _TEXTS = ("text", "document_text", "query_text", "contents")
 
 
 class Lines:
-    """The lines of an open file, plain or packed, with their line ends. They can be read once, which closes the file.
+    """The lines of an open file, plain or packed, with their line ends. They can be read once,
+    which closes the file.
 
-    The encoding None is that of the byte order mark, else UTF-8; after the first line, `self.encoding` has it. `before` returns
-    the number of lines before `file`, if that is part of a larger file. `advice`: what to do about text in another encoding.
+    The encoding None is that of the byte order mark, else UTF-8; after the first line,
+    `self.encoding` has it. `before` returns the number of lines before `file`, if that is part of a
+    larger file. `advice`: what to do about text in another encoding.
     """
 
     def __init__(
@@ -48,21 +52,40 @@ class Lines:
         number = 0
         try:
             with self._file, self._open() as text:
-                for line in iter(partial(text.readline, -1 if self._longest is None else self._longest + 1), ""):
+                for line in iter(
+                    partial(text.readline, -1 if self._longest is None else self._longest + 1), ""
+                ):
                     number += 1
                     if self._longest is not None and len(line) > self._longest:
-                        limit = f"{self._longest:,} bytes; raise Limits.unpacked_bytes if you trust the file"
+                        limit = (
+                            f"{self._longest:,} bytes; raise Limits.unpacked_bytes if you trust the"
+                            " file"
+                        )
                         raise ReadError(f"{self.place(number)} is larger than {limit}")
                     yield line
         except (*DAMAGED, UnicodeError, OSError) as error:
             problem, advice = "cannot be read", "check the file and its disk"
             if isinstance(error, UnicodeError):
-                encoding = "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
-                byte = f"byte 0x{error.object[error.start]:02x}: " if isinstance(error, UnicodeDecodeError) else ""
-                problem, advice = f"is not {encoding} text ({byte}{getattr(error, 'reason', error)})", self._advice
+                encoding = (
+                    "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
+                )
+                byte = (
+                    f"byte 0x{error.object[error.start]:02x}: "
+                    if isinstance(error, UnicodeDecodeError)
+                    else ""
+                )
+                problem, advice = (
+                    f"is not {encoding} text ({byte}{getattr(error, 'reason', error)})",
+                    self._advice,
+                )
             elif isinstance(error, DAMAGED):
-                problem, advice = "is damaged or incomplete", f"{describe(error)}; download it again"
-            raise ReadError(f"{self.name} {problem} after line {self._before() + number}: {advice}") from error
+                problem, advice = (
+                    "is damaged or incomplete",
+                    f"{describe(error)}; download it again",
+                )
+            raise ReadError(
+                f"{self.name} {problem} after line {self._before() + number}: {advice}"
+            ) from error
 
     def _open(self) -> io.TextIOWrapper:
         content = unpacked(self._file, self.name)
@@ -76,7 +99,9 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class LinePlace:
-    """The place of a line, for messages. Lines before a part of a file are counted only on request."""
+    """The place of a line, for messages. Lines before a part of a file are
+    counted only on request.
+    """
 
     _lines: Lines
     _number: int
@@ -120,15 +145,23 @@ def parse_object(line: str, where: object) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         row, came = None, f"not valid JSON ({error})"
     if not isinstance(row, dict):
-        raise ReadError(f"{where}: {came or f'got {type(row).__name__}'}; expected one object in braces per line")
+        raise ReadError(
+            f"{where}: {came or f'got {type(row).__name__}'}; expected one object in braces per"
+            " line"
+        )
     return row
 
 
 def parse_document(row: Mapping[str, Any], where: object) -> Document:
-    """Return a document from a JSON row with an id, a text and optionally a title, which is put before the text."""
+    """Return a document from a JSON row with an id, a text and optionally a title, which is put
+    before the text.
+    """
     key, text = (next((row[k] for k in names if k in row), None) for names in (_IDS, _TEXTS))
     if not isinstance(key, str | int) or key == "" or not isinstance(text, str):
-        raise ReadError(f'{where}: expected "id" (or "_id", "docid") and "text", got {"an empty id" if key == "" else keys(row)}')
+        raise ReadError(
+            f'{where}: expected "id" (or "_id", "docid") and "text", got'
+            f" {'an empty id' if key == '' else keys(row)}"
+        )
     return Document(str(key), titled(row.get("title"), text))
 
 
@@ -142,19 +175,27 @@ def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
     return texts_of(row, name, where, most=1)[0]
 
 
-def texts_of(row: Mapping[str, Any], name: str, where: object, most: int | None = None) -> list[str]:
+def texts_of(
+    row: Mapping[str, Any], name: str, where: object, most: int | None = None
+) -> list[str]:
     """Return a list of texts of a row; a text alone is a list of one."""
     values = row.get(name)
     texts = [values] if isinstance(values, str) else values if most is None else None
     if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
         got = f"{type(row[name]).__name__} {str(row[name])[:40]!r}" if name in row else keys(row)
-        raise InputError(f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got {got}')
+        raise InputError(
+            f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got'
+            f" {got}"
+        )
     return texts
 
 
 def find(folder: Path, *names: str) -> Path | None:
     """Return the first of these files that exists in `folder`, plain or compressed."""
-    return next((p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()), None)
+    return next(
+        (p for name in names for ending in ENDINGS if (p := folder / (name + ending)).is_file()),
+        None,
+    )
 
 
 DAMAGED = (EOFError, gzip.BadGzipFile, zlib.error)  # raised by reading from `unpacked`
@@ -170,7 +211,9 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
     if not head.startswith(ZSTD):
         return file
     advice = "run `pip install zstandard`, or `zstd -d` the file"
-    with errors_as(MissingDependency, f"{name} is compressed with zstd", ImportError, advice=advice):
+    with errors_as(
+        MissingDependency, f"{name} is compressed with zstd", ImportError, advice=advice
+    ):
         import zstandard
     return io.BufferedReader(_Frames(file, zstandard), 1 << 17)
 

@@ -1,15 +1,18 @@
-"""Find a quote in a text: word for word, equal up to typography, or the nearest stretch with the words that differ.
+"""Find a quote in a text: word for word, equal up to typography, or the nearest stretch with the
+words that differ.
 
-Two texts are compared by their letters: the characters left after whitespace and dashes are removed, folded by compatibility
-decomposition (NFKD), typographic quotation marks and case. Equal letters are a match if the gaps between them agree too:
+Two texts are compared by their letters: the characters left after whitespace and dashes are
+removed, folded by compatibility decomposition (NFKD), typographic quotation marks and case. Equal
+letters are a match if the gaps between them agree too:
 
     none, a space or a dash    equals the same, however wide, and whichever dash
-    a hyphen at a line end     equals nothing or a dash: the layout hyphenated a word, or broke it at its own hyphen
+    a hyphen at a line end     equals nothing or a dash: the layout hyphenated a word, or broke it
+                               at its own hyphen
 
     S  letters of a text
 
-The nearest stretch: the window of the text with the most rare words of the quote is aligned with it word by word. The time is
-linear in the text.
+The nearest stretch: the window of the text with the most rare words of the quote is aligned with it
+word by word. The time is linear in the text.
 """
 
 from __future__ import annotations
@@ -45,8 +48,9 @@ class QuotePlace:
     """A place of a quote: `text` is the characters [start, end) of the text.
 
     Attributes:
-        match: "exact": the same characters. "normalized": the same words; whitespace, quotation marks, dashes, hyphenation at
-            line ends, Unicode forms or case differ. "changed": other words, listed in `changes`.
+        match: "exact": the same characters. "normalized": the same words; whitespace, quotation
+            marks, dashes, hyphenation at line ends, Unicode forms or case differ. "changed": other
+            words, listed in `changes`.
         case_differs: whether a normalized match also differs in case.
         changes: in reading order.
     """
@@ -61,11 +65,13 @@ class QuotePlace:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """The places of a quote in a text, in reading order; for a changed quote only the nearest stretch.
+    """The places of a quote in a text, in reading order; for a changed quote only the nearest
+    stretch.
 
     Attributes:
         match: the best of the places; "absent" without one.
-        similarity: the share of the letters of the quote's words that the nearest stretch has in the same order; 1 if it occurs.
+        similarity: the share of the letters of the quote's words that the nearest stretch has in
+            the same order; 1 if it occurs.
     """
 
     match: Literal["exact", "normalized", "changed", "absent"]
@@ -84,35 +90,54 @@ def verify_quote(quote: str, text: str) -> Verification:
     The time grows linearly with the text. Places do not overlap.
 
     Raises:
-        InputError: the quote is empty, longer than `LONGEST_QUOTE`, or so repetitive that it cannot be compared.
+        InputError: the quote is empty, longer than `LONGEST_QUOTE`, or so repetitive that it cannot
+            be compared.
     """
     expect_text(quote, "the quote")
     expect_text(text, "the text")
     if not quote.strip() or len(quote) > LONGEST_QUOTE:
         came = f"has {len(quote):,} characters" if quote.strip() else "is empty"
-        raise InputError(f"the quote {came}; expected 1 to {LONGEST_QUOTE:,} characters: verify a long one in parts")
-    exact = [QuotePlace(quote, *match.span(), "exact") for match in re.finditer(re.escape(quote), text)]
+        raise InputError(
+            f"the quote {came}; expected 1 to {LONGEST_QUOTE:,} characters: verify a long one in"
+            " parts"
+        )
+    exact = [
+        QuotePlace(quote, *match.span(), "exact") for match in re.finditer(re.escape(quote), text)
+    ]
     wanted = _letters(quote)
     taken = np.array([(place.start, place.end) for place in exact], dtype=np.int64).reshape(-1, 2)
     normalized = []
-    for start, end in _equal(wanted, _letters(text), text, signed=_signed(quote)) if wanted.folded else ():
+    for start, end in (
+        _equal(wanted, _letters(text), text, signed=_signed(quote)) if wanted.folded else ()
+    ):
         before = int(np.searchsorted(taken[:, 0], end))
         if before == 0 or taken[before - 1, 1] <= start:
-            differs = _letters(text[start:end], fold_case=False).folded != _letters(quote, fold_case=False).folded
-            normalized.append(QuotePlace(text[start:end], start, end, "normalized", case_differs=differs))
+            differs = (
+                _letters(text[start:end], fold_case=False).folded
+                != _letters(quote, fold_case=False).folded
+            )
+            normalized.append(
+                QuotePlace(text[start:end], start, end, "normalized", case_differs=differs)
+            )
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
     words, tokens = _tokens(quote), _tokens(text)
     aligned = (_align(words, tokens, first, stop) for first, stop in _windows(words, tokens))
-    nearest = max(filter(None, aligned), key=lambda one: one.similarity, default=Verification("absent", (), 0.0))
+    nearest = max(
+        filter(None, aligned),
+        key=lambda one: one.similarity,
+        default=Verification("absent", (), 0.0),
+    )
     # Without changes: an accent away, after a character that is not shown.
     changed = nearest.similarity >= _NEAR and any(place.changes for place in nearest.places)
     return nearest if changed else Verification("absent", (), nearest.similarity)
 
 
 def _equal_words(one: str, other: str) -> bool:
-    """Return whether two stretches have the same words: they differ at most in typography and case."""
+    """Return whether two stretches have the same words: they differ at most in
+    typography and case.
+    """
     first, second = _letters(one), _letters(other)
     same = _signed(one) == _signed(other) and first.folded == second.folded
     return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
@@ -137,7 +162,9 @@ def _letters(text: str, *, fold_case: bool = True) -> _Letters:
     kept = np.flatnonzero(kinds == _LETTER)
     which = np.repeat(np.arange(len(kept)), length_of[codes[kept]])
     first = np.diff(which, prepend=-1) > 0
-    unspaced = np.logical_or.reduce([(codes[kept] >= low) & (codes[kept] <= high) for low, high in UNSPACED])
+    unspaced = np.logical_or.reduce(
+        [(codes[kept] >= low) & (codes[kept] <= high) for low, high in UNSPACED]
+    )
     gaps = np.where(first, _gaps(kinds, kept, unspaced)[which], _NONE).astype(np.uint8)
     return _Letters(folded, kept[which], first, gaps)
 
@@ -158,12 +185,15 @@ def _fold(character: str, fold_case: bool) -> tuple[int, str]:
     letters = unicodedata.normalize("NFKD", _MARKS.get(character, character))
     if fold_case:
         letters = unicodedata.normalize("NFKD", letters.casefold())
-    letters = "".join(letters.split())  # an accent of its own, as ¨, is a space and a combining character
+    # an accent of its own, as ¨, is a space and a combining character
+    letters = "".join(letters.split())
     return _LETTER if letters else _UNSEEN, letters
 
 
 def _gaps(kinds: np.ndarray, kept: np.ndarray, unspaced: np.ndarray) -> np.ndarray:
-    """Return the kind of gap before each of the `kept` characters; a line break between `unspaced` characters is none."""
+    """Return the kind of gap before each of the `kept` characters; a line break between `unspaced`
+    characters is none.
+    """
     previous = np.concatenate([[-1], kept[:-1]])[: len(kept)]
 
     def between(*wanted: int) -> np.ndarray:
@@ -173,12 +203,17 @@ def _gaps(kinds: np.ndarray, kept: np.ndarray, unspaced: np.ndarray) -> np.ndarr
     newline, dashes = between(_NEWLINE) > 0, between(_HYPHEN)
     after_letter = kinds[previous + 1] == _HYPHEN
     line_end = newline & (((dashes == 1) & after_letter) | ((dashes == 0) & (between(_SOFT) > 0)))
-    blank = (newline | (between(_BLANK) > 0)) & ~(unspaced & np.concatenate([[False], unspaced[:-1]])[: len(kept)])
+    blank = (newline | (between(_BLANK) > 0)) & ~(
+        unspaced & np.concatenate([[False], unspaced[:-1]])[: len(kept)]
+    )
     return np.select([line_end, dashes > 0, blank], [_LINE_END, _DASH, _SPACE], _NONE)
 
 
-def _equal(quote: _Letters, text: _Letters, original: str, *, signed: bool) -> Iterator[tuple[int, int]]:
-    """Yield the characters [start, end) of each stretch of the text (`original`) with the letters and gaps of the quote.
+def _equal(
+    quote: _Letters, text: _Letters, original: str, *, signed: bool
+) -> Iterator[tuple[int, int]]:
+    """Yield the characters [start, end) of each stretch of the text (`original`) with the letters
+    and gaps of the quote.
 
     `signed`: the quote begins with a dash that belongs to its first word.
     """
@@ -187,17 +222,23 @@ def _equal(quote: _Letters, text: _Letters, original: str, *, signed: bool) -> I
     while at >= 0:
         end, start = at + length, int(text.origin[at])
         whole = text.first[at] and (end == len(text.folded) or text.first[end])
-        if whole and end < len(text.folded) and text.gaps[end] == _NONE:  # the next letter is no accent of the last one
+        # the next letter is no accent of the last one
+        if whole and end < len(text.folded) and text.gaps[end] == _NONE:
             whole = not unicodedata.category(text.folded[end]).startswith("M")
         start -= signed
-        whole = whole and (not signed or (start >= 0 and _fold(original[start], False)[0] == _HYPHEN))
+        whole = whole and (
+            not signed or (start >= 0 and _fold(original[start], False)[0] == _HYPHEN)
+        )
         if whole and _AGREE[text.gaps[at + 1 : end], quote.gaps[1:]].all():
             yield start, int(text.origin[end - 1]) + 1
             at = text.folded.find(quote.folded, end)
             continue
         compared += length + _CALL
         if compared > _WORK:
-            raise InputError("the quote is too repetitive to compare with this text; give a shorter or more specific quote")
+            raise InputError(
+                "the quote is too repetitive to compare with this text; give a shorter or more"
+                " specific quote"
+            )
         at = text.folded.find(quote.folded, at + 1)
 
 
@@ -207,11 +248,14 @@ def _signed(text: str) -> bool:
     return core[1:2].isalnum() and _fold(core[0], False)[0] == _HYPHEN
 
 
-# ---- the nearest stretch ---------------------------------------------------------------------------------------------
+# ---- the nearest stretch -------------------------------------------------------------------------
 
 _CANDIDATES = 8  # windows to align
-_NEAR = 0.6  # the least similarity of a changed quote: below it, sentences share no more than frequent words and a topic
-UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # Chinese and Japanese: no spaces
+# the least similarity of a changed quote: below it, sentences share no more than frequent words and
+# a topic
+_NEAR = 0.6
+# Chinese and Japanese: no spaces
+UNSPACED = ((0x3040, 0x30FF), (0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF))
 _CHARACTERS = "".join(f"{chr(first)}-{chr(last)}" for first, last in UNSPACED)
 _WORD = f"(?:[^\\W{_CHARACTERS}]|[\u0300-\u036f])+"  # with its accents
 _AROUND = 4  # tokens around a stretch to align once more, as for quotation marks
@@ -221,7 +265,9 @@ _TOKEN = re.compile(rf"[{_CHARACTERS}]|{_WORD}(?:[-\u2010\u00ad][^\S\n]*+\n\s*+{
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Words in which a quote differs from the characters [start, end) of a text; "" where words were added or left out."""
+    """Words in which a quote differs from the characters [start, end) of a text; "" where words
+    were added or left out.
+    """
 
     quote: str
     text: str
@@ -236,7 +282,9 @@ class _Tokens:
     words: list[str]  # folded
 
     def slice(self, first: int, stop: int) -> tuple[int, int]:
-        """Return the characters of tokens [first, stop); an empty range is the place before token `first`, or after the last."""
+        """Return the characters of tokens [first, stop); an empty range is the place before token
+        `first`, or after the last.
+        """
         if first < stop:
             return self.spans[first][0], self.spans[stop - 1][1]
         if first < len(self.spans):
@@ -258,19 +306,23 @@ def _tokens(text: str) -> _Tokens:
     spans: list[tuple[int, int]] = []
     for match in _TOKEN.finditer(text):
         start, end = match.span()
-        if spans and spans[-1][1] == start and unicodedata.category(text[start]).startswith("M"):  # an accent, a vowel sign
+        # an accent, a vowel sign
+        if spans and spans[-1][1] == start and unicodedata.category(text[start]).startswith("M"):
             start = spans.pop()[0]
         spans.append((start, end))
     return _Tokens(text, spans, [fold(text[start:end]) for start, end in spans])
 
 
 def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
-    """Return the tokens [first, stop) of the windows with the most rare words of the quote, the best first."""
+    """Return the tokens [first, stop) of the windows with the most rare words of the quote, the
+    best first.
+    """
     words = {word for word in wanted.words if word[:1].isalnum()} or set(wanted.words)
     number = {word: i for i, word in enumerate(sorted(words))}
     ids = np.array([number.get(word, -1) for word in tokens.words], dtype=np.int64)
     counts = np.bincount(ids[ids >= 0], minlength=len(number))
-    rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)  # the last is for other words
+    # the last is for other words
+    rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)
     width = len(wanted.words) + len(wanted.words) // 4 + _AROUND
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
     stops = np.minimum(np.arange(len(ids)) + width, len(ids))
@@ -285,30 +337,44 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
 
 
 def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verification | None:
-    """Return the stretch of tokens [first, stop) with the most words of the quote in order; None if they share no word."""
+    """Return the stretch of tokens [first, stop) with the most words of the quote in order; None if
+    they share no word.
+    """
     blocks: list[tuple[int, int, int]] = []
     begin, finish = first, stop
-    for _ in range(2):  # the second time in the nearest stretch alone: the matcher prefers the first of several equal words
+    # the second time in the nearest stretch alone: the matcher prefers the first of several equal
+    # words
+    for _ in range(2):
         matcher = SequenceMatcher(None, wanted.words, tokens.words[first:stop])
         found = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
         blocks = _dense(wanted, tokens, found)
         if not blocks:
             return None
-        # Words of the quote before the first and after the last block replace as many words of the text.
+        # Words of the quote before the first and after the last block replace as many words of the
+        # text.
         head, tail = blocks[0], blocks[-1]
         begin = max(0, head[1] - head[0])
         finish = min(len(tokens.words), tail[1] + tail[2] + len(wanted.words) - tail[0] - tail[2])
         first, stop = max(first, begin - _AROUND), min(stop, finish + _AROUND)
     changes = _changes(wanted, tokens, blocks, begin, finish)
     total = sum(len(word) for word in wanted.words if word[:1].isalnum()) or len(wanted.words)
-    same = sum(len(word) for at, _, size in blocks for word in wanted.words[at : at + size] if word[:1].isalnum())
+    same = sum(
+        len(word)
+        for at, _, size in blocks
+        for word in wanted.words[at : at + size]
+        if word[:1].isalnum()
+    )
     start, end = tokens.slice(begin, finish)
     place = QuotePlace(tokens.text[start:end], start, end, "changed", changes=tuple(changes))
     return Verification("changed", (place,), same / total)
 
 
-def _changes(quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], begin: int, finish: int) -> list[Change]:
-    """Return what differs between the quote and tokens [begin, finish) of the text, of which `blocks` are the same."""
+def _changes(
+    quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], begin: int, finish: int
+) -> list[Change]:
+    """Return what differs between the quote and tokens [begin, finish) of the text, of which
+    `blocks` are the same.
+    """
 
     def change(said: tuple[int, int], says: tuple[int, int]) -> Change:
         here = text.slice(*says)
@@ -324,13 +390,19 @@ def _changes(quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]], 
     if changes:
         return changes
     # The same words and marks: somewhere, only one of the two has a space.
-    pairs = (((i + k, i + k + 2), (j + k, j + k + 2)) for i, j, size in blocks for k in range(size - 1))
+    pairs = (
+        ((i + k, i + k + 2), (j + k, j + k + 2)) for i, j, size in blocks for k in range(size - 1)
+    )
     changes = [change(said, says) for said, says in pairs]
     return [one for one in changes if not _equal_words(one.quote, one.text)]
 
 
-def _widened(quote: _Tokens, said: tuple[int, int], text: _Tokens, says: tuple[int, int]) -> tuple[str, str]:
-    """Return the characters of two ranges of tokens, each with its neighbors: whether a dash counts depends on them."""
+def _widened(
+    quote: _Tokens, said: tuple[int, int], text: _Tokens, says: tuple[int, int]
+) -> tuple[str, str]:
+    """Return the characters of two ranges of tokens, each with its neighbors: whether a dash counts
+    depends on them.
+    """
     before = min(1, said[0], says[0])
     after = min(1, len(quote.words) - said[1], len(text.words) - says[1])
     there = quote.slice(said[0] - before, said[1] + after)
@@ -338,8 +410,12 @@ def _widened(quote: _Tokens, said: tuple[int, int], text: _Tokens, says: tuple[i
     return quote.text[slice(*there)], text.text[slice(*here)]
 
 
-def _dense(quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the consecutive blocks with the most tokens: two for each in them, less one for each word that the text has more."""
+def _dense(
+    quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return the consecutive blocks with the most tokens: two for each in them, less one for each
+    word that the text has more.
+    """
     best: list[tuple[int, int, int]] = []
     current: list[tuple[int, int, int]] = []
     score = highest = 0

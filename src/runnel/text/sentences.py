@@ -1,12 +1,15 @@
-"""Sentences as spans that tile a text: sentencex inside blocks, with a cap on length; and their tokens.
+"""Sentences as spans that tile a text: sentencex inside blocks, with a cap on length; and their
+tokens.
 
-Blocks end at blank lines, form feeds, headings (`# ...`, `== ...`, or a title underlined with === *** ---) and before list
-items and table rows (`| ... |`). Inside a block a single newline does not end a sentence, so hard-wrapped text stays whole.
-sentencex sees about `_WINDOW` characters at a time: it is super-linear on unpaired quotation marks, and one such mark must not
-hide the ends of all sentences after it.
+Blocks end at blank lines, form feeds, headings (`# ...`, `== ...`, or a title underlined with ===
+*** ---) and before list items and table rows (`| ... |`). Inside a block a single newline does not
+end a sentence, so hard-wrapped text stays whole. sentencex sees about `_WINDOW` characters at a
+time: it is super-linear on unpaired quotation marks, and one such mark must not hide the ends of
+all sentences after it.
 
-Sentence retrieval scores sentences, clauses or paragraphs, called units, each at one of its tokens. Tokens are counted as they
-come from the tokenizer, piece by piece, so only their ids (4 bytes each) are kept.
+Sentence retrieval scores sentences, clauses or paragraphs, called units, each at one of its tokens.
+Tokens are counted as they come from the tokenizer, piece by piece, so only their ids (4 bytes each)
+are kept.
 
 An encoder reads a long document in passages of whole sentences, each between markers (`lay_out`).
 
@@ -44,14 +47,19 @@ _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u
 
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
-_ITEM = re.compile(r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S")
+_ITEM = re.compile(
+    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S"
+)
 _MARKER = re.compile(r"\(\w{1,4}\)")
 _COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
-_ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")  # a table row; the rule under the table's head belongs to the head
+# a table row; the rule under the table's head belongs to the head
+_ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
-_TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")  # what might end a sentence in some script
+# what might end a sentence in some script
+_TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")
 _WORD_CHAR = re.compile(r"\S")
-# At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on below the line of a caption.
+# At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on
+# below the line of a caption.
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
 _LABEL = re.compile(rf"{_ITEM.pattern}|{_FIGURE}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
@@ -59,10 +67,14 @@ _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 _NEAR = 40  # characters before a place
 # No end though sentencex says so, if both match: before the place, and after it.
 _NO_END = (
-    (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),  # inside a file name, an identifier, a host name
+    # inside a file name, an identifier, a host name
+    (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
     (r"\d\s?[A-Za-z]{1,3}\.\s+\Z", r"[a-z]"),  # 440 Hz. tone
     (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
-    (r"\w\.\s+\Z", r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;"),  # J Fam Pract. 1996 Feb;42
+    (
+        r"\w\.\s+\Z",
+        r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;",
+    ),  # J Fam Pract. 1996 Feb;42
     (r"\b[Vv]ols?\.\s+\Z", r"\d"),
     (r"\n[ \t]*\d{1,3}\.\s+\Z", r""),  # section / 7. This
 )
@@ -70,14 +82,18 @@ _OPENERS = "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However
 # An end if both match, though sentencex takes it for an abbreviation.
 _END = (
     (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
-    (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),  # (A sentence.)
+    # (A sentence.)
+    (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),
     (r":[ \t]*\n\s*\Z", r"[A-Z][\w']*,? [\w-]+"),  # Acknowledgment: / Some of it
     (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),  # Barby K, Fichtner N. Title
     (r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z", rf"(?:{_OPENERS})[\s,]"),
 )
-_PERHAPS = re.compile(r"(?:[.!?][\"'\u2019\u201d]*[)\]]?\s+|:[ \t]*\n\s*)(?=[\"'(\[\u2018\u201c]*[A-Z])")
+_PERHAPS = re.compile(
+    r"(?:[.!?][\"'\u2019\u201d]*[)\]]?\s+|:[ \t]*\n\s*)(?=[\"'(\[\u2018\u201c]*[A-Z])"
+)
 _BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
-# Where an over-long sentence may be cut, best first, and the smallest share of the cap that must precede the cut.
+# Where an over-long sentence may be cut, best first, and the smallest share of the cap that must
+# precede the cut.
 _CUTS = (
     (re.compile(r"[.!?\u2026][\"')\]\u201d\u2019]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)"), 0.25),
     (re.compile(r"[;:]\s+(?=\S)|\uff1b\s*(?=\S)|\n\s*(?=\S)"), 0.25),
@@ -91,33 +107,42 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
     Args:
         text: any text.
-        language: a code such as "en", "de", "zh"; sentencex falls back to a related language for unknown codes.
-        max_chars: the longest sentence, without whitespace at its end (and at the start of the text). Longer sentences are cut
-            after a full stop, else at ; or : or a line end, else at a comma, else at whitespace, else anywhere.
+        language: a code such as "en", "de", "zh"; sentencex falls back to a related language for
+            unknown codes.
+        max_chars: the longest sentence, without whitespace at its end (and at the start of the
+            text). Longer sentences are cut after a full stop, else at ; or : or a line end, else at
+            a comma, else at whitespace, else anywhere.
 
     Returns:
-        (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs to the first. An
-            empty text has no spans.
+        (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs
+            to the first. An empty text has no spans.
 
     Raises:
         InputError: `language` is not a code.
     """
     if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
         raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
-    starts = [at for start, end in _blocks(text) for at in _starts_in_block(text, start, end, language, max_chars)]
+    starts = [
+        at
+        for start, end in _blocks(text)
+        for at in _starts_in_block(text, start, end, language, max_chars)
+    ]
     return tile(starts, len(text))
 
 
 def split_paragraphs(text: str) -> np.ndarray:
-    """Split a text into its blocks: paragraphs, headings, list items, table rows. (S, 2) as from `split_sentences`."""
+    """Split a text into its blocks: paragraphs, headings, list items, table rows. (S, 2) as from
+    `split_sentences`.
+    """
     return tile([start for start, _ in _blocks(text)], len(text))
 
 
 def split_clauses(text: str, language: str = "en") -> np.ndarray:
     """Split a text into clauses, the parts of paper E's units. (S, 2) as from `split_sentences`.
 
-    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends, and pieces that are still
-    longer every 50 words. Unlike the published code, no text is dropped or rewritten: the spans tile the text.
+    Sentences are cut after every comma and semicolon, pieces of more than 50 words at line ends,
+    and pieces that are still longer every 50 words. Unlike the published code, no text is dropped
+    or rewritten: the spans tile the text.
     """
     starts: list[int] = []
     for start, end in split_sentences(text, language).tolist():
@@ -129,7 +154,9 @@ def split_clauses(text: str, language: str = "en") -> np.ndarray:
 
 
 def tile(starts: list[int], length: int) -> np.ndarray:
-    """Return spans from the ascending start offsets of sentences. The first span includes the text's leading whitespace."""
+    """Return spans from the ascending start offsets of sentences. The first span includes the
+    text's leading whitespace.
+    """
     if not length:
         return np.zeros((0, 2), dtype=np.int64)
     edges = np.array([0, *starts[1:], length], dtype=np.int64)
@@ -166,7 +193,8 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
         if start is not None and not alone and begins and not _wraps(text, start, end, line):
             yield start, end
             start = None
-        start, alone = (at, False) if start is None else (start, alone and previous == start)  # a title under === ends it
+        # a title under === ends it
+        start, alone = (at, False) if start is None else (start, alone and previous == start)
         if _HEADING.match(line):
             yield start, last
             start, previous = None, None
@@ -180,10 +208,16 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
 
 
 def _wraps(text: str, start: int, end: int, line: str) -> bool:
-    """Return whether a line like "7. This" goes on with the block above it: it is neither 1 nor the next item."""
+    """Return whether a line like "7. This" goes on with the block above it: it is neither 1 nor the
+    next item.
+    """
     number, last = _COUNTED.match(line), _COUNTED.match(text, start)
     expected = (0, 1, int(last[1]) + 1 if last else 1)
-    return number is not None and int(number[1]) not in expected and text[end - 1] not in ".:;!?)\u2026"
+    return (
+        number is not None
+        and int(number[1]) not in expected
+        and text[end - 1] not in ".:;!?)\u2026"
+    )
 
 
 def _end_before(text: str, position: int) -> int:
@@ -193,7 +227,9 @@ def _end_before(text: str, position: int) -> int:
     return position
 
 
-def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: int) -> Iterator[int]:
+def _starts_in_block(
+    text: str, start: int, end: int, language: str, max_chars: int
+) -> Iterator[int]:
     """Yield the offsets of the first characters of a block's sentences, none of them whitespace."""
     if end - start <= max_chars and not _TERMINATOR.search(text, start, end - 1):
         yield start
@@ -204,13 +240,19 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
     label = _LABEL.match(text, start, end)
     while start < end:
         window = text[start : min(end, start + max(_WINDOW, 2 * max_chars))]
-        if sum(map(window.count, _QUOTES)) > len(window) // 8:  # not prose; sentencex is super-linear on quotation marks
+        # not prose; sentencex is super-linear on quotation marks
+        if sum(map(window.count, _QUOTES)) > len(window) // 8:
             window = window[:_QUOTED_WINDOW]
-        offsets = [offset for offset in _sentence_starts(window, language) if not (label and 0 < offset < label.end() - start)]
+        offsets = [
+            offset
+            for offset in _sentence_starts(window, language)
+            if not (label and 0 < offset < label.end() - start)
+        ]
         edges = [start + offset for offset in offsets]
         if start + len(window) == end:
             edges.append(end)
-        while edges[-1] - start < min(_STEP, len(window)):  # the last sentence may continue after the window
+        # the last sentence may continue after the window
+        while edges[-1] - start < min(_STEP, len(window)):
             edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
             stop = _end_before(text, last)
@@ -221,16 +263,25 @@ def _starts_in_block(text: str, start: int, end: int, language: str, max_chars: 
 
 
 def _sentence_starts(window: str, language: str) -> list[int]:
-    """Return the offsets of the sentences in a window that starts with a non-whitespace character. The first is 0."""
+    """Return the offsets of the sentences in a window that starts with a non-whitespace character.
+    The first is 0.
+    """
     import sentencex  # imported here to keep importing runnel fast
 
     starts = {0}
-    first = marker.end() if (marker := _MARKER.match(window)) else 0  # "(b)": sentencex would take all for a parenthesis
+    # "(b)": sentencex would take all for a parenthesis
+    first = marker.end() if (marker := _MARKER.match(window)) else 0
     for boundary in list(sentencex.get_sentence_boundaries(language, window[first:]))[1:]:
         match = _WORD_CHAR.search(window, first + boundary["start_index"])
-        if match and not (_BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())):
+        if match and not (
+            _BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())
+        ):
             starts.add(match.start())
-    return sorted(starts.union(at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())))
+    return sorted(
+        starts.union(
+            at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())
+        )
+    )
 
 
 def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
@@ -239,13 +290,18 @@ def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
 
 
 def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
-    """Return the best cut of an over-long stretch: the offset of the rest's first character, or `end`."""
+    """Return the best cut of an over-long stretch: the offset of the rest's first character, or
+    `end`.
+    """
     limit = start + max_chars
     if limit >= end:
         return end
     stop = _end_before(text, limit + 1)  # do not cut inside whitespace that extends past the limit
     for pattern, share in _CUTS:
-        best = max((match.end() for match in pattern.finditer(text, start + int(share * max_chars), stop)), default=start)
+        best = max(
+            (match.end() for match in pattern.finditer(text, start + int(share * max_chars), stop)),
+            default=start,
+        )
         if start < best <= limit:
             return best
     following = _WORD_CHAR.search(text, limit, end)
@@ -255,25 +311,34 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
         return following.start()
     while limit > start + 1:  # do not separate a character from its marks
         before, after = text[limit - 1], text[limit]
-        if not (unicodedata.combining(after) or "\u200d" in (before, after) or "\ufe00" <= after <= "\ufe0f"):
+        if not (
+            unicodedata.combining(after)
+            or "\u200d" in (before, after)
+            or "\ufe00" <= after <= "\ufe0f"
+        ):
             break
         limit -= 1
     return limit if limit > start + 1 else start + max_chars
 
 
 def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[int]:
-    """Return the starts of a clause's parts: the whole, or if it has more than 50 words its lines, cut every 50 words."""
+    """Return the starts of a clause's parts: the whole, or if it has more than 50 words its lines,
+    cut every 50 words.
+    """
     first = _WORD_CHAR.search(text, start, end)
     if first is None:
         return []
     if end - start < 2 * max_words or len(text[start:end].split()) <= max_words:
         return [first.start()]
     lines = re.compile(r"[^\n]+").finditer(text, start, end)
-    words = ([word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())] for line in lines)
+    words = (
+        [word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())]
+        for line in lines
+    )
     return [start for line in words for start in line[::max_words]]
 
 
-# ---- units and their tokens ------------------------------------------------------------------------------------------
+# ---- units and their tokens ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -283,9 +348,10 @@ class SentenceTokens:
     text: str
     spans: np.ndarray  # (S, 2) int64 characters; they tile the text
     ids: np.ndarray  # (T,) int32 token ids of the whole text
-    bounds: np.ndarray  # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
-    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its last one if none is visible.
-    # Meaningless for a unit without tokens.
+    # (S+1,) int64: unit s has the tokens [bounds[s], bounds[s+1]) that start in it, perhaps none
+    bounds: np.ndarray
+    # (S,) int64: the token at which a unit is scored: its last one with a visible character, or its
+    # last one if none is visible. Meaningless for a unit without tokens.
     ends: np.ndarray
     kinds: np.ndarray  # (S,) uint8: of sentences, as `sentence_kinds`; 0 for other units
 
@@ -298,17 +364,25 @@ class SentenceTokens:
         """Return the units [first, last); their spans still refer to the whole text."""
         a, b = int(self.bounds[first]), int(self.bounds[last])
         bounds, ends = self.bounds[first : last + 1] - a, self.ends[first:last] - a
-        return SentenceTokens(self.text, self.spans[first:last], self.ids[a:b], bounds, ends, self.kinds[first:last])
+        return SentenceTokens(
+            self.text, self.spans[first:last], self.ids[a:b], bounds, ends, self.kinds[first:last]
+        )
 
 
 def read_sentences(
-    document: str | DocumentText, pieces: Iterable[Encoded], *, unit: Unit = "sentence", language: str = "en"
+    document: str | DocumentText,
+    pieces: Iterable[Encoded],
+    *,
+    unit: Unit = "sentence",
+    language: str = "en",
 ) -> SentenceTokens:
     """Split a text into units and find their tokens, and the kinds of sentences.
 
-    Source: paper E scores a sentence at its last token. Its released weights were trained on "clauses": clauses joined until
-    they have `CLAUSE_TOKENS` tokens, without whitespace at their ends.
-    Differs: no text is dropped, so a unit's span may end with whitespace; the scored position ignores it.
+    Source: paper E scores a sentence at its last token. Its released weights were trained on
+    "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace at their
+    ends.
+    Differs: no text is dropped, so a unit's span may end with whitespace; the scored position
+        ignores it.
     """
     expect_choice(unit, UNITS, "unit")
     text = text_of(document)
@@ -322,21 +396,34 @@ def read_sentences(
 
 
 def whole_spans(spans: object) -> np.ndarray:
-    """Return a user's spans as an array (n, 2) int64; InputError if they are not pairs of whole numbers."""
+    """Return a user's spans as an array (n, 2) int64; InputError if they are not pairs of whole
+    numbers.
+    """
     try:
         array = np.asarray(spans)
     except ValueError:  # rows of different lengths
         array = np.asarray(None)
     if not array.size:
         return np.zeros((0, 2), dtype=np.int64)
-    if array.ndim != 2 or array.shape[1] != 2 or array.dtype.kind not in "iu" or array.max() >= 1 << 62:
-        raise InputError(f"spans are {reprlib.repr(spans)}; expected pairs of whole numbers, (n, 2)")
+    if (
+        array.ndim != 2
+        or array.shape[1] != 2
+        or array.dtype.kind not in "iu"
+        or array.max() >= 1 << 62
+    ):
+        raise InputError(
+            f"spans are {reprlib.repr(spans)}; expected pairs of whole numbers, (n, 2)"
+        )
     return array.astype(np.int64)
 
 
 def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> SentenceTokens:
     """Find the tokens of spans (S, 2) that tile a text; `pieces` as in `read_sentences`."""
-    visible = np.fromiter((start + len(text[start:end].rstrip()) for start, end in spans.tolist()), np.int64, len(spans))
+    visible = np.fromiter(
+        (start + len(text[start:end].rstrip()) for start, end in spans.tolist()),
+        np.int64,
+        len(spans),
+    )
     ids, counts = _count(pieces, np.stack([spans[:, 0], visible], axis=1).ravel())
     bounds = np.append(counts[::2], len(ids))
     bounds[0] = 0
@@ -346,14 +433,18 @@ def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> Sente
 
 
 def sentence_of_tokens(spans: np.ndarray, encoded: Encoded) -> np.ndarray:
-    """Assign each token to the sentence, of spans (S, 2) that tile the text, it starts in: `SentenceTokens.bounds`."""
+    """Assign each token to the sentence, of spans (S, 2) that tile the text, it starts in:
+    `SentenceTokens.bounds`.
+    """
     bounds = np.append(_count([encoded], spans[:, 0])[1], len(encoded))
     bounds[0] = 0
     return bounds if len(spans) else np.zeros(1, dtype=np.int64)
 
 
 def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return all ids (T,) int32 and, per ascending offset (n,), the number of tokens before the first at or after it."""
+    """Return all ids (T,) int32 and, per ascending offset (n,), the number of tokens before the
+    first at or after it.
+    """
     ids: list[np.ndarray] = []
     counts = np.empty(len(offsets), dtype=np.int64)
     total = done = furthest = 0
@@ -371,7 +462,9 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
-    """Join neighboring units until they have `least` tokens; a short last unit joins the one before."""
+    """Join neighboring units until they have `least` tokens; a short last unit joins the one
+    before.
+    """
     count = len(units.spans)
     if not count:
         return units
@@ -385,32 +478,47 @@ def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
         first.pop()
     last = np.array([*first[1:], count]) - 1
     spans = tile(units.spans[first, 0].tolist(), int(units.spans[-1, 1]))
-    return SentenceTokens(units.text, spans, units.ids, units.bounds[[*first, count]], units.ends[last], units.kinds[last])
+    return SentenceTokens(
+        units.text,
+        spans,
+        units.ids,
+        units.bounds[[*first, count]],
+        units.ends[last],
+        units.kinds[last],
+    )
 
 
-# ---- passages ----------------------------------------------------------------------------------------------------------
+# ---- passages ------------------------------------------------------------------------------------
 
 NO_PROMPT = np.zeros(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """A document as an encoder reads it. Markers are inside a sentence only if it is longer than the longest block."""
+    """A document as an encoder reads it. Markers are inside a sentence only if it is longer than
+    the longest block.
+    """
 
     ids: np.ndarray  # int32, of the text and the markers around its blocks
     places: np.ndarray  # (T,) int64, the index of each token of the text in `ids`
     starts: np.ndarray  # int64, the first token of each sentence in `ids`
     ends: np.ndarray  # int64, the token after its last
     passages: np.ndarray  # int64, the first sentence of each passage, and the number of sentences
-    edges: np.ndarray  # int64, the start of each passage in `ids`, including its marker, and the length of `ids`
+    # int64, the start of each passage in `ids`, including its marker, and the length of `ids`
+    edges: np.ndarray
 
 
 def whole_tokens(backbone: Blocks, prompt: int = 0) -> int:
-    """Return the tokens, without markers and a prompt of `prompt` tokens, of the longest text that is read as a single block."""
+    """Return the tokens, without markers and a prompt of `prompt` tokens, of the longest text that
+    is read as a single block.
+    """
     assert backbone.max_tokens is not None
     longest = backbone.max_tokens - MARKERS - prompt
     if longest < 1:
-        raise InputError(f"the prompt has {prompt} tokens, and {backbone.title} reads {backbone.max_tokens} at once; shorten it")
+        raise InputError(
+            f"the prompt has {prompt} tokens, and {backbone.title} reads {backbone.max_tokens} at"
+            " once; shorten it"
+        )
     return longest
 
 
@@ -425,8 +533,9 @@ def lay_out(
 ) -> Layout:
     """Lay out a document in blocks.
 
-    A document that the backbone can read as one block is one passage. A longer one is cut into passages of up to `backbone.block`
-    tokens. A sentence longer than the longest block is a passage of several blocks.
+    A document that the backbone can read as one block is one passage. A longer one is cut into
+    passages of up to `backbone.block` tokens. A sentence longer than the longest block is a passage
+    of several blocks.
 
     Args:
         ids: (T,) token ids of the text; without one there is no passage.
@@ -438,11 +547,16 @@ def lay_out(
     if not len(ids):
         none = np.zeros(len(bounds) - 1, dtype=np.int64)
         return Layout(ids, none[:0], none, none, np.zeros(1, np.int64), np.zeros(1, np.int64))
-    longest, head = whole_tokens(backbone, len(prompt)), np.append(markers[0], prompt).astype(np.int32)
+    longest, head = (
+        whole_tokens(backbone, len(prompt)),
+        np.append(markers[0], prompt).astype(np.int32),
+    )
     passages = passages_of(bounds, backbone, prompt=len(prompt), begun=begun)
     cuts = bounds[passages]
     if (np.diff(cuts) > longest).any():
-        cuts = np.unique(np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))]))
+        cuts = np.unique(
+            np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))])
+        )
     block, around = np.arange(len(cuts) - 1), len(head) + 1
     row = np.empty(len(ids) + around * len(block), dtype=np.int32)
     row[(cuts[:-1] + around * block)[:, None] + np.arange(len(head))] = head
@@ -451,11 +565,22 @@ def lay_out(
     row[places] = ids
     starts = np.append(places, places[-1] + 1)[bounds[:-1]]
     ends = np.where(np.diff(bounds) > 0, places[np.maximum(bounds[1:] - 1, 0)] + 1, starts)
-    return Layout(row, places, starts, ends, passages, np.append(places[bounds[passages[:-1]]] - len(head), len(row)))
+    return Layout(
+        row,
+        places,
+        starts,
+        ends,
+        passages,
+        np.append(places[bounds[passages[:-1]]] - len(head), len(row)),
+    )
 
 
-def passages_of(bounds: np.ndarray, backbone: Blocks, *, prompt: int = 0, begun: bool = False) -> np.ndarray:
-    """Return the first sentence of each passage of `lay_out`, and the number of sentences. `prompt`: its tokens."""
+def passages_of(
+    bounds: np.ndarray, backbone: Blocks, *, prompt: int = 0, begun: bool = False
+) -> np.ndarray:
+    """Return the first sentence of each passage of `lay_out`, and the number of sentences.
+    `prompt`: its tokens.
+    """
     longest = whole_tokens(backbone, prompt)
     if bounds[-1] <= longest and not begun:
         return np.array([0, len(bounds) - 1])
@@ -464,14 +589,19 @@ def passages_of(bounds: np.ndarray, backbone: Blocks, *, prompt: int = 0, begun:
 
 
 def passage_bounds(bounds: np.ndarray, most: int) -> np.ndarray:
-    """Group sentences into passages, from the start, so that appended text changes only the last one; each holds a token.
+    """Group sentences into passages, from the start, so that appended text changes only the last
+    one; each holds a token.
 
-    From the sentences' token bounds, one more than these, and the most tokens of a passage of several, return the first sentence
-    of each passage, and the number of sentences.
+    From the sentences' token bounds, one more than these, and the most tokens of a passage of
+    several, return the first sentence of each passage, and the number of sentences.
     """
     chosen = [0]
     for sentence in range(1, len(bounds) - 1):
         begun = bounds[sentence] > bounds[chosen[-1]]
-        if begun and bounds[sentence + 1] - bounds[chosen[-1]] > most and bounds[-1] > bounds[sentence]:
+        if (
+            begun
+            and bounds[sentence + 1] - bounds[chosen[-1]] > most
+            and bounds[-1] > bounds[sentence]
+        ):
             chosen.append(sentence)
     return np.array([*chosen, len(bounds) - 1], dtype=np.int64)

@@ -1,8 +1,8 @@
 """Read rows of csv and tsv files, in the same way for every command and for training.
 
-csv has a first line of column names. tsv has one if a column is called "text", or if there are not two columns. Otherwise each
-line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the first line has four columns with a URL in the
-second, MS MARCO's id, url, title and body.
+csv has a first line of column names. tsv has one if a column is called "text", or if there are not
+two columns. Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs;
+or, if the first line has four columns with a URL in the second, MS MARCO's id, url, title and body.
 """
 
 import csv
@@ -32,11 +32,14 @@ def has_names(first: str) -> bool:
     return "text" in cells or (len(cells) != 2 and not _is_msmarco(cells))
 
 
-def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: int = _LONGEST) -> Table:
-    """Read a csv or tsv file. Without column names the columns are "id", "text" and, for MS MARCO, "title".
+def read_table(
+    lines: Lines, kind: str, *, names: bool | None = None, longest: int = _LONGEST
+) -> Table:
+    """Read a csv or tsv file. Without column names the columns are "id", "text" and, for MS MARCO,
+    "title".
 
-    `names`: for tsv, whether `lines` begins with column names (default: `has_names` of its first line). `longest`: the most
-    characters of a value.
+    `names`: for tsv, whether `lines` begins with column names (default: `has_names` of its first
+    line). `longest`: the most characters of a value.
     """
     rest = iter(lines)
     first = next(rest, "")
@@ -49,7 +52,10 @@ def read_table(lines: Lines, kind: str, *, names: bool | None = None, longest: i
     reader = csv.reader(every, delimiter=delimiter, strict=True)
     rows = _parsed(lines, reader, delimiter)
     columns = next(filter(None, rows), [])
-    return Table(columns, ((reader.line_num, dict(zip(columns, row, strict=False))) for row in rows if any(row)))
+    return Table(
+        columns,
+        ((reader.line_num, dict(zip(columns, row, strict=False))) for row in rows if any(row)),
+    )
 
 
 def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -68,10 +74,16 @@ def delimiter_of(names: str) -> str:
 
 
 def row_text(values: Mapping[str, object]) -> str:
-    """Return the text of a row, its title before it; without a column "text", a line "column: value" for each value."""
+    """Return the text of a row, its title before it; without a column "text", a line "column:
+    value" for each value.
+    """
     if "text" in values:
         return titled(values.get("title"), str(values["text"]))
-    return "\n".join(f"{column}: {value}" for column, value in values.items() if value and column not in ("id", "_id"))
+    return "\n".join(
+        f"{column}: {value}"
+        for column, value in values.items()
+        if value and column not in ("id", "_id")
+    )
 
 
 def _cells(line: str) -> list[str]:
@@ -82,17 +94,27 @@ def _is_msmarco(cells: list[str]) -> bool:
     return len(cells) == 4 and cells[1].startswith(("http://", "https://"))
 
 
-def _unnamed(lines: Lines, every: Iterator[str], columns: list[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _unnamed(
+    lines: Lines, every: Iterator[str], columns: list[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
     for number, line in enumerate(every, start=1):
         cells = line.rstrip("\r\n").split("\t", len(columns) - 1)
         if len(cells) == len(columns) and line.strip():
-            yield number, {name: cell for name, cell in zip(columns, cells, strict=True) if name != "url"}
+            yield (
+                number,
+                {name: cell for name, cell in zip(columns, cells, strict=True) if name != "url"},
+            )
         elif line.strip():
-            raise ReadError(f"{lines.place(number)}: expected {', '.join(columns)} between tabs, got {line[:40]!r}")
+            raise ReadError(
+                f"{lines.place(number)}: expected {', '.join(columns)} between tabs, got"
+                f" {line[:40]!r}"
+            )
 
 
 def _parsed(lines: Lines, reader: Any, delimiter: str) -> Iterator[list[str]]:
-    """Yield the rows of a table; ReadError for one that is longer than the first, the names of the columns."""
+    """Yield the rows of a table; ReadError for one that is longer than the first, the names of the
+    columns.
+    """
     problem, columns = "", 0
     try:
         for row in reader:

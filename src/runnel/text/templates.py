@@ -1,15 +1,18 @@
 """Templates that join a query and a document into one sequence of ids.
 
-A template is a sequence of parts: literal text, special tokens and the two fields. Each part is tokenized separately and the ids
-are joined, so the ids before a field do not depend on its content, and a state saved after them stays valid.
+A template is a sequence of parts: literal text, special tokens and the two fields. Each part is
+tokenized separately and the ids are joined, so the ids before a field do not depend on its content,
+and a state saved after them stays valid.
 
-Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokenizer's markers; `{token:[SEP]}` any other token
-by its text; `{{` and `}}` braces; everything else literal text.
+Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokenizer's markers;
+`{token:[SEP]}` any other token by its text; `{{` and `}}` braces; everything else literal text.
 
-Whitespace: one space right before a field belongs to the field, because most vocabularies contain words with their leading
-space: in "document: {document}" the literal is "document:" and the document is encoded as " " + document. `Template.encode`
-does this (offsets still refer to the document); to encode a document piece by piece, feed `Template.lead` first. Tokenizers
-that add the space themselves (SentencePiece style) get none from the template.
+Whitespace: one space right before a field belongs to the field, because most vocabularies contain
+    words with their leading
+space: in "document: {document}" the literal is "document:" and the document is encoded as " " +
+document. `Template.encode` does this (offsets still refer to the document); to encode a document
+piece by piece, feed `Template.lead` first. Tokenizers that add the space themselves (SentencePiece
+style) get none from the template.
 """
 
 from __future__ import annotations
@@ -35,7 +38,9 @@ _PIECE = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|([{}])")
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part of a template. `kind` is "text", "token" (values "begin" and "end" are markers, others "token:...") or "field"."""
+    """One part of a template. `kind` is "text", "token" (values "begin" and "end" are markers,
+    others "token:...") or "field".
+    """
 
     kind: Literal["text", "token", "field"]
     value: str
@@ -66,7 +71,9 @@ class Template:
     def __post_init__(self) -> None:
         names = self.fields
         if len(set(names)) != len(names):
-            raise InputError(f"the template {str(self)!r} names a field twice; expected each at most once")
+            raise InputError(
+                f"the template {str(self)!r} names a field twice; expected each at most once"
+            )
 
     @classmethod
     def parse(cls, notation: str) -> Template:
@@ -95,7 +102,12 @@ class Template:
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""
         return "".join(
-            part.value.translate(_BRACES) if part.kind == "text" else f"{' ' * part.space}{{{part.value}}}" for part in self.parts
+            (
+                part.value.translate(_BRACES)
+                if part.kind == "text"
+                else f"{' ' * part.space}{{{part.value}}}"
+            )
+            for part in self.parts
         )
 
     @property
@@ -115,8 +127,12 @@ class Template:
             InputError: a missing or unknown key, or a value of the wrong type.
         """
         notation = content.get("template")
-        if {name for name, value in content.items() if value is not None} != {"template"} or not isinstance(notation, str):
-            raise InputError(f'a template is {content!r}; expected an object with the text "template"')
+        if {name for name, value in content.items() if value is not None} != {
+            "template"
+        } or not isinstance(notation, str):
+            raise InputError(
+                f'a template is {content!r}; expected an object with the text "template"'
+            )
         return cls.parse(notation)
 
     def before(self, field: Field) -> Template:
@@ -128,7 +144,9 @@ class Template:
         return dataclasses.replace(self, parts=self.parts[: self._index(field)])
 
     def starting_at(self, field: Field) -> Template:
-        """Return the field and the parts after it, which remain to be read from a saved state. Raises as `before`."""
+        """Return the field and the parts after it, which remain to be read from a saved state.
+        Raises as `before`.
+        """
         return dataclasses.replace(self, parts=self.parts[self._index(field) :], continues=True)
 
     def lead(self, tokenizer: Tokenizer, field: Field) -> str:
@@ -136,31 +154,45 @@ class Template:
         return " " if self.parts[self._index(field)].space and not tokenizer.adds_space else ""
 
     def encode(self, tokenizer: Tokenizer, field: Field, text: str) -> Encoded:
-        """Encode a field's text for `render`. Offsets refer to `text`; an empty text has no tokens."""
+        """Encode a field's text for `render`. Offsets refer to `text`; an empty
+        text has no tokens.
+        """
         return self.encode_batch(tokenizer, field, [text])[0]
 
-    def encode_batch(self, tokenizer: Tokenizer, field: Field, texts: Sequence[str]) -> list[Encoded]:
+    def encode_batch(
+        self, tokenizer: Tokenizer, field: Field, texts: Sequence[str]
+    ) -> list[Encoded]:
         """Encode several texts as `encode` does, on all cores."""
         lead = self.lead(tokenizer, field)
         encoded = iter(tokenizer.encode_batch([lead + text for text in texts if text]))
-        return [_shift_after(next(encoded), len(lead)) if text else Encoded.empty() for text in texts]
+        return [
+            _shift_after(next(encoded), len(lead)) if text else Encoded.empty() for text in texts
+        ]
 
     def encode_pieces(self, tokenizer: Tokenizer, field: Field, text: str) -> Iterator[Encoded]:
-        """Encode as `encode` does, piece by piece, in memory that does not depend on the text's length."""
+        """Encode as `encode` does, piece by piece, in memory that does not depend on the text's
+        length.
+        """
         lead = self.lead(tokenizer, field)
         for piece in tokenizer.encode_pieces([lead, text] if text else []):
             yield _shift_after(piece, len(lead))
 
     def encode_query(self, tokenizer: Tokenizer, query: str) -> np.ndarray:
-        """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for any text.
+        """Encode a query (n,) int32, n >= 1: the query field, or the only field of a template for
+        any text.
 
         Raises:
-            InputError: the query is not a string, is empty, or the tokenizer drops all its characters.
+            InputError: the query is not a string, is empty, or the tokenizer drops all its
+                characters.
         """
         expect_text(query, "the query")
         ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
         if not query.strip() or not len(ids):
-            came = f"{query[:40]!r} has no tokens in this model's vocabulary" if query.strip() else "is empty"
+            came = (
+                f"{query[:40]!r} has no tokens in this model's vocabulary"
+                if query.strip()
+                else "is empty"
+            )
             raise InputError(f"the query {came}; give the words to look for")
         return ids
 
@@ -180,17 +212,23 @@ class Template:
             max_tokens: the most ids; only the document is cut to fit them.
 
         Raises:
-            InputError: a field is missing or not part of the template, `max_tokens` is not positive or too small for the parts
-                besides the document, or the template needs a marker that the tokenizer lacks.
+            InputError: a field is missing or not part of the template, `max_tokens` is not positive
+                or too small for the parts besides the document, or the template needs a marker that
+                the tokenizer lacks.
         """
         expect_count(1 if max_tokens is None else max_tokens, "max_tokens")
         given = (("query", query), ("document", document))
         fields = {name: np.asarray(ids, dtype=np.int32) for name, ids in given if ids is not None}
         if fields.keys() != set(self.fields):
-            came, needed = (" and ".join(sorted(names)) or "none" for names in (fields, self.fields))
+            came, needed = (
+                " and ".join(sorted(names)) or "none" for names in (fields, self.fields)
+            )
             raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
         parts = enumerate(self.parts)
-        columns = [fields[part.value] if part.kind == "field" else self._ids(tokenizer, number) for number, part in parts]
+        columns = [
+            fields[part.value] if part.kind == "field" else self._ids(tokenizer, number)
+            for number, part in parts
+        ]
         cut = 0 if max_tokens is None else self._shorten_document(columns, max_tokens)
         slices, position = {}, 0
         for part, ids in zip(self.parts, columns, strict=True):
@@ -200,7 +238,9 @@ class Template:
         return Rendered(np.concatenate(columns) if columns else np.zeros(0, np.int32), slices, cut)
 
     def _shorten_document(self, columns: list[np.ndarray], budget: int) -> int:
-        """Cut the ids of the document so that all parts have at most `budget` ids; return how many were cut."""
+        """Cut the ids of the document so that all parts have at most `budget` ids; return how many
+        were cut.
+        """
         over = max(0, sum(map(len, columns)) - budget)
         if not over:
             return 0
@@ -208,7 +248,10 @@ class Template:
         length = 0 if number is None else len(columns[number])
         if number is None or over > length:
             fixed = sum(map(len, columns)) - length
-            raise InputError(f"max_tokens is {budget}, but the parts that are never cut have {fixed} tokens; raise max_tokens")
+            raise InputError(
+                f"max_tokens is {budget}, but the parts that are never cut have {fixed} tokens;"
+                " raise max_tokens"
+            )
         columns[number] = columns[number][: length - over]
         return over
 
@@ -216,10 +259,15 @@ class Template:
         part = self.parts[number]
         if part.kind == "text":
             first = not self.continues and all(part.kind == "token" for part in self.parts[:number])
-            return (tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)).ids
+            return (
+                tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)
+            ).ids
         marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
         if marker is None:
-            problem = f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has none"
+            problem = (
+                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has"
+                " none"
+            )
             raise InputError(f"{problem}; set it with {part.value}=")
         if marker < 0:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
@@ -227,8 +275,15 @@ class Template:
 
     def _index(self, field: Field) -> int:
         if field not in self.fields:
-            raise InputError(f"the template {str(self)!r} has no field {field!r}; it has {', '.join(self.fields) or 'none'}")
-        return next(number for number, part in enumerate(self.parts) if part.kind == "field" and part.value == field)
+            raise InputError(
+                f"the template {str(self)!r} has no field {field!r}; it has"
+                f" {', '.join(self.fields) or 'none'}"
+            )
+        return next(
+            number
+            for number, part in enumerate(self.parts)
+            if part.kind == "field" and part.value == field
+        )
 
 
 def _named_part(match: re.Match[str]) -> Part:
@@ -247,15 +302,17 @@ def _named_part(match: re.Match[str]) -> Part:
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.
 DOCUMENT = Template.parse("{document}{end}")
 DOCUMENT_THEN_QUERY = Template.parse("document: {document}\n\nquery: {query}{end}")
-# From the code that paper B links to, and so used by its checkpoints; the paper prints it without capitals.
+# From the code that paper B links to, and so used by its checkpoints; the paper prints it without
+# capitals.
 CAPITAL_DOCUMENT_THEN_QUERY = Template.parse("Document: {document}\n\nQuery: {query}{end}")
 DOCUMENT_SEMICOLON_QUERY = Template.parse("document: {document} ; query: {query} ;{end}")
 QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 
 OWN_PAIR = "{query}{end}{document}{end}"
-# How a reranker reads a pair, for models that read from left to right and, in the notation after the begin marker, for others
-# (`OWN_PAIR`: as the tokenizer writes pairs); None: models of that kind cannot. They are the papers', those of paper B's
-# checkpoints, and the tokenizer's own; docs/models.md shows them.
+# How a reranker reads a pair, for models that read from left to right and, in the notation after
+# the begin marker, for others (`OWN_PAIR`: as the tokenizer writes pairs); None: models of that
+# kind cannot. They are the papers', those of paper B's checkpoints, and the tokenizer's own;
+# docs/models.md shows them.
 PAIR_TEMPLATES: dict[str, tuple[Template | None, str | None]] = {
     "rankmamba": (DOCUMENT_THEN_QUERY, OWN_PAIR),
     "rankmamba-code": (CAPITAL_DOCUMENT_THEN_QUERY, None),
@@ -268,4 +325,6 @@ def _shift_after(encoded: Encoded, lead: int) -> Encoded:
     """Return the same tokens with offsets into the text that begins after `lead` characters."""
     if not lead:
         return encoded
-    return Encoded(encoded.ids, np.maximum(encoded.starts - lead, 0), np.maximum(encoded.ends - lead, 0))
+    return Encoded(
+        encoded.ids, np.maximum(encoded.starts - lead, 0), np.maximum(encoded.ends - lead, 0)
+    )

@@ -1,10 +1,14 @@
-"""Tokenizers: text to ids with character offsets, whole or as a stream. `Tokenizer.load` finds the tokenizer of a folder.
+"""Tokenizers: text to ids with character offsets, whole or as a stream. `Tokenizer.load` finds the
+tokenizer of a folder.
 
     file in the folder                      class
-    rwkv_vocab_v20230424.txt                `world.WorldTokenizer`: greedy longest match of bytes (RWKV)
-    tokenizer.json                          `LibraryTokenizer`: anything that the tokenizers library runs
+    rwkv_vocab_v20230424.txt                `world.WorldTokenizer`: greedy longest match of bytes
+                                            (RWKV)
+    tokenizer.json                          `LibraryTokenizer`: anything that the tokenizers library
+                                            runs
 
-They are tried in this order: the files for other programs in RWKV's folders disagree with the first.
+They are tried in this order: the files for other programs in RWKV's folders disagree with the
+first.
 """
 
 from __future__ import annotations
@@ -29,14 +33,18 @@ from runnel.files import write
 from runnel.records import expect_choice, expect_text, grouped, utf8
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 
-_PIECE_CHARS = 1 << 14  # per call of the library: small enough to save memory, long enough to hide the overhead
+# per call of the library: small enough to save memory, long enough to hide the overhead
+_PIECE_CHARS = 1 << 14
 _GROUP_CHARS = 1 << 18  # one parallel batch
-MOST_IDS = 1 << 24  # the largest vocabulary accepted, because tables of its size are allocated; the largest published has 2^18
+# the largest vocabulary accepted, because tables of its size are allocated; the largest published
+# has 2^18
+MOST_IDS = 1 << 24
 _LOOK_CHARS = 64  # of a text that are encoded together until one has a token
 _MOST_CHARS = 1 << 62  # in a stream: offsets are int64
 
 WORLD_FILE, LIBRARY_FILE = "rwkv_vocab_v20230424.txt", "tokenizer.json"
-_SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")  # not read: the error says what to do
+# not read: the error says what to do
+_SENTENCEPIECE_FILES = ("tokenizer.model.v3", "tokenizer.model")
 
 Marker = str | int | None
 _SPACES = np.zeros(0x3001 + 1, dtype=bool)  # last entry: every code point above
@@ -49,8 +57,9 @@ class Encoded:
 
     Attributes:
         ids: (n,) int32.
-        starts, ends: (n,) int64, code points into the original text. A token never starts with whitespace unless it is all
-            whitespace. Tokens that are parts of one character share its span.
+        starts, ends: (n,) int64, code points into the original text. A token never starts with
+            whitespace unless it is all whitespace. Tokens that are parts of one character share its
+            span.
     """
 
     ids: np.ndarray
@@ -70,7 +79,11 @@ class Encoded:
         pieces = [part for part in pieces if len(part)]
         if len(pieces) < 2:
             return pieces[0] if pieces else Encoded.empty()
-        columns = ((part.ids for part in pieces), (part.starts for part in pieces), (part.ends for part in pieces))
+        columns = (
+            (part.ids for part in pieces),
+            (part.starts for part in pieces),
+            (part.ends for part in pieces),
+        )
         return Encoded(*(np.concatenate(list(column)) for column in columns))
 
     def slice(self, start: int, stop: int) -> Encoded:
@@ -87,26 +100,35 @@ class Tokenizer(ABC):
 
     begin_id: int | None  # the markers of a text's start and end, None if the model has none
     end_id: int | None
-    vocabulary: Mapping[str, int]  # of all tokens that can be written as text, including special tokens
+    # of all tokens that can be written as text, including special tokens
+    vocabulary: Mapping[str, int]
     vocab_size: int  # one more than the largest id
     adds_space: bool  # whether the tokenizer itself puts a space before a text
     start: ClassVar[str | int]  # the context at the start of a text: see `cut`
-    marker_rows: ClassVar[int] = 0  # of the published embedding tables; ids above the vocabulary and below this may be markers
+    # of the published embedding tables; ids above the vocabulary and below this may be markers
+    marker_rows: ClassVar[int] = 0
 
     @staticmethod
     def load(folder: str | Path, *, begin: Marker = None, end: Marker = None) -> Tokenizer:
-        """Read the tokenizer of a model folder. `begin` and `end` are markers that replace those of the folder's files."""
+        """Read the tokenizer of a model folder. `begin` and `end` are markers that replace those of
+        the folder's files.
+        """
         path = tokenizer_file(folder)
         if path is None:
             if other := _first_of(folder, _SENTENCEPIECE_FILES):
                 problem = f"{folder} needs {LIBRARY_FILE}, because {other.name} is not read"
                 code = f"AutoTokenizer.from_pretrained({str(folder)!r}).save_pretrained({str(folder)!r})"
-                raise CheckpointError(f"{problem}; take it from the model's repository, or have transformers write it: {code}")
+                raise CheckpointError(
+                    f"{problem}; take it from the model's repository, or have transformers write"
+                    f" it: {code}"
+                )
             raise CheckpointError(
-                f"{folder} has no tokenizer: neither {LIBRARY_FILE} nor {WORLD_FILE}; put this model's file there"
+                f"{folder} has no tokenizer: neither {LIBRARY_FILE} nor {WORLD_FILE}; put this"
+                " model's file there"
             )
         if path.name == WORLD_FILE:
-            from runnel.text.world import WorldTokenizer  # derives from this class, and imports numba
+            # derives from this class, and imports numba
+            from runnel.text.world import WorldTokenizer
 
             return WorldTokenizer.read(path, begin=begin, end=end)
         return LibraryTokenizer.read(path, begin=begin, end=end)
@@ -117,19 +139,24 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def cut(self, text: str, context: Any, *, final: bool) -> tuple[Encoded, int, Any]:
-        """Encode the text after a `context`; return (tokens, characters consumed, the context after them).
+        """Encode the text after a `context`; return (tokens, characters consumed, the context after
+        them).
 
-        A context is what a stream keeps of the text before, at first `start`. Unless the text ends here (`final`), tokens that
-        more text could change are omitted.
+        A context is what a stream keeps of the text before, at first `start`. Unless the text ends
+        here (`final`), tokens that more text could change are omitted.
         """
 
     def may_cut(self, text: str) -> bool:
-        """Return whether `cut` may consume characters once this new text has come, with the character before it."""
+        """Return whether `cut` may consume characters once this new text has come, with the
+        character before it.
+        """
         return True
 
     @abstractmethod
     def is_context(self, context: Any, text: str) -> bool:
-        """Return whether a context that was read from a file is one, and can come before this text."""
+        """Return whether a context that was read from a file is one, and can
+        come before this text.
+        """
 
     def encode(self, text: str) -> Encoded:
         """Encode a text of any length, without special tokens."""
@@ -137,9 +164,13 @@ class Tokenizer(ABC):
         return self.cut(text, self.start, final=True)[0]
 
     def is_empty(self, text: str) -> bool:
-        """Return whether a text has nothing to read: it is whitespace, or has no token, as U+200B or NUL in many models."""
+        """Return whether a text has nothing to read: it is whitespace, or has no token, as U+200B
+        or NUL in many models.
+        """
         text = text.strip()
-        return not any(len(self.encode(text[at : at + _LOOK_CHARS])) for at in range(0, len(text), _LOOK_CHARS))
+        return not any(
+            len(self.encode(text[at : at + _LOOK_CHARS])) for at in range(0, len(text), _LOOK_CHARS)
+        )
 
     @abstractmethod
     def encode_inside(self, text: str) -> Encoded:
@@ -147,7 +178,9 @@ class Tokenizer(ABC):
 
     @abstractmethod
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of token ids, markers included; of a character whose bytes are incomplete, U+FFFD."""
+        """Return the text of token ids, markers included; of a character whose bytes are
+        incomplete, U+FFFD.
+        """
 
     @abstractmethod
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
@@ -158,7 +191,8 @@ class Tokenizer(ABC):
         return TokenStream(self)
 
     def encode_pieces(self, pieces: Iterable[str]) -> Iterator[Encoded]:
-        """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined text, in order.
+        """Encode a text given in pieces, cut anywhere, in bounded memory: the tokens of the joined
+        text, in order.
 
         Some of what is yielded may be empty.
         """
@@ -179,13 +213,19 @@ class Tokenizer(ABC):
             return None if marker is None else self.token_id(marker)
         most = max(self.vocab_size, self.marker_rows)
         if not 0 <= marker < most:
-            raise InputError(f"marker id {marker} is outside the vocabulary of {most}; give a token or a smaller id")
+            raise InputError(
+                f"marker id {marker} is outside the vocabulary of {most}; give a token or a"
+                " smaller id"
+            )
         return marker
 
     def markers(self) -> tuple[int, int]:
         """Return the ids that begin and end a text or, for an encoder, a block."""
         if self.begin_id is None or self.end_id is None:
-            raise CheckpointError("an encoder needs a tokenizer with a begin and an end marker; this model's tokenizer lacks one")
+            raise CheckpointError(
+                "an encoder needs a tokenizer with a begin and an end marker; this model's"
+                " tokenizer lacks one"
+            )
         return self.begin_id, self.end_id
 
 
@@ -200,7 +240,9 @@ def _first_of(folder: str | Path, names: Iterable[str]) -> Path | None:
 
 def skip_spaces(text: str, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Move starts past leading whitespace, except in tokens that are all whitespace."""
-    codes = np.minimum(np.frombuffer(f"{text}.".encode("utf-32-le"), dtype=np.uint32), len(_SPACES) - 1)
+    codes = np.minimum(
+        np.frombuffer(f"{text}.".encode("utf-32-le"), dtype=np.uint32), len(_SPACES) - 1
+    )
     if not _SPACES[codes[starts]].any():
         return starts
     visible = np.flatnonzero(~_SPACES[codes])
@@ -227,7 +269,9 @@ class TokenStream:
 
     @property
     def text(self) -> str:
-        """Text that is not yet returned as tokens. The first bytes of its first character may be."""
+        """Text that is not yet returned as tokens. The first bytes of its first
+        character may be.
+        """
         self._parts = ["".join(self._parts)]
         return self._parts[0]
 
@@ -236,7 +280,9 @@ class TokenStream:
         _check(text)
         seam = (self._parts[-1][-1:] if self._parts else "") + text
         self._parts.append(text)
-        return self._take(final=False) if text and self._tokenizer.may_cut(seam) else Encoded.empty()
+        return (
+            self._take(final=False) if text and self._tokenizer.may_cut(seam) else Encoded.empty()
+        )
 
     def peek(self) -> Encoded:
         """Return the tokens of `text` as if the stream ended here, without changing the stream."""
@@ -264,7 +310,11 @@ class TokenStream:
         try:
             values = json.loads(saved)
             sound = [type(value) for value in values] == kinds
-            sound = sound and 0 <= values[2] < _MOST_CHARS and self._tokenizer.is_context(values[1], values[0])
+            sound = (
+                sound
+                and 0 <= values[2] < _MOST_CHARS
+                and self._tokenizer.is_context(values[1], values[0])
+            )
             "".join(value for value in values if isinstance(value, str)).encode()
         except (TypeError, ValueError, RecursionError):
             sound = False
@@ -274,23 +324,29 @@ class TokenStream:
         self._parts = [text]
 
 
-# ---- tokenizers of the tokenizers library ------------------------------------------------------------------------------
+# ---- tokenizers of the tokenizers library --------------------------------------------------------
 class LibraryTokenizer(Tokenizer):
     """A tokenizer of the tokenizers library (tokenizer.json).
 
-    `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets of one call of the library on the whole
-    text. Long texts are cut only where `cuts.cut_pattern` shows it to be safe. Memory is in proportion to the longest stretch
-    between two cuts; a tokenizer whose pipeline is not recognized has none.
+    `encode`, `encode_batch`, `encode_pieces` and streams give the ids and offsets of one call of
+    the library on the whole text. Long texts are cut only where `cuts.cut_pattern` shows it to be
+    safe. Memory is in proportion to the longest stretch between two cuts; a tokenizer whose
+    pipeline is not recognized has none.
 
-    The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram vocabularies have "</s>" as a
-    piece) give the unknown token instead. Some treat the start of a text specially (a prefix space, stripping): every later part
-    is encoded together with the character before the cut, whose tokens are dropped.
+    The few tokenizers that cannot encode a special token's text as ordinary characters (Unigram
+    vocabularies have "</s>" as a piece) give the unknown token instead. Some treat the start of a
+    text specially (a prefix space, stripping): every later part is encoded together with the
+    character before the cut, whose tokens are dropped.
     """
 
     start = ""
 
-    def __init__(self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None) -> None:
-        """Build from the content of a `tokenizer.json`. `config`: the content of `tokenizer_config.json`, kept for `save`."""
+    def __init__(
+        self, source: str, *, begin: Marker = None, end: Marker = None, config: Spec | None = None
+    ) -> None:
+        """Build from the content of a `tokenizer.json`. `config`: the content of
+        `tokenizer_config.json`, kept for `save`.
+        """
         with _readable(LIBRARY_FILE):
             spec = json.loads(source)
             self._library = tokenizers.Tokenizer.from_str(source)
@@ -304,11 +360,18 @@ class LibraryTokenizer(Tokenizer):
         self.vocabulary = self._library.get_vocab(with_added_tokens=True)
         self.vocab_size = max(self.vocabulary.values(), default=-1) + 1
         if self.vocab_size > MOST_IDS:
-            raise CheckpointError(f"tokenizer.json has the id {self.vocab_size - 1:,}; expected ids below {MOST_IDS:,}")
+            raise CheckpointError(
+                f"tokenizer.json has the id {self.vocab_size - 1:,}; expected ids below"
+                f" {MOST_IDS:,}"
+            )
         model = spec["model"]
-        self._unknown: int | None = self.vocabulary.get(model.get("unk_token") or "", model.get("unk_id"))
+        self._unknown: int | None = self.vocabulary.get(
+            model.get("unk_token") or "", model.get("unk_id")
+        )
         self._special = np.zeros(self.vocab_size, dtype=bool)  # ids that text must never become
-        special = [token["content"] for token in spec.get("added_tokens") or [] if token.get("special")]
+        special = [
+            token["content"] for token in spec.get("added_tokens") or [] if token.get("special")
+        ]
         self._special[[self.vocabulary[token] for token in special]] = True
         if self._unknown is not None:
             self._special[self._unknown] = False
@@ -319,7 +382,11 @@ class LibraryTokenizer(Tokenizer):
         """Read a tokenizer.json and, if its folder has them, the files that name its markers."""
         folder = path.parent
         files = (folder / name for name in ("special_tokens_map.json", "tokenizer_config.json"))
-        config = {name: value for file in files for name, value in read_model_json(file, default={}).items()}
+        config = {
+            name: value
+            for file in files
+            for name, value in read_model_json(file, default={}).items()
+        }
         with _readable(path):
             source = path.read_text(encoding="utf-8")
         if begin is None:
@@ -329,20 +396,34 @@ class LibraryTokenizer(Tokenizer):
         return cls(source, begin=begin, end=end, config=config)
 
     def save(self, folder: str | Path) -> None:
-        """Write `tokenizer.json` as it was read and a `tokenizer_config.json` that keeps the markers."""
+        """Write `tokenizer.json` as it was read and a `tokenizer_config.json` that keeps the
+        markers.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         if (folder / WORLD_FILE).exists():
-            raise InputError(f"{folder} holds {WORLD_FILE}, which would be read in place of this tokenizer; use an empty folder")
+            raise InputError(
+                f"{folder} holds {WORLD_FILE}, which would be read in place of this tokenizer; use"
+                " an empty folder"
+            )
         config = {"tokenizer_class": "PreTrainedTokenizerFast", **self._config}
-        for keys, number in ((("bos_token", "cls_token"), self.begin_id), (("eos_token", "sep_token"), self.end_id)):
+        for keys, number in (
+            (("bos_token", "cls_token"), self.begin_id),
+            (("eos_token", "sep_token"), self.end_id),
+        ):
             token = None if number is None else self._library.id_to_token(number)
-            if token is not None and token != (_content(config.get(keys[0])) or _content(config.get(keys[1]))):
+            if token is not None and token != (
+                _content(config.get(keys[0])) or _content(config.get(keys[1]))
+            ):
                 config[keys[0]] = token
         write(folder / LIBRARY_FILE, self._source)
-        write(folder / "tokenizer_config.json", json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n")
+        write(
+            folder / "tokenizer_config.json",
+            json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n",
+        )
 
-    # Only long texts and few templates need these, so the file is parsed again when they are first used.
+    # Only long texts and few templates need these, so the file is parsed again when they are first
+    # used.
 
     @cached_property
     def _cuts(self) -> re.Pattern[str] | None:
@@ -353,7 +434,9 @@ class LibraryTokenizer(Tokenizer):
         return adds_space(json.loads(self._source))
 
     def cut(self, text: str, context: str, *, final: bool) -> tuple[Encoded, int, str]:
-        """Encode in pieces cut at safe places; the context is the character before the text, empty at its start."""
+        """Encode in pieces cut at safe places; the context is the character before the text, empty
+        at its start.
+        """
         stop = len(text) if final else self._last_cut(text)
         pattern, bounds = self._cuts if stop > 2 * _PIECE_CHARS else None, [0]
         while pattern is not None and stop - bounds[-1] > 2 * _PIECE_CHARS:
@@ -366,7 +449,10 @@ class LibraryTokenizer(Tokenizer):
             starts = bounds[first : first + _GROUP_CHARS // _PIECE_CHARS]
             stops = [*bounds[1:], stop][first : first + len(starts)]
             heads = [text[start - 1] if start else context for start in starts]
-            parts = [head + text[start:end] for head, start, end in zip(heads, starts, stops, strict=True)]
+            parts = [
+                head + text[start:end]
+                for head, start, end in zip(heads, starts, stops, strict=True)
+            ]
             done += self._encode_parts(parts, [len(head) for head in heads], starts)
         return Encoded.join(done), stop, text[stop - 1] if stop else context
 
@@ -387,7 +473,8 @@ class LibraryTokenizer(Tokenizer):
 
     def is_context(self, context: str, text: str) -> bool:
         cut = None if self._cuts is None else self._cuts.match(context + text)
-        return not context or (cut is not None and cut.end() == len(context))  # else tokens could cross it
+        # else tokens could cross it
+        return not context or (cut is not None and cut.end() == len(context))
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._library.decode(ids, skip_special_tokens=False)
@@ -397,7 +484,8 @@ class LibraryTokenizer(Tokenizer):
             return self.encode(text)
         encoded = self._encode_parts(["x" + text], [0], [-1])[0]
         first = int(np.count_nonzero(encoded.starts < 0))
-        if first and encoded.ends[:first].max() > 0:  # the text's start merged with the text before it
+        # the text's start merged with the text before it
+        if first and encoded.ends[:first].max() > 0:
             return self.encode(text)
         return Encoded(encoded.ids[first:], encoded.starts[first:], encoded.ends[first:])
 
@@ -418,25 +506,37 @@ class LibraryTokenizer(Tokenizer):
     def _encode_parts(self, texts: list[str], guards: list[int], bases: list[int]) -> list[Encoded]:
         """Encode texts in one parallel call (the library releases Python's lock).
 
-        Text i begins with `guards[i]` characters of context, whose tokens are dropped; `bases[i]` is the offset after them.
+        Text i begins with `guards[i]` characters of context, whose tokens are dropped; `bases[i]`
+        is the offset after them.
         """
         encodings = self._library.encode_batch(texts, add_special_tokens=False)
-        return [self._unpack(*arguments) for arguments in zip(encodings, texts, guards, bases, strict=True)]
+        return [
+            self._unpack(*arguments)
+            for arguments in zip(encodings, texts, guards, bases, strict=True)
+        ]
 
     def _unpack(self, encoding: tokenizers.Encoding, text: str, guard: int, base: int) -> Encoded:
         ids = np.array(encoding.ids, dtype=np.int32)
         if not len(ids):
             return Encoded.empty()
-        offsets = np.fromiter(itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(ids))  # faster than np.array
+        # faster than np.array
+        offsets = np.fromiter(
+            itertools.chain.from_iterable(encoding.offsets), np.int64, 2 * len(ids)
+        )
         starts, ends = offsets[::2], offsets[1::2]
         if guard:
             first = int(np.count_nonzero(starts < guard))
-            assert first == 0 or (ends[:first].max() <= guard), "a token crosses a cut that was considered safe"
+            assert first == 0 or (ends[:first].max() <= guard), (
+                "a token crosses a cut that was considered safe"
+            )
             ids, starts, ends = ids[first:], starts[first:], ends[first:]
         for at in np.flatnonzero(self._special[ids]):
             if self._unknown is None:
                 place = f"{text[starts[at] : ends[at]]!r} at character {starts[at] - guard + base}"
-                raise InputError(f"the text {place} is the special token {ids[at]}, never ordinary text here; remove it")
+                raise InputError(
+                    f"the text {place} is the special token {ids[at]}, never ordinary text here;"
+                    " remove it"
+                )
             ids[at] = self._unknown
         starts = skip_spaces(text, starts, ends)
         return Encoded(ids, starts + (base - guard), ends + (base - guard))
@@ -444,7 +544,12 @@ class LibraryTokenizer(Tokenizer):
 
 def _readable(file: object) -> AbstractContextManager[None]:
     """Turn errors of the tokenizers library, which raises bare Exception, into ours."""
-    return errors_as(CheckpointError, f"{file} cannot be read", Exception, advice="expected a file of the tokenizers library")
+    return errors_as(
+        CheckpointError,
+        f"{file} cannot be read",
+        Exception,
+        advice="expected a file of the tokenizers library",
+    )
 
 
 def _content(token: object) -> str | None:

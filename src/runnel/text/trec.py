@@ -13,11 +13,14 @@ from runnel.errors import InputError
 from runnel.text.lines import read_lines
 
 _HEADER = ["query-id", "corpus-id", "score"]
-MOST_GRADE = 1_000_000  # trec_eval counts grades in 32 bits, and has a counter for each up to the highest
+# trec_eval counts grades in 32 bits, and has a counter for each up to the highest
+MOST_GRADE = 1_000_000
 
 
 def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
-    """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade) or BEIR's format."""
+    """Read query id -> document id -> grade, in TREC's and MS MARCO's (query, 0, document, grade)
+    or BEIR's format.
+    """
     qrels: dict[str, dict[str, int]] = {}
     for number, (where, line) in enumerate(read_lines(path)):
         fields = line.split()
@@ -27,11 +30,16 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             query, name, grade = fields if len(fields) != 4 else (fields[0], *fields[2:])
             judged = as_grade(grade)
         except ValueError:
-            expected = f"query, document, grade (BEIR) or query, 0, document, grade (TREC), a whole number up to {MOST_GRADE:,}"
+            expected = (
+                "query, document, grade (BEIR) or query, 0, document, grade (TREC), a whole number"
+                f" up to {MOST_GRADE:,}"
+            )
             raise InputError(f"{where}: expected {expected}; got {line[:80]!r}") from None
         if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
             other = f"but {qrels[query][name]} on an earlier line; keep one of the two"
-            raise InputError(f"{where}: document {name!r} is judged {judged} for query {query!r}, {other}")
+            raise InputError(
+                f"{where}: document {name!r} is judged {judged} for query {query!r}, {other}"
+            )
     return qrels
 
 
@@ -44,7 +52,9 @@ def as_grade(value: Any) -> int:
 
 
 def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]:
-    """Read query id -> document ids, best first, ties by id, at most `depth`; files as in `read_scores`."""
+    """Read query id -> document ids, best first, ties by id, at most `depth`; files as in
+    `read_scores`.
+    """
     keys: dict[str, array[float]] = {}
     names: dict[str, list[str]] = {}
     for _, query, name, score in _read(path):
@@ -53,21 +63,27 @@ def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]
     ranked = {}
     for query, key in keys.items():
         ids = names.pop(query)
-        ranked[query] = [ids[i] for i in sorted(range(len(ids)), key=lambda i: (key[i], ids[i]))[:depth]]
+        ranked[query] = [
+            ids[i] for i in sorted(range(len(ids)), key=lambda i: (key[i], ids[i]))[:depth]
+        ]
     return ranked
 
 
 def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     """Return query id -> document id -> score, of a run.
 
-    It is a TREC run (query Q0 document rank score tag); MS MARCO's tab-separated query, document, rank, of which the score is the
-    negative rank; or its top-1000 file of query, document, query text, document text, whose order is kept.
+    It is a TREC run (query Q0 document rank score tag); MS MARCO's tab-separated query, document,
+    rank, of which the score is the negative rank; or its top-1000 file of query, document, query
+    text, document text, whose order is kept.
     """
     run: dict[str, dict[str, float]] = {}
     for where, query, name, score in _read(path):
         scores = run.setdefault(query, {})
         if name in scores:
-            raise InputError(f"{where}: document {name!r} is listed twice for query {query!r}; expected each document once")
+            raise InputError(
+                f"{where}: document {name!r} is listed twice for query {query!r}; expected each"
+                " document once"
+            )
         scores[name] = score
     return run
 
@@ -88,6 +104,9 @@ def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
                 query, _, name, _, text, _ = fields
                 score = float(text)
         if not math.isfinite(score):
-            expected = "query Q0 document rank score tag; query, document, rank; or query, document and both texts between tabs"
+            expected = (
+                "query Q0 document rank score tag; query, document, rank; or query, document and"
+                " both texts between tabs"
+            )
             raise InputError(f"{where}: expected {expected}; got {line[:80]!r}")
         yield where, query, sys.intern(name), score

@@ -1,10 +1,12 @@
-"""Split texts into words for BM25. Scripts without spaces between words are split into pairs of neighboring characters.
+"""Split texts into words for BM25. Scripts without spaces between words are split into pairs of
+neighboring characters.
 
-These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A character is a letter with the
-marks that follow it, and a character between other scripts is a word of its own.
+These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A
+character is a letter with the marks that follow it, and a character between other scripts is a word
+of its own.
 
-Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also for Thai, Lao, Khmer and Burmese, not for Korean,
-which has spaces.
+Source: pairs of characters are what Lucene's CJKAnalyzer indexes. Differs: also for Thai, Lao,
+Khmer and Burmese, not for Korean, which has spaces.
 """
 
 import itertools
@@ -16,7 +18,8 @@ from typing import Any
 
 from runnel.errors import needing
 
-# Letters and marks without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han, halfwidth kana.
+# Letters and marks without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han,
+# halfwidth kana.
 _UNSPACED = (
     "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17dc\u17dd"
     "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
@@ -29,7 +32,9 @@ _WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the p
 
 
 def separated(text: str) -> str:
-    """Return a text with spaces around the pairs of its scripts without spaces, and full-width letters and digits as ASCII."""
+    """Return a text with spaces around the pairs of its scripts without spaces, and full-width
+    letters and digits as ASCII.
+    """
     if text.isascii():
         return text
     text = _FULL_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
@@ -42,20 +47,28 @@ def letters(text: str) -> list[str]:
 
 
 def unspaced_words(text: str) -> str:
-    """Return the words, with spaces between them, of runs with a script without spaces: "iPhone手机 case" has "iPhone 手机"."""
+    """Return the words, with spaces between them, of runs with a script without spaces: "iPhone手机
+    case" has "iPhone 手机".
+    """
     if text.isascii():
         return ""
     runs = letters(text.replace("_", " "))
-    return " ".join(word for run in runs if UNSPACED_RUN.search(run) for word in separated(run).split())
+    return " ".join(
+        word for run in runs if UNSPACED_RUN.search(run) for word in separated(run).split()
+    )
 
 
 def words_of(texts: Iterable[str]) -> list[list[str]]:
-    """Return the words of each text in lower case, without single letters and English stop words."""
+    """Return the words of each text in lower case, without single letters and
+    English stop words.
+    """
     return _tokenize(texts, return_ids=False)
 
 
 def numbered_words(texts: Iterable[str]) -> Any:
-    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary; `texts` are read one at a time."""
+    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary;
+    `texts` are read one at a time.
+    """
     return _tokenize(texts, return_ids=True)
 
 
@@ -63,16 +76,21 @@ def bm25() -> Any:
     """Return the module bm25s."""
     with needing("BM25 needs bm25s", "search"):
         import bm25s
-    logging.getLogger("bm25s").setLevel(logging.WARNING)  # its import sets it to DEBUG, which reports every index
+    # its import sets it to DEBUG, which reports every index
+    logging.getLogger("bm25s").setLevel(logging.WARNING)
     return bm25s
 
 
 def _tokenize(texts: Iterable[str], *, return_ids: bool) -> Any:
-    return bm25().tokenize(map(separated, texts), token_pattern=_WORD, return_ids=return_ids, show_progress=False)
+    return bm25().tokenize(
+        map(separated, texts), token_pattern=_WORD, return_ids=return_ids, show_progress=False
+    )
 
 
 def _pairs_of(run: str) -> str:
-    """Return the pairs of a run of letters, or its only character. NFKC composes kana and replaces halfwidth ones."""
+    """Return the pairs of a run of letters, or its only character. NFKC composes kana and replaces
+    halfwidth ones.
+    """
     characters: list[str] = []
     for letter in unicodedata.normalize("NFKC", run):
         if characters and unicodedata.category(letter).startswith("M"):

@@ -1,11 +1,12 @@
 r"""The RWKV World tokenizer: greedy longest match of bytes, without merges or splitting into words.
 
-The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in bytes. Ids are those of the
-file, from 1; 0, which ends a document, is not in it. Every byte is a token, so there is no unknown token.
+The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in
+bytes. Ids are those of the file, from 1; 0, which ends a document, is not in it. Every byte is a
+token, so there is no unknown token.
 
-The tokens are a trie in flat arrays, a hash table from (node, byte) to node with open addressing: a row of `edges` is the key
-node * 256 + byte (-1: free) and the node it leads to. `tokens` holds the id of the token that ends at a node (-1: none). Node 0
-is the root.
+The tokens are a trie in flat arrays, a hash table from (node, byte) to node with open addressing: a
+row of `edges` is the key node * 256 + byte (-1: free) and the node it leads to. `tokens` holds the
+id of the token that ends at a node (-1: none). Node 0 is the root.
 """
 
 from __future__ import annotations
@@ -41,19 +42,31 @@ class WorldTokenizer(Tokenizer):
         self._source = source
         self._trie = _build(tokens)
         texts = ((token.decode("utf-8", "replace"), number) for token, number in tokens.items())
-        self.vocabulary = {END_OF_DOCUMENT: 0, **{text: number for text, number in texts if "\ufffd" not in text}}
+        self.vocabulary = {
+            END_OF_DOCUMENT: 0,
+            **{text: number for text, number in texts if "\ufffd" not in text},
+        }
         self.vocab_size = max(tokens.values()) + 1
         self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> WorldTokenizer:
-        """Read a vocabulary file. The markers are 0 by default: the end of a document, which also comes before each document."""
-        with errors_as(CheckpointError, f"{path} is not UTF-8", UnicodeDecodeError, advice="download the file again"):
+        """Read a vocabulary file. The markers are 0 by default: the end of a document, which also
+        comes before each document.
+        """
+        with errors_as(
+            CheckpointError,
+            f"{path} is not UTF-8",
+            UnicodeDecodeError,
+            advice="download the file again",
+        ):
             source = path.read_bytes().decode()
         return cls(source, begin=0 if begin is None else begin, end=0 if end is None else end)
 
     def save(self, folder: str | Path) -> None:
-        """Write the vocabulary as it was read. Markers other than 0 are stored in the model's config.json."""
+        """Write the vocabulary as it was read. Markers other than 0 are stored in the model's
+        config.json.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         write(folder / WORLD_FILE, self._source)
@@ -66,13 +79,17 @@ class WorldTokenizer(Tokenizer):
 
     @cached_property
     def _tokens(self) -> dict[int, bytes]:
-        return {0: END_OF_DOCUMENT.encode()} | {number: token for token, number in _read_vocabulary(self._source).items()}
+        return {0: END_OF_DOCUMENT.encode()} | {
+            number: token for token, number in _read_vocabulary(self._source).items()
+        }
 
     def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
         return [self.encode(text) for text in texts]
 
     def cut(self, text: str, context: int, *, final: bool) -> tuple[Encoded, int, int]:
-        """Encode in pieces; the context is the number of bytes of the text's first character that belong to an earlier token."""
+        """Encode in pieces; the context is the number of bytes of the text's first character that
+        belong to an earlier token.
+        """
         done: list[Encoded] = []
         start = stop = 0
         while stop < len(text):
@@ -85,7 +102,11 @@ class WorldTokenizer(Tokenizer):
 
     def _match(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
         data = np.frombuffer(utf8(text), dtype=np.uint8)
-        ids, starts, ends = np.empty(len(data), np.int32), np.empty(len(data), np.int64), np.empty(len(data), np.int64)
+        ids, starts, ends = (
+            np.empty(len(data), np.int32),
+            np.empty(len(data), np.int64),
+            np.empty(len(data), np.int64),
+        )
         count, stop, characters = _match(data, used, final, self._trie, ids, starts, ends)
         ends = ends[:count].copy()  # the arrays are as long as the bytes
         done = Encoded(ids[:count].copy(), skip_spaces(text, starts[:count].copy(), ends), ends)
@@ -99,14 +120,25 @@ class WorldTokenizer(Tokenizer):
 
 
 def _read_vocabulary(source: str) -> dict[bytes, int]:
-    advice = f"expected lines of an id below {MOST_IDS:,}, a new token in quotes, and its length in bytes: download it again"
+    advice = (
+        f"expected lines of an id below {MOST_IDS:,}, a new token in quotes, and its length in"
+        " bytes: download it again"
+    )
     tokens: dict[bytes, int] = {}
     for number, line in enumerate(source.rstrip().split("\n"), start=1):
         token, identifier = _read_line(line)
-        if not token or not 1 <= identifier < MOST_IDS or tokens.setdefault(token, identifier) != identifier:
+        if (
+            not token
+            or not 1 <= identifier < MOST_IDS
+            or tokens.setdefault(token, identifier) != identifier
+        ):
             raise CheckpointError(f"{WORLD_FILE}: line {number} is {line[:60]!r}; {advice}")
-    if len(set(tokens.values())) < len(tokens) or not all(bytes([byte]) in tokens for byte in range(256)):
-        raise CheckpointError(f"{WORLD_FILE}: an id has several tokens, or single bytes are no tokens; {advice}")
+    if len(set(tokens.values())) < len(tokens) or not all(
+        bytes([byte]) in tokens for byte in range(256)
+    ):
+        raise CheckpointError(
+            f"{WORLD_FILE}: an id has several tokens, or single bytes are no tokens; {advice}"
+        )
     return tokens
 
 
@@ -117,13 +149,14 @@ def _read_line(line: str) -> tuple[bytes, int]:
         literal, length = rest.rsplit(" ", 1)
         value = ast.literal_eval(literal)
         token = value.encode("utf-8") if isinstance(value, str) else value
-        sound = isinstance(token, bytes) and len(token) == int(length)  # int() drops the "\r" of a file from Windows
+        # int() drops the "\r" of a file from Windows
+        sound = isinstance(token, bytes) and len(token) == int(length)
         return (token, int(before)) if sound else (b"", 0)
     except (ValueError, SyntaxError, MemoryError, RecursionError):
         return b"", 0
 
 
-# ---- greedy longest match ----------------------------------------------------------------------------------------------
+# ---- greedy longest match ------------------------------------------------------------------------
 
 _OPTIONS: dict[str, Any] = {"nogil": True, "cache": True}
 
@@ -171,13 +204,21 @@ def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: _Trie) -
 
 @njit(**_OPTIONS)
 def _match(
-    data: np.ndarray, first: int, final: bool, trie: _Trie, ids: np.ndarray, starts: np.ndarray, ends: np.ndarray
+    data: np.ndarray,
+    first: int,
+    final: bool,
+    trie: _Trie,
+    ids: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
 ) -> tuple[int, int, int]:
-    """Cut bytes into tokens from the left, each as long as possible. Every single byte must be a token.
+    """Cut bytes into tokens from the left, each as long as possible. Every single byte must be a
+    token.
 
-    `data` (B,) uint8 is UTF-8 from the start of a character, at whose byte `first` the tokens begin. Unless the text ends here
-    (`final`), matching stops before a token that more bytes could lengthen. `ids`, `starts` and `ends` (B,) receive the tokens
-    and their characters. Returns (number of tokens, bytes used, index of the character of the next byte).
+    `data` (B,) uint8 is UTF-8 from the start of a character, at whose byte `first` the tokens
+    begin. Unless the text ends here (`final`), matching stops before a token that more bytes could
+    lengthen. `ids`, `starts` and `ends` (B,) receive the tokens and their characters. Returns
+    (number of tokens, bytes used, index of the character of the next byte).
     """
     count, position, character = 0, first, 0
     while position < len(data):

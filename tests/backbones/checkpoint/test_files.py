@@ -1,4 +1,5 @@
-"""Which files of a folder or a hub model are the checkpoint: names, parts, several kinds at once; and damaged or hostile ones.
+"""Which files of a folder or a hub model are the checkpoint: names, parts, several kinds at once;
+and damaged or hostile ones.
 
 Models and tensors of other kinds: tests/backbones/test_formats.py.
 """
@@ -16,29 +17,51 @@ from helpers.checkpoint_writing import refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import find_checkpoint, load_backbone, open_weights, read_config
+from runnel.backbones.checkpoint.load import (
+    find_checkpoint,
+    load_backbone,
+    open_weights,
+    read_config,
+)
 from runnel.errors import CheckpointError, NumericalError
 
-MAMBA2: dict[str, Tensor] = load_file(Path(__file__).parents[2] / "golden" / "mamba2-tiny-hf" / "model.safetensors")
+MAMBA2: dict[str, Tensor] = load_file(
+    Path(__file__).parents[2] / "golden" / "mamba2-tiny-hf" / "model.safetensors"
+)
 
 
 def write(folder: Path, *names: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name in names:
         tensors = {name: torch.zeros(2)}
-        save_file(tensors, folder / name) if name.endswith(".safetensors") else torch.save(tensors, folder / name)
+        (
+            save_file(tensors, folder / name)
+            if name.endswith(".safetensors")
+            else torch.save(tensors, folder / name)
+        )
     return folder
 
 
 NUMBERED = [f"model-0000{k}-of-00003.safetensors" for k in (1, 2, 3)]
 PICKLES = [f"pytorch_model-0000{k}-of-00002.bin" for k in (1, 2)]
-OFFICIAL = [f"model_{k}.safetensors" for k in range(12)]  # more than nine: they are in the order of numbers, not of letters
+# more than nine: they are in the order of numbers, not of letters
+OFFICIAL = [f"model_{k}.safetensors" for k in range(12)]
 
 
 @pytest.mark.parametrize(
     ("names", "read"),
     [
-        *((names, names) for names in (NUMBERED, PICKLES, OFFICIAL, OFFICIAL[:1], ["a.pth"], ["model.safetensors"])),
+        *(
+            (names, names)
+            for names in (
+                NUMBERED,
+                PICKLES,
+                OFFICIAL,
+                OFFICIAL[:1],
+                ["a.pth"],
+                ["model.safetensors"],
+            )
+        ),
         (["model.safetensors", *NUMBERED, "pytorch_model.bin", "a.pth"], ["model.safetensors"]),
         ([*NUMBERED, "pytorch_model.bin", "a.pth"], NUMBERED),
         (["pytorch_model.bin", *PICKLES, "a.pth"], ["pytorch_model.bin"]),
@@ -48,7 +71,9 @@ OFFICIAL = [f"model_{k}.safetensors" for k in range(12)]  # more than nine: they
 def test_one_set_of_weights_is_read(tmp_path: Path, names: list[str], read: list[str]) -> None:
     write(tmp_path, *names)
     (tmp_path / "expected.safetensors").write_text("not the checkpoint's")
-    assert [(name, stored.file) for name, stored in open_weights(tmp_path).items()] == [(name, name) for name in read]
+    assert [(name, stored.file) for name, stored in open_weights(tmp_path).items()] == [
+        (name, name) for name in read
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,11 +81,23 @@ def test_one_set_of_weights_is_read(tmp_path: Path, names: list[str], read: list
     [
         ([NUMBERED[0], NUMBERED[2]], "lacks 1 of the 3 .*model-00002-of-00003.safetensors"),
         ([PICKLES[0]], "lacks 1 of the 2 .*pytorch_model-00002-of-00002.bin"),
-        ([OFFICIAL[0], OFFICIAL[11]], r"lacks 10 of the 12 .*model_1\.safetensors, .* and 4 more"),
+        (
+            [OFFICIAL[0], OFFICIAL[11]],
+            r"lacks 10 of the 12 .*model_1\.safetensors, .* and 4 more",
+        ),
         ([*NUMBERED, "model-00001-of-00002.safetensors"], "parts of several checkpoints"),
-        ([*NUMBERED, "model-00007-of-00003.safetensors"], "several checkpoints, such as model-00007-of-00003.safetensors"),
-        (["RWKV-0.1B.pth", "RWKV-0.4B.pth"], "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name .*/RWKV-0.4B.pth"),
-        (["rwkv7.safetensors"], "has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it"),
+        (
+            [*NUMBERED, "model-00007-of-00003.safetensors"],
+            "several checkpoints, such as model-00007-of-00003.safetensors",
+        ),
+        (
+            ["RWKV-0.1B.pth", "RWKV-0.4B.pth"],
+            "has 2 checkpoints: RWKV-0.1B.pth, RWKV-0.4B.pth; name .*/RWKV-0.4B.pth",
+        ),
+        (
+            ["rwkv7.safetensors"],
+            "has no weights: expected one of .*; if .*/rwkv7.safetensors is meant, name it",
+        ),
     ],
 )
 def test_missing_parts_and_weights(tmp_path: Path, names: list[str], missing: str) -> None:
@@ -70,11 +107,15 @@ def test_missing_parts_and_weights(tmp_path: Path, names: list[str], missing: st
 
 def test_a_tensor_in_two_parts_and_a_part_alone(tmp_path: Path) -> None:
     write(tmp_path, *NUMBERED)
-    with pytest.raises(CheckpointError, match=r"model-00002-of-00003\.safetensors.* is no whole checkpoint"):
+    with pytest.raises(
+        CheckpointError, match=r"model-00002-of-00003\.safetensors.* is no whole checkpoint"
+    ):
         load_backbone(tmp_path / NUMBERED[1])
     for name in NUMBERED[1:]:
         save_file({"x": torch.zeros(2)}, tmp_path / name)
-    with pytest.raises(CheckpointError, match=r"x is in model-00003\S+ and in model-00002\S+; keep one"):
+    with pytest.raises(
+        CheckpointError, match=r"x is in model-00003\S+ and in model-00002\S+; keep one"
+    ):
         open_weights(tmp_path)
 
 
@@ -95,16 +136,27 @@ def test_a_weights_file_can_be_named(tmp_path: Path, name: str) -> None:
         ("folder", ["nowhere", "./no/such/folder", "/no/such/folder", "a/b/c", "owner/with space"]),
     ],
 )
-def test_unknown_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]) -> None:
+def test_unknown_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, names: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
     for name in names:
-        with pytest.raises(CheckpointError, match=rf"unknown model '.*': there is no {kind} /.*check the spelling"):
+        with pytest.raises(
+            CheckpointError, match=rf"unknown model '.*': there is no {kind} /.*check the spelling"
+        ):
             find_checkpoint(name)
 
 
 def test_config_of_the_official_xlstm_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.yaml").write_text("embedding_dim: 128\nuse_bias: false\ngate_soft_cap: 15.0\nkernel: chunk\n")
-    assert read_config(tmp_path) == {"embedding_dim": 128, "use_bias": False, "gate_soft_cap": 15.0, "kernel": "chunk"}
+    (tmp_path / "config.yaml").write_text(
+        "embedding_dim: 128\nuse_bias: false\ngate_soft_cap: 15.0\nkernel: chunk\n"
+    )
+    assert read_config(tmp_path) == {
+        "embedding_dim": 128,
+        "use_bias": False,
+        "gate_soft_cap": 15.0,
+        "kernel": "chunk",
+    }
     (tmp_path / "config.json").write_text('{"model_type": "xlstm"}')
     assert read_config(tmp_path) == {"model_type": "xlstm"}
 
@@ -116,13 +168,19 @@ def test_damaged_yaml(tmp_path: Path, text: str) -> None:
         read_config(tmp_path)
 
 
-def test_a_file_that_the_system_will_not_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_the_system_will_not_map(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def load(*_: Any, **__: Any) -> None:
-        raise RuntimeError("unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)")
+        raise RuntimeError(
+            "unable to mmap 99999999999 bytes from file </x>: Cannot allocate memory (12)"
+        )
 
     write(tmp_path, "a.pth")
     monkeypatch.setattr("torch.load", load)
-    with pytest.raises(CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"):
+    with pytest.raises(
+        CheckpointError, match=r"a.pth has .* bytes, more than this machine lets a program map"
+    ):
         open_weights(tmp_path)
 
 
@@ -174,12 +232,17 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hub]:
 
 def test_one_of_several_pth_is_fetched(hub: Callable[..., Hub]) -> None:
     served = hub("a.pth", "b.pth")
-    with pytest.raises(CheckpointError, match=r"owner/rwkv has 2 checkpoints: a.pth, b.pth; name the one.* owner/rwkv/b.pth"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"owner/rwkv has 2 checkpoints: a.pth, b.pth; name the one.* owner/rwkv/b.pth",
+    ):
         find_checkpoint("owner/rwkv")
     assert find_checkpoint("owner/rwkv/b.pth") == served.cache / "b.pth"
     assert "a.pth" not in served.fetched
     assert list(open_weights(served.cache / "b.pth")) == ["b.pth"]
-    with pytest.raises(CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"):
+    with pytest.raises(
+        CheckpointError, match=r"the hub model owner/rwkv has no file c.pth; it has a.pth, b.pth"
+    ):
         find_checkpoint("owner/rwkv/c.pth")
 
 
@@ -190,7 +253,9 @@ def test_parts_are_fetched(hub: Callable[..., Hub]) -> None:
 
 
 def test_offline(hub: Callable[..., Hub]) -> None:
-    """What was fetched before is used; for the rest the message says what to fetch and where it was looked for."""
+    """What was fetched before is used; for the rest the message says what to fetch and where it was
+    looked for.
+    """
     served = hub("a.pth", "b.pth")
     find_checkpoint("owner/rwkv/b.pth")
     served.online = False
@@ -201,12 +266,17 @@ def test_offline(hub: Callable[..., Hub]) -> None:
         find_checkpoint("owner/rwkv/a.pth")
 
 
-def test_no_password_of_a_mirror_and_no_token_is_shown(hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_password_of_a_mirror_and_no_token_is_shown(
+    hub: Callable[..., Hub], monkeypatch: pytest.MonkeyPatch
+) -> None:
     served = hub("a.pth")
     monkeypatch.setenv("HF_TOKEN", "hf_s3cr3tOfAUser")
 
     def check(hub_id: str) -> None:
-        raise OSError("401 Client Error for url: https://me:s3cr3t@mirror/api?token=s3cr3t, not authorized by hf_s3cr3tOfAUser")
+        raise OSError(
+            "401 Client Error for url: https://me:s3cr3t@mirror/api?token=s3cr3t, not authorized by"
+            " hf_s3cr3tOfAUser"
+        )
 
     monkeypatch.setattr(served, "check", check)
     with pytest.raises(CheckpointError, match="mirror") as caught:
@@ -217,11 +287,14 @@ def test_no_password_of_a_mirror_and_no_token_is_shown(hub: Callable[..., Hub], 
 def test_unknown_hub_id_offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(CheckpointError, match=r"unknown model 'nobody/nothing': .* hub cache /.*download it once while online"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"unknown model 'nobody/nothing': .* hub cache /.*download it once while online",
+    ):
         load_backbone("nobody/nothing")
 
 
-# ---- damaged and hostile files ------------------------------------------------------------------------------------------
+# ---- damaged and hostile files -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', "\x00\x01"])
@@ -239,7 +312,9 @@ def test_truncated_weights(tmp_path: Path, keep: int, file: str) -> None:
 
 @pytest.mark.parametrize("file", ["model.safetensors", "pytorch_model.bin"])
 def test_git_lfs_pointer(tmp_path: Path, file: str) -> None:
-    (tmp_path / file).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n")
+    (tmp_path / file).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 5\n"
+    )
     refused(tmp_path, file, "is a Git LFS pointer, not the weights", "git lfs pull")
 
 
@@ -249,7 +324,9 @@ class Harmful:
 
 
 @pytest.mark.parametrize("zipped", [True, False])
-def test_pickled_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool) -> None:
+def test_pickled_code_is_never_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zipped: bool
+) -> None:
     monkeypatch.chdir(tmp_path)
     if zipped:
         torch.save({"x": Harmful()}, tmp_path / "pytorch_model.bin")
@@ -261,7 +338,11 @@ def test_pickled_code_is_never_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_training_checkpoint(tmp_path: Path) -> None:
     torch.save({"model": MAMBA2, "step": torch.tensor(3)}, tmp_path / "pytorch_model.bin")
-    refused(tmp_path, "not a flat dict of tensors (it holds model, step)", "save only the model's state dict")
+    refused(
+        tmp_path,
+        "not a flat dict of tensors (it holds model, step)",
+        "save only the model's state dict",
+    )
 
 
 def write_shards(folder: Path, weight_map: dict[str, str]) -> None:
@@ -276,7 +357,10 @@ def write_shards(folder: Path, weight_map: dict[str, str]) -> None:
 
 def test_missing_shard_and_index_of_other_shards(tmp_path: Path) -> None:
     names = sorted(MAMBA2)
-    write_shards(tmp_path, dict.fromkeys(names[:5], "a.safetensors") | dict.fromkeys(names[5:], "b.safetensors"))
+    write_shards(
+        tmp_path,
+        dict.fromkeys(names[:5], "a.safetensors") | dict.fromkeys(names[5:], "b.safetensors"),
+    )
     (tmp_path / "b.safetensors").unlink()
     refused(tmp_path, "lacks 1 of the 2 files", "b.safetensors")
     write_shards(tmp_path, dict.fromkeys([*names[1:], "backbone.more"], "a.safetensors"))
@@ -292,10 +376,18 @@ def test_index_cannot_leave_its_folder(tmp_path: Path, shard: str) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("name", ["backbone.layers.1.mixer.A_log", "backbone.embeddings.weight", "binary_head.weight"])
+@pytest.mark.parametrize(
+    "name", ["backbone.layers.1.mixer.A_log", "backbone.embeddings.weight", "binary_head.weight"]
+)
 def test_not_a_number(tmp_path: Path, name: str, value: float) -> None:
-    tensors = {key: tensor.half() for key, tensor in (MAMBA2 | {"binary_head.weight": torch.ones(1, 64)}).items()}
+    tensors = {
+        key: tensor.half()
+        for key, tensor in (MAMBA2 | {"binary_head.weight": torch.ones(1, 64)}).items()
+    }
     tensors[name].view(-1)[-1] = value
     write_checkpoint(tmp_path, tensors)
-    with pytest.raises(NumericalError, match=rf"{tmp_path.name}: tensor '.*{name.split('.')[-1]}' in model.safetensors"):
+    with pytest.raises(
+        NumericalError,
+        match=rf"{tmp_path.name}: tensor '.*{name.split('.')[-1]}' in model.safetensors",
+    ):
         load_backbone(tmp_path)

@@ -1,6 +1,8 @@
-"""The encoder is BERT: the transformers library's model is what it must agree with. What all backbones share is in contracts.
+"""The encoder is BERT: the transformers library's model is what it must agree with. What all
+backbones share is in contracts.
 
-Other upper layers for sentences and for judging: each form is what an encoder with these layers alone is.
+Other upper layers for sentences and for judging: each form is what an encoder with these layers
+alone is.
 """
 
 import subprocess
@@ -28,14 +30,26 @@ from runnel.errors import InputError, StateError
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
-TINY = EncoderConfig(VOCABULARY, 32, 3, num_heads=2, intermediate_size=64, max_positions=72, passage_tokens=16)
+TINY = EncoderConfig(
+    VOCABULARY, 32, 3, num_heads=2, intermediate_size=64, max_positions=72, passage_tokens=16
+)
 LENGTHS = (9, 0, 1, 70, 3, 9)
-OWN: list[tuple[str, Form]] = [("sentence_layers", "sentences"), ("judge_layers", "judge"), ("pair_layers", "pair")]
+OWN: list[tuple[str, Form]] = [
+    ("sentence_layers", "sentences"),
+    ("judge_layers", "judge"),
+    ("pair_layers", "pair"),
+]
 
 
 def written(folder: Path, kind: str, *head: str) -> tuple[Path, Any]:
     write_transformer(folder, kind, *head)
-    return folder, library_class(kind, "Model").from_pretrained(folder, attn_implementation="eager").double().eval()
+    return (
+        folder,
+        library_class(kind, "Model")
+        .from_pretrained(folder, attn_implementation="eager")
+        .double()
+        .eval(),
+    )
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "xlm-roberta"])
@@ -44,7 +58,8 @@ def test_equals_the_library_in_double_precision(tmp_path: Path, kind: str) -> No
     ours = load_backbone(folder, "float64", "cpu")
     assert ours.max_tokens == LONGEST  # RoBERTa has two positions more, which belong to padding
     for length in (1, 7, LONGEST):
-        ids = token_ids(length, seed=length) + 2  # no padding, whose position the library leaves out
+        # no padding, whose position the library leaves out
+        ids = token_ids(length, seed=length) + 2
         with torch.no_grad():
             expected = theirs(input_ids=ids[None]).last_hidden_state[0]
             hidden, state = ours(ids)
@@ -52,18 +67,26 @@ def test_equals_the_library_in_double_precision(tmp_path: Path, kind: str) -> No
         assert state.tensors == {} and state.tokens.tolist() == [length]
 
 
-def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past_without_the_library(tmp_path: Path) -> None:
+def test_heads_prefixes_and_the_names_of_the_first_files_are_read_past_without_the_library(
+    tmp_path: Path,
+) -> None:
     folder, theirs = written(tmp_path, "bert", "ForPreTraining")
     expected = theirs(input_ids=token_ids(9)[None]).last_hidden_state[0].detach()
     weights = load_file(folder / "model.safetensors")
     assert any(name.startswith("bert.") for name in weights)
-    old = {name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): one for name, one in weights.items()}
+    old = {
+        name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta"): one
+        for name, one in weights.items()
+    }
     for tensors in (weights, old):
         save_file(tensors, folder / "model.safetensors")
         with torch.no_grad():
             assert_close(load_backbone(folder, "float64", "cpu")(token_ids(9))[0], expected, 1e-10)
     code = "import sys; from runnel.backbones.checkpoint.load import load_backbone; "
-    code += f"load_backbone({str(folder)!r}, 'float32', 'cpu'); assert 'transformers' not in sys.modules"
+    code += (
+        f"load_backbone({str(folder)!r}, 'float32', 'cpu'); assert 'transformers' not in"
+        " sys.modules"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -72,14 +95,21 @@ def test_a_state_or_too_long_a_sequence_is_refused() -> None:
     with pytest.raises(StateError, match="Encoder reads a text only whole: it has no state"):
         encoder(token_ids(3), state=encoder(token_ids(3))[1])
     with pytest.raises(StateError, match="no state"):
-        encoder.step(token_ids(3), cumulative((3,)), encoder.new_state(1), torch.tensor([0]), nowhere)
+        encoder.step(
+            token_ids(3), cumulative((3,)), encoder.new_state(1), torch.tensor([0]), nowhere
+        )
     for call in (
         lambda: encoder(token_ids(76), cumulative((3, 73))),
-        lambda: encoder.step(token_ids(73), cumulative((73,)), encoder.new_state(1), nowhere, nowhere),
+        lambda: encoder.step(
+            token_ids(73), cumulative((73,)), encoder.new_state(1), nowhere, nowhere
+        ),
         lambda: encoder.step_forms(token_ids(73), cumulative((73,)), forms=("judge",)),
         lambda: Engine(encoder).run([Request(token_ids(73).numpy())]),
     ):
-        with pytest.raises(InputError, match="has 73 tokens with its special ones, and this Encoder reads at most 72"):
+        with pytest.raises(
+            InputError,
+            match="has 73 tokens with its special ones, and this Encoder reads at most 72",
+        ):
             call()
 
 
@@ -93,7 +123,9 @@ def test_a_shortened_encoder_reads_the_same() -> None:
 
 
 def test_operations_are_counted_and_are_those_of_one_form() -> None:
-    plain, more = (tiny_backbone(Encoder, c) for c in (TINY, replace(TINY, sentence_layers=2, judge_layers=3)))
+    plain, more = (
+        tiny_backbone(Encoder, c) for c in (TINY, replace(TINY, sentence_layers=2, judge_layers=3))
+    )
     with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
         plain(token_ids(60))
     assert plain.flops(60) == more.flops(60) == counter.get_total_flops()
@@ -101,13 +133,21 @@ def test_operations_are_counted_and_are_those_of_one_form() -> None:
     assert plain.step_bytes_per_token == more.step_bytes_per_token
 
 
-# ---- forms ---------------------------------------------------------------------------------------------------------------
+# ---- forms ---------------------------------------------------------------------------------------
 
 
-def weights_of(config: EncoderConfig, own: str = "") -> tuple[dict[str, Tensor], EncoderConfig, dict[str, Tensor]]:
-    """The weights of an encoder, and the plain encoder that its form with these layers of its own is, or that of texts."""
+def weights_of(
+    config: EncoderConfig, own: str = ""
+) -> tuple[dict[str, Tensor], EncoderConfig, dict[str, Tensor]]:
+    """The weights of an encoder, and the plain encoder that its form with these layers of its own
+    is, or that of texts.
+    """
     weights = tiny_backbone(Encoder, config).state_dict()
-    plain = {name: value for name, value in weights.items() if not name.startswith(tuple(own for own, _ in OWN))}
+    plain = {
+        name: value
+        for name, value in weights.items()
+        if not name.startswith(tuple(own for own, _ in OWN))
+    }
     shared = config.num_layers - (config.to_dict()[own] if own else 0)
     for name, value in weights.items():
         if own and name.startswith(own):
@@ -128,13 +168,21 @@ def built(config: EncoderConfig, weights: dict[str, Tensor], dtype: str, kernels
 def read(model: Encoder, lengths: tuple[int, ...], forms: tuple[Form, ...] = ()) -> Tensor:
     ids, cu = token_ids(sum(lengths)), cumulative(lengths)
     nowhere = torch.full((len(lengths),), -1)
-    return model.step_forms(ids, cu, forms=forms) if forms else model.step(ids, cu, model.new_state(1), nowhere, nowhere)
+    return (
+        model.step_forms(ids, cu, forms=forms)
+        if forms
+        else model.step(ids, cu, model.new_state(1), nowhere, nowhere)
+    )
 
 
 @pytest.mark.parametrize("kernels", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-@pytest.mark.parametrize(("sentences", "judge", "pair"), [(2, 0, 1), (1, 2, 0), (2, 3, 2), (0, 1, 3), (3, 3, 3)])
-def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool, sentences: int, judge: int, pair: int) -> None:
+@pytest.mark.parametrize(
+    ("sentences", "judge", "pair"), [(2, 0, 1), (1, 2, 0), (2, 3, 2), (0, 1, 3), (3, 3, 3)]
+)
+def test_each_form_is_an_encoder_of_its_own(
+    dtype: str, kernels: bool, sentences: int, judge: int, pair: int
+) -> None:
     config = replace(TINY, sentence_layers=sentences, judge_layers=judge, pair_layers=pair)
     all_forms = built(config, weights_of(config)[0], dtype, kernels)
     expected = {"texts": read(built(*weights_of(config)[1:], dtype, kernels), LENGTHS)}
@@ -144,15 +192,28 @@ def test_each_form_is_an_encoder_of_its_own(dtype: str, kernels: bool, sentences
         expected[form] = read(alone, LENGTHS)
         assert torch.equal(expected[form], expected["texts"]) == (config.to_dict()[own] == 0)
     assert torch.equal(read(all_forms, LENGTHS), expected["texts"])
-    for forms in [*((form,) for form in FORMS), ("texts", "sentences"), ("texts", "judge"), ("judge", "sentences", "texts")]:
-        assert torch.equal(read(all_forms, LENGTHS, forms), torch.cat([expected[form] for form in forms], dim=1))
-    assert read(all_forms, (), ("judge",)).shape == (0, 32) and read(all_forms, (0, 0), ("texts", "judge")).shape == (0, 64)
+    for forms in [
+        *((form,) for form in FORMS),
+        ("texts", "sentences"),
+        ("texts", "judge"),
+        ("judge", "sentences", "texts"),
+    ]:
+        assert torch.equal(
+            read(all_forms, LENGTHS, forms), torch.cat([expected[form] for form in forms], dim=1)
+        )
+    assert read(all_forms, (), ("judge",)).shape == (0, 32) and read(
+        all_forms, (0, 0), ("texts", "judge")
+    ).shape == (0, 64)
 
 
 def test_vectors_added_to_the_embeddings_reach_every_form() -> None:
     config = replace(TINY, sentence_layers=1, judge_layers=2)
     model = built(config, weights_of(config)[0], "float32", kernels=True)
-    ids, cu, added = token_ids(9), cumulative((9,)), torch.randn(9, 32, generator=torch.Generator().manual_seed(0))
+    ids, cu, added = (
+        token_ids(9),
+        cumulative((9,)),
+        torch.randn(9, 32, generator=torch.Generator().manual_seed(0)),
+    )
     judged = model.step_forms(ids, cu, added, forms=("texts", "judge"))
     assert_close(judged[:, :32], model(ids, cu, added=added)[0], 1e-5)
     model.fast = None
@@ -167,5 +228,7 @@ def test_gradients_of_an_upper_form_reach_it_alone() -> None:
         hidden = model.read_with(getattr(model, own), ids, cu)
         assert_close(hidden.detach(), read(model, LENGTHS, (form,)), 1e-5)
         hidden.square().sum().backward()
-        assert {name.partition(".")[0] for name, p in model.named_parameters() if p.grad is not None} == {own}
+        assert {
+            name.partition(".")[0] for name, p in model.named_parameters() if p.grad is not None
+        } == {own}
         model.zero_grad()

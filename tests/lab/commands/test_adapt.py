@@ -12,14 +12,30 @@ from tests.helpers.qa_files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow
 
-TOPICS = ("mill", "river", "bakers", "wheel", "flour", "keeper", "winter", "stones", "market", "bridge")
+TOPICS = (
+    "mill",
+    "river",
+    "bakers",
+    "wheel",
+    "flour",
+    "keeper",
+    "winter",
+    "stones",
+    "market",
+    "bridge",
+)
 
 
 @pytest.fixture(autouse=True)
 def manuals(tmp_path):
-    """Write ten documents with eight sections each, whose sentences share no word with their heading."""
+    """Write ten documents with eight sections each, whose sentences share no word with their
+    heading.
+    """
     for n in range(10):
-        sections = [f"## The {TOPICS[k]} of {n}\n\nItem {k} has number {n}{k} in the list.\n" for k in range(8)]
+        sections = [
+            f"## The {TOPICS[k]} of {n}\n\nItem {k} has number {n}{k} in the list.\n"
+            for k in range(8)
+        ]
         write_rows(tmp_path / "manuals" / f"{n}.md", sections)
 
 
@@ -52,27 +68,45 @@ def test_documents_are_split_trained_on_and_measured(run, tmp_path):
     facts = json.loads(ended.out)
     rows = {name: read_rows(tmp_path / "out" / f"{name}.jsonl") for name in ("train", "held-back")}
     sources = {name: {row["source"] for row in part} for name, part in rows.items()}
-    assert (len(rows["train"]), len(rows["held-back"])) == (72, 8) and not sources["train"] & sources["held-back"]
+    assert (len(rows["train"]), len(rows["held-back"])) == (72, 8) and not sources[
+        "train"
+    ] & sources["held-back"]
     (measured,) = facts["measured"].values()
-    assert measured["queries"] == 8 and measured["difference"] == pytest.approx(measured["b"] - measured["a"])
+    assert measured["queries"] == 8 and measured["difference"] == pytest.approx(
+        measured["b"] - measured["a"]
+    )
     better = measured["difference"] > 0
-    assert ended.code == (not better) and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
+    assert (
+        ended.code == (not better)
+        and (facts["model"] is not None) == better == (tmp_path / "out" / "model").exists()
+    )
     again = run("lab", "adapt", "manuals", "--to", "out", "-m", "tiny", "--json")
     assert (again.code, json.loads(again.out)) == (ended.code, facts), "nothing is computed twice"
 
 
 def test_a_model_is_written_only_if_it_is_better(run, seeds, tmp_path):
     ended = run("lab", "adapt", "manuals", "--to", "out")
-    assert ended.code == 1 and "difference +0.0000" in ended.out and "out/run/model is not better than pocket" in ended.err
+    assert (
+        ended.code == 1
+        and "difference +0.0000" in ended.out
+        and "out/run/model is not better than pocket" in ended.err
+    )
     assert not (tmp_path / "out" / "model").exists()
     save_tiny(tmp_path, contrary=True)
-    row = {"question": "a tuple that changes", "document": "It rains. " * 30 + "Tuples are immutable.", "evidence": [[300, 321]]}
+    row = {
+        "question": "a tuple that changes",
+        "document": "It rains. " * 30 + "Tuples are immutable.",
+        "evidence": [[300, 321]],
+    }
     write_rows(tmp_path / "dev.jsonl", [row])
     ended = run("lab", "adapt", "manuals", "--to", "better", "-m", "tiny", "--dev", "dev.jsonl")
     assert ended.code == 0, ended.err
     held, dev, last = ended.out.splitlines()
     assert held.startswith("held-back.jsonl: recall@10 1.0000 before"), "documents of 8 sentences"
-    assert dev.startswith("dev.jsonl: recall@10 0.0000 before, 1.0000 after") and "-m better/model" in last
+    assert (
+        dev.startswith("dev.jsonl: recall@10 0.0000 before, 1.0000 after")
+        and "-m better/model" in last
+    )
     assert run("find", "number 3", "manuals", "-m", "better/model").code == 0
 
 

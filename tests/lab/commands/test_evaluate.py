@@ -1,4 +1,6 @@
-"""`runnel lab evaluate` on retrieval tasks, evidence and tasks of mteb: metrics, texts that are cut, resumed work, bad input."""
+"""`runnel lab evaluate` on retrieval tasks, evidence and tasks of mteb: metrics, texts that are
+cut, resumed work, bad input.
+"""
 
 import json
 import shutil
@@ -45,7 +47,10 @@ def evaluate(run):
 
 def scores(path):
     """Return (query, document) -> score of a run, in its order."""
-    return {(query, name): float(score) for query, _, name, _, score, _ in map(str.split, path.read_text().splitlines())}
+    return {
+        (query, name): float(score)
+        for query, _, name, _, score, _ in map(str.split, path.read_text().splitlines())
+    }
 
 
 def test_bm25(run, beir, tmp_path):
@@ -56,15 +61,26 @@ def test_bm25(run, beir, tmp_path):
     files = ["beir.json", "beir.queries.jsonl", "beir.trec", "beir.trec.json"]
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == files
     result = json.loads((tmp_path / "out" / "beir.json").read_text())
-    assert (result["version"], result["kind"], result["queries"], result["documents"]) == (1, "retrieval", 3, 5)
+    assert (result["version"], result["kind"], result["queries"], result["documents"]) == (
+        1,
+        "retrieval",
+        3,
+        5,
+    )
     values = {row.pop("query"): row for row in read_rows(tmp_path / "out" / "beir.queries.jsonl")}
     ranked = list(scores(tmp_path / "out" / "beir.trec"))
-    assert ranked[:3] == [("1", "d1"), ("1", "d3"), ("1", "d0")] and {query for query, _ in ranked[3:]} == {"2"}
-    assert values["1"] == pytest.approx({"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5})
+    assert ranked[:3] == [("1", "d1"), ("1", "d3"), ("1", "d0")] and {
+        query for query, _ in ranked[3:]
+    } == {"2"}
+    assert values["1"] == pytest.approx(
+        {"nDCG@10": 2.5 / (2 + 1 / np.log2(3)), "MRR": 1.0, "Recall@1": 0.5}
+    )
     assert values["3"] == {"nDCG@10": 0.0, "MRR": 0.0, "Recall@1": 0.0}  # missing from the run
     assert result["metrics"]["MRR"] == pytest.approx(np.mean([v["MRR"] for v in values.values()]))
     done = run(*command, "--json", "--metrics", "P@1")
-    assert "out/beir.trec is finished already" in done.err and list(results(done)["beir"]["metrics"]) == ["P@1"]
+    assert "out/beir.trec is finished already" in done.err and list(
+        results(done)["beir"]["metrics"]
+    ) == ["P@1"]
 
 
 def test_runs_judgments_and_texts_in_files(evaluate, beir, tmp_path):
@@ -74,15 +90,23 @@ def test_runs_judgments_and_texts_in_files(evaluate, beir, tmp_path):
         found = evaluate("out/beir.trec", task)
         assert found["metrics"] == expected and found["as"] == "run"
     texts = ("--corpus", "beir/corpus.jsonl.gz", "--queries", "beir/queries.jsonl")
-    assert evaluate("bm25", "qrels.txt", *texts)["metrics"] == expected  # and nothing is kept without --out
+    # and nothing is kept without --out
+    assert evaluate("bm25", "qrels.txt", *texts)["metrics"] == expected
 
 
 def test_an_embedder_and_its_prompts(evaluate, beir, fake, tmp_path):
     fake.embed = ToyEmbedder()
     found = evaluate("toy", "beir", "--prompt", "find: ", "--out", "out")
-    assert (found["model"], found["as"], fake.embed.model.prompts) == ("toy", "embed", {"query": "find: "})
+    assert (found["model"], found["as"], fake.embed.model.prompts) == (
+        "toy",
+        "embed",
+        {"query": "find: "},
+    )
     found = scores(tmp_path / "out" / "beir.trec")
-    assert [(name, score) for (query, name), score in found.items() if query == "2"][:2] == [("d2", 3), ("d3", 2)]
+    assert [(name, score) for (query, name), score in found.items() if query == "2"][:2] == [
+        ("d2", 3),
+        ("d3", 2),
+    ]
     assert {name for _, name in found} == {"d0", "d1", "d2", "d3"}  # d4 has no text
 
 
@@ -90,7 +114,8 @@ def test_an_embedder_and_its_prompts(evaluate, beir, fake, tmp_path):
     ("options", "expected"),
     [
         (("--depth", 2), [("1", "d1"), ("1", "d3"), ("2", "d2"), ("2", "d3")]),  # of BM25's best
-        (("--run", "given.trec"), [("2", "d3"), ("2", "d0")]),  # the other judged queries are missing, and count as 0
+        # the other judged queries are missing, and count as 0
+        (("--run", "given.trec"), [("2", "d3"), ("2", "d0")]),
     ],
 )
 def test_a_reranker_reorders_a_run(evaluate, beir, fake, tmp_path, options, expected):
@@ -106,7 +131,10 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
     words = ("--weight", 0, "--rerank", 0, "--metrics", "MRR@10")
     made = evaluate("tiny", "beir", "--as", "index", "--out", "made", *words)
     assert made["as"] == "index" and made["metrics"]["MRR@10"] == pytest.approx((1 + 1 / 3) / 3)
-    assert "4 added, 1 failed" in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
+    assert (
+        "4 added, 1 failed"
+        in run("index", "beir/corpus.jsonl.gz", "--to", "library", "--model", "tiny").out
+    )
     command = ("tiny", "beir", "--in", "library", "--out", "out", *words)
     note = "1 relevant documents are not in library, the first is 'd4'"  # it has no text
     assert f"note: beir: {note}" in run("lab", "evaluate", *command).err
@@ -117,16 +145,25 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
     assert ranked == {"d0", "d1", "d2", f"{beir}/corpus.jsonl.gz#d3"}  # d3 is not judged
     assert not (tmp_path / "out" / "beir.index").exists()
     (tmp_path / "qrels.txt").write_text((beir / "qrels" / "test.tsv").read_text())
-    of_qrels = evaluate("tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words)
+    of_qrels = evaluate(
+        "tiny", "qrels.txt", "--queries", "beir/queries.jsonl", "--in", "library", *words
+    )
     assert of_qrels["metrics"] == made["metrics"]
     assert run("index", "qrels.txt", "--to", "library").code == 0
     assert "finished work with another commit" in run("lab", "evaluate", *command).err
     assert run("index", write_rows(tmp_path / "a" / "d1", ["cat"]), "--to", "library").code == 0
     done = run("lab", "evaluate", *command)
-    assert done.code == 1 and "judges 'd1', which could be" in done.err and "/a/d1' of the index" in done.err
+    assert (
+        done.code == 1
+        and "judges 'd1', which could be" in done.err
+        and "/a/d1' of the index" in done.err
+    )
     assert run("index", "beir/queries.jsonl", "--to", "other", "--model", "tiny").code == 0
     done = run("lab", "evaluate", "tiny", "beir", "--in", "other")
-    assert done.code == 1 and "none of the 3 relevant documents is in the index, the first is 'd1'" in done.err
+    assert (
+        done.code == 1
+        and "none of the 3 relevant documents is in the index, the first is 'd1'" in done.err
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,7 +172,11 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
         ("beir/qrels/test.tsv", "9\td0\t1\n", "beir/queries.jsonl"),
         ("beir/qrels/test.tsv", "1\tx\t1\n", "beir/corpus.jsonl.gz"),
         ("beir/qrels/test.tsv", "1\td0\t0\n", "no document as relevant"),
-        ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n', "'d 2'"),
+        (
+            "beir/corpus.jsonl.gz",
+            '{"_id": "d1", "text": "cat"}\n{"_id": "d 2", "text": "a cat"}\n',
+            "'d 2'",
+        ),
         ("beir/corpus.jsonl.gz", '{"_id": "d1", "text": " "}\n', "none of its 1 has text"),
         ("run.trec", "", "none of the 0 queries of run.trec"),
         ("run.trec", "8 Q0 d0 1 1 x\n", "beir/qrels/test.tsv"),
@@ -146,7 +187,12 @@ def test_an_existing_index(run, evaluate, beir, tmp_path):
 )
 def test_bad_tasks_runs_and_evidence(run, beir, tmp_path, file, content, message):
     (tmp_path / file).write_text(content)
-    done = run("lab", "evaluate", file if file == "run.trec" else "bm25", file if file == "e.jsonl" else "beir")
+    done = run(
+        "lab",
+        "evaluate",
+        file if file == "run.trec" else "bm25",
+        file if file == "e.jsonl" else "beir",
+    )
     assert done.code == 1 and message in done.err
 
 
@@ -165,7 +211,10 @@ def test_what_does_not_fit_is_reported(run, evaluate, beir):
     ):
         assert f"note: beir-dev: {note}" in done.err
     (beir / "qrels" / "test.tsv").rename(beir / "qrels" / "train.tsv")
-    assert "'test.tsv'; expected one of dev.tsv, train.tsv" in run("lab", "evaluate", "bm25", "beir").err
+    assert (
+        "'test.tsv'; expected one of dev.tsv, train.tsv"
+        in run("lab", "evaluate", "bm25", "beir").err
+    )
 
 
 @pytest.fixture
@@ -179,25 +228,45 @@ def test_evidence(run, evidence, fake, tmp_path):
     done = run(*command)
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "out" / "evidence.json").read_text())
-    assert (result["kind"], result["as"], result["queries"], result["unanswered"]) == ("sentences", "sentences", 3, 1)
+    assert (result["kind"], result["as"], result["queries"], result["unanswered"]) == (
+        "sentences",
+        "sentences",
+        3,
+        1,
+    )
     assert result["metrics"]["Recall@1"] == 1 and result["by_position"][0]["name"] == "0 to 20 %"
     assert [row["sentences"] for row in result["calibration"]] == [1, 2, 9]  # scores 2, 1 and 0
     assert "evidence at 0 to 20 %" in done.out and "sigmoid" in done.out
-    assert [row["query"] for row in read_rows(tmp_path / "out" / "evidence.queries.jsonl")] == ["a", "2", "c"]
+    assert [row["query"] for row in read_rows(tmp_path / "out" / "evidence.queries.jsonl")] == [
+        "a",
+        "2",
+        "c",
+    ]
     again = run(*command, "--metrics", "P@1")
     assert "evidence.ranks.jsonl is finished already" in again.err and "P@1" in again.out
 
 
 def test_bm25_on_the_same_sentences_or_units(run, evaluate, evidence, beir, tmp_path):
-    both = results(run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10"))
+    both = results(
+        run("lab", "evaluate", "bm25", evidence, "beir", "--json", "--metrics", "MRR@10")
+    )
     assert both["evidence"]["metrics"] == {"MRR@10": 1.0} and both["beir"]["kind"] == "retrieval"
     assert both["evidence"]["calibration"] == []
     write_rows(tmp_path / evidence, [EVIDENCE[0] | {"units": UNITS}, *EVIDENCE[1:]])
     assert evaluate("bm25", evidence, "--out", "out")["sentences"] == 13
-    assert [row["sentences"] for row in read_rows(tmp_path / "out" / "evidence.ranks.jsonl")] == [4, 3, 3, 3]
+    assert [row["sentences"] for row in read_rows(tmp_path / "out" / "evidence.ranks.jsonl")] == [
+        4,
+        3,
+        3,
+        3,
+    ]
 
 
-DOCUMENTS = {"d0": "the cat sat on the mat and the dog sat", "d1": "a river runs to the sea", "d2": "the dog"}
+DOCUMENTS = {
+    "d0": "the cat sat on the mat and the dog sat",
+    "d1": "a river runs to the sea",
+    "d2": "the dog",
+}
 QUERIES = {"1": "the cat and a dog", "2": "a river"}
 
 
@@ -205,9 +274,14 @@ QUERIES = {"1": "the cat and a dog", "2": "a river"}
 def task(tmp_path):
     (tmp_path / "task").mkdir()
     for name, texts in (("corpus", DOCUMENTS), ("queries", QUERIES)):
-        write_rows(tmp_path / "task" / f"{name}.jsonl", [{"_id": i, "text": text} for i, text in texts.items()])
+        write_rows(
+            tmp_path / "task" / f"{name}.jsonl",
+            [{"_id": i, "text": text} for i, text in texts.items()],
+        )
     (tmp_path / "task" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td0\t1\n2\td1\t1\n")
-    (tmp_path / "bm25.trec").write_text("".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS))
+    (tmp_path / "bm25.trec").write_text(
+        "".join(f"{q} Q0 {d} 1 1 x\n" for q in QUERIES for d in DOCUMENTS)
+    )
     return "task"
 
 
@@ -220,35 +294,55 @@ def model(tmp_path):
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
 def test_embedders_and_rerankers_by_segments(run, task, model, tmp_path, aggregate):
     options = ("--segment-tokens", 4, "--aggregate", aggregate, "--dtype", "fp32")
-    for more in (("--stride", 2, "--out", "embed"), ("--as", "rerank", "--run", "bm25.trec", "--out", "rerank")):
+    for more in (
+        ("--stride", 2, "--out", "embed"),
+        ("--as", "rerank", "--run", "bm25.trec", "--out", "rerank"),
+    ):
         done = run("lab", "evaluate", model, task, *options, *more)
         assert done.code == 0, done.err
     embedder, reranker = (kind.load(tmp_path / model, "float32") for kind in (Embedder, Reranker))
     of_vectors, of_pairs = (scores(tmp_path / out / "task.trec") for out in ("embed", "rerank"))
     for name, document in DOCUMENTS.items():
-        overlapping, apart = (Reading(segment_tokens=4, stride=n).cut(document, embedder.model.tokenizer) for n in (2, None))
+        overlapping, apart = (
+            Reading(segment_tokens=4, stride=n).cut(document, embedder.model.tokenizer)
+            for n in (2, None)
+        )
         for query, text in QUERIES.items():
             products = embedder.encode_document(overlapping) @ embedder.encode_query(text)
             logits = reranker.score(text, apart)
-            best, sums = (products.max(), logits.max()), (products.sum(), (1 / (1 + np.exp(-logits))).sum())
+            best, sums = (
+                (products.max(), logits.max()),
+                (products.sum(), (1 / (1 + np.exp(-logits))).sum()),
+            )
             expected = best if aggregate == "max" else sums
-            assert (of_vectors[query, name], of_pairs[query, name]) == pytest.approx(expected, abs=1e-4)
+            assert (of_vectors[query, name], of_pairs[query, name]) == pytest.approx(
+                expected, abs=1e-4
+            )
 
 
-def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(run, evaluate, task, model, tmp_path):
+def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(
+    run, evaluate, task, model, tmp_path
+):
     command = (model, task, "--dtype", "fp32", "--out")
     cut = ("cut", "--max-tokens", 5, "--max-query-tokens", 4)
     assert "texts were cut to 5 tokens" in run("lab", "evaluate", *command, *cut).err
     assert evaluate(*command, *cut)["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
-    embedder, found = Embedder.load(tmp_path / model, "float32"), scores(tmp_path / "cut" / "task.trec")
+    embedder, found = (
+        Embedder.load(tmp_path / model, "float32"),
+        scores(tmp_path / "cut" / "task.trec"),
+    )
     for query, text in QUERIES.items():
         vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)
         expected = vectors @ embedder.encode_query(text, max_tokens=4)
-        assert [found[query, name] for name in DOCUMENTS] == pytest.approx(expected.tolist(), abs=1e-5)
+        assert [found[query, name] for name in DOCUMENTS] == pytest.approx(
+            expected.tolist(), abs=1e-5
+        )
     evaluate(*command, "whole")
     whole = scores(tmp_path / "whole" / "task.trec")
     changes = ("evaluation.max_document_tokens=5", "evaluation.max_query_tokens=4")
-    recipes.write(recipes.read("mamba-retriever-msmarco", changes=changes), tmp_path / "run" / "recipe.toml")
+    recipes.write(
+        recipes.read("mamba-retriever-msmarco", changes=changes), tmp_path / "run" / "recipe.toml"
+    )
     done = run("lab", "evaluate", *command, "recipe")
     assert f"note: as in the recipe of {model}: max_tokens 5, max_query_tokens 4" in done.err
     assert scores(tmp_path / "recipe" / "task.trec") == found != whole
@@ -257,9 +351,15 @@ def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(run, evaluat
 
 
 def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
-    """One set of two queries, of which words find one; and needle in two lengths, in which words find 1 of 1 and 0 of 1."""
+    """One set of two queries, of which words find one; and needle in two lengths, in which words
+    find 1 of 1 and 0 of 1.
+    """
     found, lost = {"qid": "256q", "context_length": 256}, {"qid": "512q", "context_length": 512}
-    needles = [{"doc_id": f"{n}{name}", "text": name, "context_length": n} for n in (256, 512) for name in ("gold", "iron")]
+    needles = [
+        {"doc_id": f"{n}{name}", "text": name, "context_length": n}
+        for n in (256, 512)
+        for name in ("gold", "iron")
+    ]
     for name, rows in {
         "qmsum/corpus": [{"doc_id": "a", "text": "red cat"}, {"doc_id": "b", "text": "blue dog"}],
         "qmsum/queries": [{"qid": "1", "text": "cats and a cat"}, {"qid": "2", "text": "zebra"}],
@@ -276,7 +376,10 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
         "needle-512": {"nDCG@1": 0.0},
         "qmsum": {"nDCG@10": 0.5},
     }
-    of_needle, of_all = {"name": "needle", "sets": 2, "metrics": {"nDCG@1": 0.5}}, {"name": "mean", "sets": 2, "metrics": {}}
+    of_needle, of_all = (
+        {"name": "needle", "sets": 2, "metrics": {"nDCG@1": 0.5}},
+        {"name": "mean", "sets": 2, "metrics": {}},
+    )
     assert found["means"] == [of_needle, of_all]
     assert (tmp_path / "out" / "needle-256.trec").read_text().startswith("256q Q0 256gold 1 ")
     done = run(*command)
@@ -289,10 +392,15 @@ def checkpoints(beir, tmp_path):
     """Three checkpoints of a run that reads 4 tokens of a query in an evaluation."""
     model, folder = tiny_encoder(tmp_path / "tokenizer"), tmp_path / "run" / "checkpoints"
     for step in (4, 5, 6):
-        torch.nn.init.normal_(model.backbone.embeddings.weight, generator=torch.Generator().manual_seed(step))
+        torch.nn.init.normal_(
+            model.backbone.embeddings.weight, generator=torch.Generator().manual_seed(step)
+        )
         model.save(folder / f"checkpoint-{step}")
         write_rows(folder / f"checkpoint-{step}" / "trainer_state.json", [{"global_step": step}])
-    recipes.write(recipes.read("pairs", changes=("evaluation.max_query_tokens=4",)), tmp_path / "run" / "recipe.toml")
+    recipes.write(
+        recipes.read("pairs", changes=("evaluation.max_query_tokens=4",)),
+        tmp_path / "run" / "recipe.toml",
+    )
     return folder
 
 
@@ -302,30 +410,52 @@ def test_each_checkpoint_is_evaluated_in_order_and_once(run, checkpoints, tmp_pa
     assert done.code == 0, done.err
     points = json.loads((tmp_path / "curve" / "checkpoints.json").read_text())["checkpoints"]
     assert [point["step"] for point in points] == [4, 5, 6]
-    runs = [(tmp_path / "curve" / f"checkpoint-{point['step']}" / "beir.trec").read_text() for point in points]
+    runs = [
+        (tmp_path / "curve" / f"checkpoint-{point['step']}" / "beir.trec").read_text()
+        for point in points
+    ]
     assert len(set(runs)) == 3
     for point in points:
         (result,) = point["results"]
         assert result["reading"] == {"max_query_tokens": 4}, "as the run's recipe says"
-        alone = json.loads(run("lab", "evaluate", f"run/checkpoints/checkpoint-{point['step']}", "beir", "--json").out)
-        assert alone["results"][0]["metrics"] == result["metrics"] and f"{result['metrics']['nDCG@10']:.4f}" in done.out
+        alone = json.loads(
+            run(
+                "lab", "evaluate", f"run/checkpoints/checkpoint-{point['step']}", "beir", "--json"
+            ).out
+        )
+        assert (
+            alone["results"][0]["metrics"] == result["metrics"]
+            and f"{result['metrics']['nDCG@10']:.4f}" in done.out
+        )
     assert (tmp_path / "curve" / "checkpoints.png").read_bytes().startswith(b"\x89PNG")
     shutil.rmtree(tmp_path / "curve" / "checkpoint-5")  # as if it had been stopped there
     done = run(*command, "--json")
-    finished = [step for step in (4, 5, 6) if f"curve/checkpoint-{step}/beir.trec is finished already" in done.err]
-    assert finished == [4, 6] and [point["step"] for point in json.loads(done.out)["checkpoints"]] == [4, 5, 6]
+    finished = [
+        step
+        for step in (4, 5, 6)
+        if f"curve/checkpoint-{step}/beir.trec is finished already" in done.err
+    ]
+    assert finished == [4, 6] and [
+        point["step"] for point in json.loads(done.out)["checkpoints"]
+    ] == [4, 5, 6]
 
 
 def test_what_is_skipped_or_cannot_be_evaluated(run, checkpoints, caplog):
     def evaluate(model):
         done = run("lab", "evaluate", model, "beir", "--json")
-        return done.err if done.code else [point["step"] for point in json.loads(done.out)["checkpoints"]]
+        return (
+            done.err
+            if done.code
+            else [point["step"] for point in json.loads(done.out)["checkpoints"]]
+        )
 
     (checkpoints / "checkpoint-5" / "trainer_state.json").write_text("{")
     assert evaluate("run/checkpoints") == [4, 6] and "checkpoint-5 is incomplete" in caplog.text
     assert "run is a run; evaluate the finished run's run/model" in evaluate("run")
     (checkpoints / "checkpoint-4" / "config.json").unlink()  # as with LoRA
-    assert "checkpoint-4 holds only what was trained, adapters or a head" in evaluate("run/checkpoints")
+    assert "checkpoint-4 holds only what was trained, adapters or a head" in evaluate(
+        "run/checkpoints"
+    )
     shutil.rmtree(checkpoints)
     checkpoints.mkdir()
     assert "run/checkpoints has no complete checkpoint" in evaluate("run/checkpoints")
@@ -339,31 +469,64 @@ def mocks(monkeypatch, tmp_path):
     model = tiny_model(tmp_path, papers_heads=True, backbone=Toy(ToyConfig(128, 32)))
     known = {"retrieval": MockRetrievalTask, "reranking": MockRerankingTask, "sts": MockSTSTask}
     monkeypatch.setattr(mteb, "find_tasks", lambda name: [known[name]()])
-    monkeypatch.setattr(retrieval, "_model", lambda how, *_: (Reranker if how == "rerank" else Embedder)(model))
+    monkeypatch.setattr(
+        retrieval, "_model", lambda how, *_: (Reranker if how == "rerank" else Embedder)(model)
+    )
 
 
 def test_mteb_reports_scores_and_means_and_resumes(run, mocks, tmp_path):
-    command = ("lab", "evaluate", "tiny", "--mteb", "retrieval", "reranking", "sts", "--out", "out", "--prompt", TEMPLATE)
+    command = (
+        "lab",
+        "evaluate",
+        "tiny",
+        "--mteb",
+        "retrieval",
+        "reranking",
+        "sts",
+        "--out",
+        "out",
+        "--prompt",
+        TEMPLATE,
+    )
     done = run(*command, "--json")
     assert done.code == 0, done.err
     found = json.loads(done.out)
     scores = [one["score"] for one in found["results"]]
     assert [one["type"] for one in found["results"]] == ["Retrieval", "Reranking", "STS"]
-    assert found["results"][2]["prompt"] == "Instruction: Retrieve semantically similar text.\nQuery: "
+    assert (
+        found["results"][2]["prompt"] == "Instruction: Retrieve semantically similar text.\nQuery: "
+    )
     assert found["means"][-2:] == [
         {"name": "mean over tasks", "tasks": 3, "score": pytest.approx(sum(scores) / 3)},
         {"name": "mean over types", "tasks": 3, "score": pytest.approx(sum(scores) / 3)},
     ]
-    files = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")}
+    files = {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")
+    }
     assert len(files) == 3
     again = run(*command)
     assert again.code == 0 and "mean over types" in again.out
-    assert files == {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")}
+    assert files == {
+        path: path.stat().st_mtime_ns
+        for path in (tmp_path / "out" / "mteb" / "results").rglob("Mock*.json")
+    }
 
 
 def test_retrieval_is_reranked_from_the_predictions_of_another_model(run, mocks):
     assert run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--out", "first").code == 0
     done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank")
     assert done.code == 1 and "--run FOLDER/mteb/predictions" in done.err
-    done = run("lab", "evaluate", "tiny", "--mteb", "retrieval", "--as", "rerank", "--run", "first/mteb/predictions", "--json")
+    done = run(
+        "lab",
+        "evaluate",
+        "tiny",
+        "--mteb",
+        "retrieval",
+        "--as",
+        "rerank",
+        "--run",
+        "first/mteb/predictions",
+        "--json",
+    )
     assert done.code == 0 and json.loads(done.out)["as"] == "rerank", done.err

@@ -11,7 +11,11 @@ from runnel.lab.training.mining import Mining, mine_negatives
 from tests.helpers.qa_files import read_rows, write_rows
 
 COLORS = ("red", "blue")
-PAIRS = [f"where is the {c} cat number {n},the {c} cat sits on chair {n}" for n in range(20) for c in COLORS]
+PAIRS = [
+    f"where is the {c} cat number {n},the {c} cat sits on chair {n}"
+    for n in range(20)
+    for c in COLORS
+]
 
 
 @pytest.fixture
@@ -22,16 +26,26 @@ def pairs(tmp_path):
 
 @pytest.fixture
 def beir(tmp_path):
-    documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [" "]
-    write_rows(tmp_path / "beir" / "corpus.jsonl", [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)])
-    write_rows(tmp_path / "beir" / "queries.jsonl", [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}])
+    documents = [f"document {n} about {'cats' if n % 2 else 'dogs'} and {n}" for n in range(12)] + [
+        " "
+    ]
+    write_rows(
+        tmp_path / "beir" / "corpus.jsonl",
+        [{"_id": f"d{n}", "text": text} for n, text in enumerate(documents)],
+    )
+    write_rows(
+        tmp_path / "beir" / "queries.jsonl",
+        [{"_id": "1", "text": "cats"}, {"_id": "2", "text": "dogs"}],
+    )
     judged = ["query-id\tcorpus-id\tscore", "1\td1\t1", "2\td0\t1", "2\td2\t0"]
     write_rows(tmp_path / "beir" / "qrels" / "test.tsv", judged)
     return "lab", "mine", "beir", "--to", "out.jsonl"
 
 
 class JudgingEmbedder(ToyEmbedder):
-    """Tells cats from dogs, and remembers (query prompt, document prompt) when queries were read."""
+    """Tells cats from dogs, and remembers (query prompt, document prompt) when
+    queries were read.
+    """
 
     def __init__(self):
         super().__init__()
@@ -54,9 +68,15 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
     assert done.code == 0
     facts = json.loads(done.out)
     assert (facts["examples"], facts["drawn"], facts["examples_with_fewer"]) == (40, 120, 0)
-    assert facts["ranks"] == [1, 10] and facts["model"] == "bm25" and facts["dropped"] == facts["contaminated"] == {}
+    assert (
+        facts["ranks"] == [1, 10]
+        and facts["model"] == "bm25"
+        and facts["dropped"] == facts["contaminated"] == {}
+    )
     found = list(read_triples(tmp_path / "out.jsonl"))
-    assert [(t.query, t.positives) for t in found] == [(t.query, t.positives) for t in read_triples(tmp_path / "pairs.csv")]
+    assert [(t.query, t.positives) for t in found] == [
+        (t.query, t.positives) for t in read_triples(tmp_path / "pairs.csv")
+    ]
     for triple in found:
         assert len(set(triple.negatives)) == 3 and not set(triple.positives) & set(triple.negatives)
         _, _, _, color, *_, number = triple.query.split()  # one of which the ten best have
@@ -70,7 +90,10 @@ def test_negatives_for_a_csv_of_pairs(run, pairs, tmp_path):
 def test_beir_folder_with_judged_negatives(run, beir, tmp_path):
     done = run(*beir, "-n", 6)
     assert "warning: 2 of 2 examples got fewer than 6 negatives" in done.err
-    assert "note: candidates refused: 2 a positive or a copy of one; 1 a copy of another negative" in done.err
+    assert (
+        "note: candidates refused: 2 a positive or a copy of one; 1 a copy of another negative"
+        in done.err
+    )
     first, second = read_rows(tmp_path / "out.jsonl")
     assert first["id"] == "1" and first["pos"] == ["document 1 about cats and 1"]
     assert sorted(first["neg"]) == [f"document {n} about cats and {n}" for n in (11, 3, 5, 7, 9)]
@@ -83,39 +106,79 @@ def test_an_embedder_searches_and_judges(run, beir, tmp_path, embedder):
     assert done.code == 0, done.err
     assert " scored like a positive" in done.err
     first, second = read_rows(tmp_path / "out.jsonl")
-    assert all("dogs" in text for text in first["neg"]) and all("cats" in text for text in second["neg"][1:])
+    assert all("dogs" in text for text in first["neg"]) and all(
+        "cats" in text for text in second["neg"][1:]
+    )
     assert embedder.read == 12  # the document without text is left out
     assert np.load(tmp_path / "out.jsonl.vectors.npy").shape == (12, 4)
     embedder.model.prompts.clear()
-    facts = json.loads(run(*beir[:-1], "bm25.jsonl", "-n", 4, "--judge", "toy", "--max-score", 0.5, *prompts, "--json").out)
-    assert facts["drawn"] == 0 and facts["refused"]["scored like a positive"] == 9 and embedder.read == 12
-    assert set(embedder.prompted) == {("find: ", "text: ")} and {"query": "find: ", "document": "text: "} in facts["prompts"]
+    facts = json.loads(
+        run(
+            *beir[:-1],
+            "bm25.jsonl",
+            "-n",
+            4,
+            "--judge",
+            "toy",
+            "--max-score",
+            0.5,
+            *prompts,
+            "--json",
+        ).out
+    )
+    assert (
+        facts["drawn"] == 0
+        and facts["refused"]["scored like a positive"] == 9
+        and embedder.read == 12
+    )
+    assert (
+        set(embedder.prompted) == {("find: ", "text: ")}
+        and {"query": "find: ", "document": "text: "} in facts["prompts"]
+    )
 
 
 def test_bm25_settings_and_the_examples_instructions(run, beir, tmp_path):
-    lines = [{"query": "cats", "pos": "about cats", "prompt": "find"}, {"query": "dogs", "pos": "about dogs and dogs"}]
+    lines = [
+        {"query": "cats", "pos": "about cats", "prompt": "find"},
+        {"query": "dogs", "pos": "about dogs and dogs"},
+    ]
     write_rows(tmp_path / "data.jsonl", lines)
-    facts = json.loads(run("lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82, "--json").out)
+    facts = json.loads(
+        run(
+            "lab", "mine", "data.jsonl", "--to", "out.jsonl", "--k1", 4.46, "--b", 0.82, "--json"
+        ).out
+    )
     assert (facts["k1"], facts["b"]) == (4.46, 0.82)
     assert [row.get("prompt") for row in read_rows(tmp_path / "out.jsonl")] == ["find", None]
     assert [t.instruction for t in read_triples(tmp_path / "out.jsonl")] == ["find", ""]
 
 
 def test_a_run_in_place_of_a_search(run, beir, tmp_path):
-    (tmp_path / "run.trec").write_text("".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n")
+    (tmp_path / "run.trec").write_text(
+        "".join(f"1 Q0 d{n} {n} {-n} x\n" for n in range(12)) + "2 Q0 d5 1 1 x\n"
+    )
     done = run(*beir, "-n", 2, "--run", "run.trec", "--ranks", "4-5")
     assert done.code == 0 and "1 of 2 examples got fewer than 2 negatives" in done.err
     first, second = read_rows(tmp_path / "out.jsonl")
     assert sorted(first["neg"]) == ["document 3 about cats and 3", "document 4 about dogs and 4"]
     assert second["neg"] == ["document 2 about dogs and 2"]
     (tmp_path / "run.trec").write_text("1 Q0 d3 1 1 x\n1 Q0 d99 2 0 x\n")
-    assert "query '1' ('cats'): " in (wrong := run(*beir, "--run", "run.trec", "--to", "other.jsonl").err) and "'d99'" in wrong
+    assert (
+        "query '1' ('cats'): "
+        in (wrong := run(*beir, "--run", "run.trec", "--to", "other.jsonl").err)
+        and "'d99'" in wrong
+    )
     write_rows(tmp_path / "pairs.csv", ["query,positive", "dogs,document 2 about dogs and 2"])
-    assert "query '' ('dogs'): expected an id" in run("lab", "mine", "pairs.csv", "--to", "o.jsonl", "--run", "run.trec").err
+    assert (
+        "query '' ('dogs'): expected an id"
+        in run("lab", "mine", "pairs.csv", "--to", "o.jsonl", "--run", "run.trec").err
+    )
 
 
 def test_test_sets_are_kept_out(run, pairs, tmp_path):
-    (tmp_path / "test.csv").write_text("query,positive\nWhere is the RED cat number 3?,x\nother,The blue cat sits on chair 19.\n")
+    (tmp_path / "test.csv").write_text(
+        "query,positive\nWhere is the RED cat number 3?,x\nother,The blue cat sits on chair 19.\n"
+    )
     done = run(*pairs, "--exclude", "test.csv")
     assert done.code == 0 and "38 examples" in done.out
     assert "note: left out: 1 query in a test set; 1 positive in a test set" in done.err

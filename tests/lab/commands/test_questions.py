@@ -1,4 +1,6 @@
-"""`runnel lab questions`: about an index, with the advice of a sweep; with patterns and a folder of documents, ranks by hand."""
+"""`runnel lab questions`: about an index, with the advice of a sweep; with patterns and a folder of
+documents, ranks by hand.
+"""
 
 import json
 import shlex
@@ -31,10 +33,21 @@ def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     done = run(*command, "--weight", 0, "--rerank", 0, "--out", "out", "-k", 1)
     assert done.code == 0, done.err
     assert "2 of 3 questions answered by the first 1 of 2 documents in library" in done.out
-    assert "what went wrong: 1 not in the index" in done.out and "bird.txt is not in the index" in done.out
+    assert (
+        "what went wrong: 1 not in the index" in done.out
+        and "bird.txt is not in the index" in done.out
+    )
     result = json.loads((tmp_path / "out" / "q.json").read_text())
-    assert (result["version"], result["kind"], result["queries"], result["places"]) == (1, "questions", 3, 1)
-    assert result["metrics"]["hits@1"] == pytest.approx(2 / 3) and result["metrics"]["place hits@1"] == 1
+    assert (result["version"], result["kind"], result["queries"], result["places"]) == (
+        1,
+        "questions",
+        3,
+        1,
+    )
+    assert (
+        result["metrics"]["hits@1"] == pytest.approx(2 / 3)
+        and result["metrics"]["place hits@1"] == 1
+    )
     assert run(*command, "-m", "tiny", "--out", "other").code == 0
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
     assert {"hits@1", "MRR"} <= {row["value"] for row in compared if row["comparison"]}
@@ -45,17 +58,37 @@ def test_questions_and_a_sweep_that_prints_the_command_to_use(run, tmp_path):
     assert words["arguments"] == "--words-only" and words["metrics"]["MRR"] == pytest.approx(2 / 3)
     others = [one["metrics"]["MRR"] for one in result["settings"][1:]]
     assert others == sorted(others, reverse=True)
-    for setting in result["settings"]:  # as measured: in each, "river.txt" is where the sweep found it
-        hits = json.loads(run("search", "the river runs", "--in", "library", "--json", *setting["arguments"].split()).out)
+    # as measured: in each, "river.txt" is where the sweep found it
+    for setting in result["settings"]:
+        hits = json.loads(
+            run(
+                "search",
+                "the river runs",
+                "--in",
+                "library",
+                "--json",
+                *setting["arguments"].split(),
+            ).out
+        )
         found = [Path(hit["id"]).name for hit in hits["documents"]]
-        (rank,) = (row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1"))
-        assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting["name"]
+        (rank,) = (
+            row["rank"] for row in ranks if (row["setting"], row["id"]) == (setting["name"], "1")
+        )
+        assert (found.index("river.txt") + 1 if "river.txt" in found else None) == rank, setting[
+            "name"
+        ]
     shown = run(*command, "--sweep").out
     assert "words only" in shown and " ".join(result["advice"].split()) in " ".join(shown.split())
 
 
 def setting(name, mrr, difference, p):
-    return {"name": name, "arguments": "--weight 0.5 --no-rerank", "metrics": {"MRR": mrr}, "difference": difference, "p": p}
+    return {
+        "name": name,
+        "arguments": "--weight 0.5 --no-rerank",
+        "metrics": {"MRR": mrr},
+        "difference": difference,
+        "p": p,
+    }
 
 
 def test_advice_and_a_command_that_works_in_a_shell():
@@ -72,20 +105,47 @@ def test_advice_and_a_command_that_works_in_a_shell():
     assert command == ["runnel", "search", "...", *options]
 
 
-# FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order of the documents.
+# FakeRetriever scores a sentence by the number of the question's words in it; ties are in the order
+# of the documents.
 CATS = "The red cat sat. A red dog ran. A  bird flew.\n\nA bird flew. The red cat ate the fish."
 BIRDS = "A red bird sang. A bird\nflew. Nothing else happened."
 BIRD_FILE, FISH = "sub/birds.txt", "ate the fish[.]$"
 QUESTIONS = [
-    {"id": "a", "question": "red cat fish", "file": "cats.txt", "patterns": [FISH], "kind": "fact"},  # 3: 1st and 1st
-    {"id": "b", "question": "red dog", "file": "cats.txt", "patterns": ["^The red cat ate"], "kind": "why"},
-    {"id": "c", "question": "red bird flew", "file": BIRD_FILE, "patterns": ["^A bird flew[.]$", "sang"], "kind": "fact"},
-    {"id": "d", "question": "nothing flew", "file": BIRD_FILE, "patterns": ["^Nothing"], "kind": "fact"},
-    {"id": "e", "question": "blue elephant", "file": "cats.txt", "patterns": [], "kind": "unanswerable"},
+    # 3: 1st and 1st
+    {"id": "a", "question": "red cat fish", "file": "cats.txt", "patterns": [FISH], "kind": "fact"},
+    {
+        "id": "b",
+        "question": "red dog",
+        "file": "cats.txt",
+        "patterns": ["^The red cat ate"],
+        "kind": "why",
+    },
+    {
+        "id": "c",
+        "question": "red bird flew",
+        "file": BIRD_FILE,
+        "patterns": ["^A bird flew[.]$", "sang"],
+        "kind": "fact",
+    },
+    {
+        "id": "d",
+        "question": "nothing flew",
+        "file": BIRD_FILE,
+        "patterns": ["^Nothing"],
+        "kind": "fact",
+    },
+    {
+        "id": "e",
+        "question": "blue elephant",
+        "file": "cats.txt",
+        "patterns": [],
+        "kind": "unanswerable",
+    },
     {"id": "f", "question": "red whale", "file": BIRD_FILE, "patterns": [], "kind": "unanswerable"},
 ]
-# b: "A red dog" has 2, both red cats have 1: rank 3 in cats.txt; with "A red bird" (1, of the later file) 3 too.
-# d: 1 for "A bird flew." and for "Nothing ...": rank 2 in birds.txt and, "A bird flew." of both files being one sentence, 2.
+# b: "A red dog" has 2, both red cats have 1: rank 3 in cats.txt; with "A red bird" (1, of the later
+# file) 3 too. d: 1 for "A bird flew." and for "Nothing ...": rank 2 in birds.txt and, "A bird
+# flew." of both files being one sentence, 2.
 RANKS = {"a": (1, 1), "b": (3, 3), "c": (1, 1), "d": (2, 2), "e": (None, None), "f": (None, None)}
 BEST = {"a": 3, "b": 2, "c": 2, "d": 1, "e": 0, "f": 1}
 
@@ -108,28 +168,52 @@ def test_ranks_areas_and_kinds(ask, run, fake):
     done = ask(QUESTIONS, "--json", "--out", "out")
     assert done.code == 0, done.err
     result = json.loads(done.out)
-    assert {a["id"]: tuple(a["model"][place]["rank"] for place in ("document", "folder")) for a in result["answers"]} == RANKS
+    assert {
+        a["id"]: tuple(a["model"][place]["rank"] for place in ("document", "folder"))
+        for a in result["answers"]
+    } == RANKS
     assert {a["id"]: a["model"]["document"]["best"] for a in result["answers"]} == BEST
-    assert (result["queries"], result["unanswerable"], result["documents"], result["left_out"]) == (4, 2, 2, [])
+    assert (result["queries"], result["unanswerable"], result["documents"], result["left_out"]) == (
+        4,
+        2,
+        2,
+        [],
+    )
     assert [(one["system"], one["place"]) for one in result["rankings"]] == [
         (system, place) for place in ("document", "folder") for system in ("toy", "BM25")
     ]
     own = result["rankings"][0]
-    means = {"first": 0.5, "first 5": 1, "first 10": 1, "MRR": (1 + 1 / 3 + 1 + 1 / 2) / 4, "area": 7.5 / 8}
+    means = {
+        "first": 0.5,
+        "first 5": 1,
+        "first 10": 1,
+        "MRR": (1 + 1 / 3 + 1 + 1 / 2) / 4,
+        "area": 7.5 / 8,
+    }
     assert {name: value[0] for name, value in own["metrics"].items()} == pytest.approx(means)
-    assert all(low <= mean <= high for mean, low, high in own["metrics"].values()) and own["metrics"]["first 5"] == [1, 1, 1]
+    assert all(low <= mean <= high for mean, low, high in own["metrics"].values()) and own[
+        "metrics"
+    ]["first 5"] == [1, 1, 1]
     assert own["metrics"]["first"][1] < 0.5 < own["metrics"]["first"][2]
     assert {kind: one["queries"] for kind, one in own["kinds"].items()} == {"fact": 3, "why": 1}
     assert own["kinds"]["why"]["metrics"]["MRR"][0] == pytest.approx(1 / 3)
     shown = ask(QUESTIONS, "--out", "out")
-    assert "0.500 (" in shown.out and "why" in shown.out and "q.ranks.jsonl is finished already" in shown.err
+    assert (
+        "0.500 (" in shown.out
+        and "why" in shown.out
+        and "q.ranks.jsonl is finished already" in shown.err
+    )
     fake.find.answers = -1.0  # the logit of a model that knows whether there is an answer
     knows = json.loads(ask(QUESTIONS, "--json").out)
-    assert {one["model"][place]["best"] for one in knows["answers"] for place in ("document", "folder")} == {probability(-1.0)}
+    assert {
+        one["model"][place]["best"] for one in knows["answers"] for place in ("document", "folder")
+    } == {probability(-1.0)}
     assert knows["rankings"][0]["metrics"]["area"][0] == 0.5
     assert ask(QUESTIONS, "--out", "other", model="bm25").code == 0
     compared = json.loads(run("lab", "compare", "out", "other", "--json").out)["rows"]
-    assert {"first", "MRR", "all documents MRR"} <= {row["value"] for row in compared if row["comparison"]}
+    assert {"first", "MRR", "all documents MRR"} <= {
+        row["value"] for row in compared if row["comparison"]
+    }
 
 
 def test_baselines_on_the_same_sentences(ask, fake):
@@ -140,18 +224,27 @@ def test_baselines_on_the_same_sentences(ask, fake):
     fake.embed = ToyEmbedder()
     found = json.loads(ask(QUESTIONS[:2], "--json", "--as", "embed").out)
     assert found["sentences"] == words["sentences"] == 8
-    # "red cat fish" is red + cat: the two red cats have 2, in order; "red dog" is best for "A red dog", then red cats with 1.
+    # "red cat fish" is red + cat: the two red cats have 2, in order; "red dog" is best for "A red
+    # dog", then red cats with 1.
     assert [one["model"]["document"]["rank"] for one in found["answers"]] == [2, 3]
 
 
 def test_options_of_the_other_form_and_patterns_without_a_sentence(ask):
-    assert [ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1), ("--sweep",))] == [1, 1, 1]
+    assert [
+        ask(QUESTIONS, *option).code for option in (("-k", 5), ("--weight", 1), ("--sweep",))
+    ] == [1, 1, 1]
     done = ask([{"question": "red", "file": "cats.txt"}], "--as", "embed")
     assert done.code == 1 and "--as" in done.err
-    rows = [QUESTIONS[0] | {"patterns": [FISH, "no such text"]}, QUESTIONS[1] | {"patterns": ["nor this"]}]
+    rows = [
+        QUESTIONS[0] | {"patterns": [FISH, "no such text"]},
+        QUESTIONS[1] | {"patterns": ["nor this"]},
+    ]
     done = ask(rows, "--json")
     result = json.loads(done.out)
-    assert "a: no sentence of cats.txt matches 'no such text'" in done.err and "b: no sentence" in done.err
+    assert (
+        "a: no sentence of cats.txt matches 'no such text'" in done.err
+        and "b: no sentence" in done.err
+    )
     assert (result["queries"], result["left_out"]) == (1, ["b"])
     assert ask(rows[1:]).code == 1
 

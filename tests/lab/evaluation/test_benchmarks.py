@@ -1,4 +1,6 @@
-"""Published benchmarks are read as their authors publish them, and what fits no known form is named."""
+"""Published benchmarks are read as their authors publish them, and what fits no known form is
+named.
+"""
 
 import hashlib
 
@@ -32,7 +34,13 @@ def tables(**changes):
 
 
 def nano(folder, split="train"):
-    write_files(folder, {name.replace(".jsonl", f"/{split}-00000-of-00001.parquet"): rows for name, rows in tables().items()})
+    write_files(
+        folder,
+        {
+            name.replace(".jsonl", f"/{split}-00000-of-00001.parquet"): rows
+            for name, rows in tables().items()
+        },
+    )
 
 
 def test_sets_of_nanobeir_alone_in_one_data_set_or_as_folders(tmp_path):
@@ -56,20 +64,40 @@ def test_a_table_in_several_files_of_which_the_test_split_is_judged(tmp_path):
     for part in range(2):
         rows = [{"_id": f"d{part + 1}", "title": "A title", "text": "some text"}]
         write_rows(folder / "corpus" / f"corpus-{part:05}-of-00002.parquet", rows)
-        write_rows(folder / "default" / f"{('train', 'test')[part]}-{end}", [JUDGED | {"corpus-id": f"d{part + 1}", "score": 2}])
+        write_rows(
+            folder / "default" / f"{('train', 'test')[part]}-{end}",
+            [JUDGED | {"corpus-id": f"d{part + 1}", "score": 2}],
+        )
     write_rows(folder / "queries" / f"corpus-{end}", [{"_id": "q", "text": "cat"}])
     (one,) = find_sets(str(folder))
     documents, _, judged, _ = read_set(one, tmp_path)
-    assert documents == {"d1": "A title some text", "d2": "A title some text"} and judged == {"q": {"d2": 2}}
+    assert documents == {"d1": "A title some text", "d2": "A title some text"} and judged == {
+        "q": {"d2": 2}
+    }
 
 
 def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
     folder, lengths = tmp_path / "LongEmbed", (256, 32768)
-    texts = [{"doc_id": f"{n}-{i}", "text": f"fact {i}", "context_length": n} for n in lengths for i in range(3)]
-    asked = [{"qid": f"q{n}-{i}", "text": f"which {i}", "context_length": n} for n in lengths for i in range(2)]
-    judged = [{"qid": f"q{n}-{i}", "doc_id": f"{n}-{i}", "context_length": n} for n in lengths for i in range(2)]
+    texts = [
+        {"doc_id": f"{n}-{i}", "text": f"fact {i}", "context_length": n}
+        for n in lengths
+        for i in range(3)
+    ]
+    asked = [
+        {"qid": f"q{n}-{i}", "text": f"which {i}", "context_length": n}
+        for n in lengths
+        for i in range(2)
+    ]
+    judged = [
+        {"qid": f"q{n}-{i}", "doc_id": f"{n}-{i}", "context_length": n}
+        for n in lengths
+        for i in range(2)
+    ]
     files = {
-        "qmsum/corpus.jsonl": [{"doc_id": "doc 1", "text": "red cat"}, {"doc_id": "doc 2", "text": "dog"}],
+        "qmsum/corpus.jsonl": [
+            {"doc_id": "doc 1", "text": "red cat"},
+            {"doc_id": "doc 2", "text": "dog"},
+        ],
         "qmsum/queries.jsonl": [{"qid": "q 1", "text": "cat"}],
         "qmsum/qrels.jsonl": [{"qid": "q 1", "doc_id": "doc 1"}],
     } | {"needle/corpus.jsonl": texts, "needle/queries.jsonl": asked, "needle/qrels.jsonl": judged}
@@ -80,19 +108,33 @@ def test_longembed_has_a_set_for_each_length_of_needle(tmp_path):
         ("needle-32768", "needle", ("nDCG@1",)),
         ("qmsum", "", ("nDCG@10",)),
     ]
-    assert names(folder / "needle" / "256") == ["needle-256"] and names(folder / "qmsum") == ["qmsum"]
+    assert names(folder / "needle" / "256") == ["needle-256"] and names(folder / "qmsum") == [
+        "qmsum"
+    ]
     documents, queries, judged, _ = read_set(sets[1], tmp_path)
     assert documents == {f"32768-{i}": f"fact {i}" for i in range(3)}
-    assert queries == {f"q32768-{i}": f"which {i}" for i in range(2)} and judged["q32768-1"] == {"32768-1": 1}
+    assert queries == {f"q32768-{i}": f"which {i}" for i in range(2)} and judged["q32768-1"] == {
+        "32768-1": 1
+    }
     assert read_set(sets[2], tmp_path)[2] == {"q_1": {"doc_1": 1}}
 
 
 def test_locov1_is_split_by_its_sets(tmp_path):
-    rows = [("qmsum", "Passage_0", "one"), ("qasper_title", "Passage_0", "two"), ("qasper_title", "Passage_1", None)]
+    rows = [
+        ("qmsum", "Passage_0", "one"),
+        ("qasper_title", "Passage_0", "two"),
+        ("qasper_title", "Passage_1", None),
+    ]
     documents = [{"dataset": name, "pid": pid, "passage": text} for name, pid, text in rows]
     rows = [("qmsum", 0), ("qasper_title", 0), ("qasper_title", 1)]
-    queries = [{"dataset": d, "qid": f"Query_{n}", "query": f"{d} {n}", "answer_pids": [f"Passage_{n}"]} for d, n in rows]
-    files = {f"LoCoV1-Documents/data/{split}-00000-of-00001-abc.parquet": documents for split in ("test", "train")}
+    queries = [
+        {"dataset": d, "qid": f"Query_{n}", "query": f"{d} {n}", "answer_pids": [f"Passage_{n}"]}
+        for d, n in rows
+    ]
+    files = {
+        f"LoCoV1-Documents/data/{split}-00000-of-00001-abc.parquet": documents
+        for split in ("test", "train")
+    }
     write_files(tmp_path / "loco", files | {"LoCoV1-Queries/data/test.parquet": queries})
     assert names(tmp_path / "loco") == ["qmsum", "qasper_title"]
     (one,) = find_sets(str(tmp_path / "loco" / "qasper_title"))
@@ -100,28 +142,46 @@ def test_locov1_is_split_by_its_sets(tmp_path):
     assert documents == {"Passage_0": "two"} and queries == {"Query_0": "qasper_title 0"}
     assert judged == {"Query_0": {"Passage_0": 1}} and one.metrics == ("nDCG@10",)
     assert notes == ("1 documents without text are left out, with 1 queries that only they answer",)
-    with pytest.raises(InputError, match=r"'qasper_titel'; expected one of .*qmsum, .*qasper_title"):
+    with pytest.raises(
+        InputError, match=r"'qasper_titel'; expected one of .*qmsum, .*qasper_title"
+    ):
         find_sets(str(tmp_path / "loco" / "qasper_titel"))
 
 
 def test_the_validation_split_of_scrolls_and_folders_of_beir(tmp_path):
-    rows = [{"id": "a", "input": "a long report", "output": "summary"}, {"id": "b", "input": "another", "output": "short"}]
+    rows = [
+        {"id": "a", "input": "a long report", "output": "summary"},
+        {"id": "b", "input": "another", "output": "short"},
+    ]
     write_rows(tmp_path / "gov_report" / "validation.jsonl", rows)
     (one,) = find_sets(str(tmp_path / "gov_report"))
     documents, queries, judged, _ = read_set(one, tmp_path)
     assert documents == {"Passage_0": "a long report", "Passage_1": "another"}
-    assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {"Passage_1": 1}
+    assert queries == {"Query_0": "summary", "Query_1": "short"} and judged["Query_1"] == {
+        "Passage_1": 1
+    }
     for name in ("nq", "fiqa"):
-        write_files(tmp_path / "beir" / name, tables() | {"qrels/test.tsv": ["query-id\tcorpus-id\tscore", "q\td\t1"]})
+        write_files(
+            tmp_path / "beir" / name,
+            tables() | {"qrels/test.tsv": ["query-id\tcorpus-id\tscore", "q\td\t1"]},
+        )
     assert names(tmp_path / "beir") == ["fiqa", "nq"] and names(tmp_path / "beir" / "nq") == ["nq"]
     (one,) = find_sets(str(tmp_path / "beir" / "nq"))
-    assert one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl" and not (tmp_path / "nq.beir").exists()
+    assert (
+        one.source(tmp_path).corpus == tmp_path / "beir" / "nq" / "corpus.jsonl"
+        and not (tmp_path / "nq.beir").exists()
+    )
 
 
 SECTIONS = [("Intro", ["One.", "Two."]), (None, ["Three."]), ("End", [])]
 QASPER = {  # as it was released, and as in the data set of the hub
-    "qasper-test-v0.3.json": [{"section_name": name, "paragraphs": found} for name, found in SECTIONS],
-    "test-00000-of-00001.parquet": {"section_name": [n for n, _ in SECTIONS], "paragraphs": [p for _, p in SECTIONS]},
+    "qasper-test-v0.3.json": [
+        {"section_name": name, "paragraphs": found} for name, found in SECTIONS
+    ],
+    "test-00000-of-00001.parquet": {
+        "section_name": [n for n, _ in SECTIONS],
+        "paragraphs": [p for _, p in SECTIONS],
+    },
 }
 
 
@@ -133,13 +193,21 @@ def test_qasper_has_two_sets_of_locov0(tmp_path, file):
         write_rows(path, [{f"19{n}": paper for n, paper in enumerate(papers)}])
     else:
         write_rows(path, [{"id": "190", **paper} for paper in papers])
-    write_rows(tmp_path / "locov0" / "qmsum" / "validation.jsonl", [{"id": "a", "input": "a meeting", "output": "who"}])
+    write_rows(
+        tmp_path / "locov0" / "qmsum" / "validation.jsonl",
+        [{"id": "a", "input": "a meeting", "output": "who"}],
+    )
     assert names(tmp_path / "locov0") == ["qasper_title", "qasper_abstract", "qmsum"]
     title, abstract = find_sets(str(path.parent))
     documents, queries, judged, notes = read_set(title, tmp_path)
     assert documents == dict.fromkeys(["Passage_0", "Passage_1"], "Intro\nOne. Two.\nThree.\nEnd")
-    assert queries == dict.fromkeys(["Query_0", "Query_1"], "A paper") and judged["Query_1"] == {"Passage_1": 1}
-    assert read_set(abstract, tmp_path)[1]["Query_0"] == "It is short." and (title.metrics, notes) == (("nDCG@10",), ())
+    assert queries == dict.fromkeys(["Query_0", "Query_1"], "A paper") and judged["Query_1"] == {
+        "Passage_1": 1
+    }
+    assert read_set(abstract, tmp_path)[1]["Query_0"] == "It is short." and (
+        title.metrics,
+        notes,
+    ) == (("nDCG@10",), ())
     assert names(path.parent / "qasper_abstract") == ["qasper_abstract"]
 
 
@@ -162,7 +230,11 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
         ("msmarco-document-dl19", ("nDCG@10", "Recall@100")),
     ]
     documents, queries, judged, notes = read_set(sets[0], tmp_path)
-    assert documents == {"0": "red cat", "1": "blue dog"} and queries == {"7": "cat"} and judged == {"7": {"0": 1}}
+    assert (
+        documents == {"0": "red cat", "1": "blue dog"}
+        and queries == {"7": "cat"}
+        and judged == {"7": {"0": 1}}
+    )
     assert notes == ("1 queries are judged; the papers' set has 6,980",)
     assert read_set(sets[2], tmp_path)[0] == {"D0": "A cat It is red."}
     assert names(folder / "passage-dl19") == ["msmarco-passage-dl19"]
@@ -170,10 +242,18 @@ def test_msmarco_by_the_names_of_its_files(tmp_path):
 
 def test_generated_sets_hide_each_answer_in_one_document_and_are_the_same_everywhere(tmp_path):
     for kind, digest in (("needle", "c6038ed7b6aa7a56"), ("passkey", "e454342cfe89a6b0")):
-        assert names(f"generated:{kind}") == [f"{kind}-{length}" for length in LENGTHS] and LENGTHS[-1] == 32768
+        assert (
+            names(f"generated:{kind}") == [f"{kind}-{length}" for length in LENGTHS]
+            and LENGTHS[-1] == 32768
+        )
         (one,) = find_sets(f"generated:{kind}-256")
         documents, queries, judged, _ = read_set(one, tmp_path)
-        assert (len(documents), len(queries), one.metrics, one.group) == (100, 50, ("nDCG@1",), kind)
+        assert (len(documents), len(queries), one.metrics, one.group) == (
+            100,
+            50,
+            ("nDCG@1",),
+            kind,
+        )
         assert all(judged[query] == {query: 1} for query in queries)
         folder = one.source(tmp_path).qrels.parent
         texts = b"".join((folder / name).read_bytes() for name in ("corpus.jsonl", "queries.jsonl"))
@@ -190,7 +270,9 @@ QUERY = {"dataset": "qmsum", "qid": "q", "query": "who", "answer_pids": ["d"]}
 DOCUMENT = {"dataset": "qmsum", "pid": "d", "passage": "a meeting"}
 
 
-TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().items()} | {"qrels/dev.jsonl": [JUDGED]}
+TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().items()} | {
+    "qrels/dev.jsonl": [JUDGED]
+}
 
 
 @pytest.mark.parametrize(
@@ -202,11 +284,20 @@ TWO_SPLITS = {name.replace(".", "/train."): rows for name, rows in tables().item
         ({QASPER_FILE: [PAPER]}, "paper 190: expected sections"),
         ({QASPER_FILE: [{"190": 5}]}, "paper 190: .*got int"),
         ({QASPER_FILE: ['{"190": {']}, "not valid JSON at character"),
-        (tables(qrels=JUDGED | {"score": 1 << 32}), r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'"),
+        (
+            tables(qrels=JUDGED | {"score": 1 << 32}),
+            r"qrels\.jsonl, line 1: .*\"score\", got '4294967296'",
+        ),
         (tables(qrels=JUDGED | {"score": float("inf")}), "got 'inf'"),
-        (tables(corpus={"_id": "d1", "body": "red cat"}), "line 1: expected 'text' .*, got the keys '_id', 'body'"),
+        (
+            tables(corpus={"_id": "d1", "body": "red cat"}),
+            "line 1: expected 'text' .*, got the keys '_id', 'body'",
+        ),
         (TWO_SPLITS, "judgments of dev, train, and texts of train; expected texts of each"),
-        (tables(queries={"_id": "q", "text": "y", "context_length": [256]}), "queries.jsonl, line 1: 'context_length' is .256."),
+        (
+            tables(queries={"_id": "q", "text": "y", "context_length": [256]}),
+            "queries.jsonl, line 1: 'context_length' is .256.",
+        ),
     ],
 )
 def test_bad_rows_are_named(tmp_path, files, named):

@@ -25,14 +25,21 @@ EVIDENCE = [
 
 @pytest.fixture
 def server(monkeypatch):
-    """A server that counts words and answers in reversed order; first with its `problems`: (status, body)."""
+    """A server that counts words and answers in reversed order; first with its `problems`: (status,
+    body).
+    """
     server = SimpleNamespace(requests=[], problems=[])
 
     def respond(request):
         asked = json.loads(request.content)
         server.requests.append((str(request.url), request.headers["Authorization"], asked))
-        rows = [{"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]} for i, t in enumerate(asked["input"])]
-        status, body = server.problems.pop(0) if server.problems else (200, json.dumps({"data": rows[::-1]}))
+        rows = [
+            {"index": i, "embedding": [0.5 + t.lower().count(w) for w in WORDS]}
+            for i, t in enumerate(asked["input"])
+        ]
+        status, body = (
+            server.problems.pop(0) if server.problems else (200, json.dumps({"data": rows[::-1]}))
+        )
         return httpx2.Response(status, content=body, headers={"Content-Type": "application/json"})
 
     monkeypatch.setenv("OPENAI_BASE_URL", "http://server/v1/")
@@ -46,8 +53,12 @@ def server(monkeypatch):
 def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
     texts = [f"{i} red cats" if i % 2 else "a dog" for i in range(129)]
     vectors = ApiEmbedder("toy", prompts={"query": "cat: "}).encode_document(texts)
-    expected = np.array([[1.5, 0.5, 1.5, 0.5] if i % 2 else [0.5, 0.5, 0.5, 1.5] for i in range(129)])
-    np.testing.assert_allclose(vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    expected = np.array(
+        [[1.5, 0.5, 1.5, 0.5] if i % 2 else [0.5, 0.5, 0.5, 1.5] for i in range(129)]
+    )
+    np.testing.assert_allclose(
+        vectors, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6
+    )
     assert [len(request["input"]) for _, _, request in server.requests] == [128, 1]
     path, key, request = server.requests[0]
     assert (path, key, request["model"]) == ("http://server/v1/embeddings", "Bearer secret", "toy")
@@ -60,7 +71,10 @@ def test_an_api_gives_unit_vectors_in_the_order_of_the_texts(server):
     [
         ([(401, '{"error": "no such key"}')], "did not give embeddings: 401"),
         ([(200, "<html>")], "did not give embeddings as expected"),
-        ([(200, '{"data": [{"index": 1, "embedding": [1.0]}]}')], "expected one for each of 1 texts"),
+        (
+            [(200, '{"data": [{"index": 1, "embedding": [1.0]}]}')],
+            "expected one for each of 1 texts",
+        ),
     ],
 )
 def test_refusals_and_other_answers_are_reported(server, problems, message):
@@ -77,12 +91,18 @@ def evaluate(run, server, tmp_path):
 
 
 def test_sentences_and_chunks_are_ranked_by_an_api(evaluate, server):
-    result = results(evaluate("api:toy", "--as", "embed", "--metrics", "Recall@1", "--json"))["evidence"]
+    result = results(evaluate("api:toy", "--as", "embed", "--metrics", "Recall@1", "--json"))[
+        "evidence"
+    ]
     assert result["metrics"] == {"Recall@1": 1.0} and result["sentences"] == 8
-    assert [len(asked["input"]) for _, _, asked in server.requests] == [4, 1, 1], "the document is read once"
+    assert [len(asked["input"]) for _, _, asked in server.requests] == [4, 1, 1], (
+        "the document is read once"
+    )
     done = evaluate("api:toy", "--as", "embed", "--chunk-words", "5", "--out", "out")
     assert done.code == 0 and "8 chunks of 5 words ranked" in done.out, done.err
     done = evaluate("api:toy", "--as", "embed", "--chunk-words", "6", "--out", "out")
     assert done.code == 1 and "another chunk_words (5, now 6)" in done.err
-    result = results(evaluate("bm25", "--chunk-words", "5", "--metrics", "Recall@1", "--json"))["evidence"]
+    result = results(evaluate("bm25", "--chunk-words", "5", "--metrics", "Recall@1", "--json"))[
+        "evidence"
+    ]
     assert result["chunk_words"] == 5 and result["metrics"] == {"Recall@1": 1.0}

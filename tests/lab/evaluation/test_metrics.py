@@ -1,4 +1,6 @@
-"""Metrics agree with trec_eval, whatever the ties and holes; differences are judged by a paired test."""
+"""Metrics agree with trec_eval, whatever the ties and holes; differences are judged by a paired
+test.
+"""
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ TREC |= {"MRR": "recip_rank", "Success@1": "success_1"}
 
 
 def random_task(seed, queries=30, documents=40):
-    """Qrels with grades from 0 to 2, and a run with ties, missing queries, unjudged documents and queries that nobody judged."""
+    """Qrels with grades from 0 to 2, and a run with ties, missing queries, unjudged documents and
+    queries that nobody judged.
+    """
     rng = np.random.default_rng(seed)
     names = [f"d{i}" for i in range(documents)] + ["é", "Z", "z", "10", "9"]
     qrels, run = {}, {}
@@ -20,7 +24,8 @@ def random_task(seed, queries=30, documents=40):
         qrels[f"q{q}"] = {str(d): int(rng.integers(0, 3)) for d in judged}
         if rng.random() < 0.8:
             found = rng.choice(names, rng.integers(1, len(names)), replace=False)
-            scores = rng.integers(0, 6, len(found)) / 3 + rng.choice([0, 1e-9], len(found))  # many ties; some in 32 bits only
+            # many ties; some in 32 bits only
+            scores = rng.integers(0, 6, len(found)) / 3 + rng.choice([0, 1e-9], len(found))
             run[f"q{q}"] = {str(d): float(s) for d, s in zip(found, scores, strict=True)}
     run["unjudged"] = {"d1": 1.0}
     return qrels, run
@@ -28,7 +33,9 @@ def random_task(seed, queries=30, documents=40):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_metrics_are_those_of_trec_eval(seed):
-    """Also where ir-measures takes MRR@10 from another provider than MRR, with another order of ties."""
+    """Also where ir-measures takes MRR@10 from another provider than MRR, with another order of
+    ties.
+    """
     import pytrec_eval as trec
 
     qrels, run = random_task(seed)
@@ -37,7 +44,9 @@ def test_metrics_are_those_of_trec_eval(seed):
     assert set(values) == set(qrels) and len(expected) < len(qrels)
     for query, found in values.items():
         for name, theirs in TREC.items():
-            assert found[name] == pytest.approx(expected[query][theirs] if query in expected else 0.0, abs=1e-12), (query, name)
+            assert found[name] == pytest.approx(
+                expected[query][theirs] if query in expected else 0.0, abs=1e-12
+            ), (query, name)
         assert found["MRR@10"] == pytest.approx(found["MRR"] if found["MRR"] >= 0.0999 else 0)
         assert found["MRR@1"] == found["Success@1"]
     missing = set(qrels) - set(run)
@@ -47,7 +56,11 @@ def test_metrics_are_those_of_trec_eval(seed):
 
 def test_names_of_metrics():
     metrics = parse_metrics([*METRICS, " P(rel=2)@5"])
-    assert list(metrics) == [*METRICS, "P(rel=2)@5"] and cutoff(metrics) == 100 and cutoff(parse_metrics(["AP"])) == 0
+    assert (
+        list(metrics) == [*METRICS, "P(rel=2)@5"]
+        and cutoff(metrics) == 100
+        and cutoff(parse_metrics(["AP"])) == 0
+    )
     for name, named in (("xyz", "'xyz'"), ("nDCG@x", "after nDCG@")):
         with pytest.raises(InputError, match=named):
             parse_metrics([name])

@@ -1,4 +1,6 @@
-"""A user's own questions: which documents answer, what went wrong, which settings find more. The index is a stand-in."""
+"""A user's own questions: which documents answer, what went wrong, which settings find more. The
+index is a stand-in.
+"""
 
 import json
 from types import SimpleNamespace
@@ -14,7 +16,9 @@ from runnel.records import Hit
 from runnel.text.sentences import split_sentences
 from tests.helpers.qa_files import write_rows
 
-PAGES = json.dumps({"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]})
+PAGES = json.dumps(
+    {"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]}
+)
 DOCUMENTS = {
     "/lib/notes/cats.md": "Red cats sleep. Blue cats run. Cats eat.\nThe  cat\nsat down.",
     "/lib/old/cats.md": "An old cat.",
@@ -26,34 +30,65 @@ DOCUMENTS = {
 
 
 class FakeIndex:
-    """Ranks documents by common words, or, as meaning does here, always in the order of their ids."""
+    """Ranks documents by common words, or, as meaning does here, always in the
+    order of their ids.
+    """
 
     def __init__(self, documents=DOCUMENTS):
         self.texts = documents
-        self.embedder = SimpleNamespace(model=SimpleNamespace(backbone=SimpleNamespace(passage_tokens=None), heads={}))
+        self.embedder = SimpleNamespace(
+            model=SimpleNamespace(backbone=SimpleNamespace(passage_tokens=None), heads={})
+        )
         settings = SimpleNamespace(remember=False)
-        self.store = SimpleNamespace(uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents)
+        self.store = SimpleNamespace(
+            uri="library", settings=settings, content_hashes=self.hashes, documents=self.documents
+        )
 
     def hashes(self):
-        return {name: SimpleNamespace(source=name.split("#")[0] if "/" in name else "") for name in self.texts}
+        return {
+            name: SimpleNamespace(source=name.split("#")[0] if "/" in name else "")
+            for name in self.texts
+        }
 
     def documents(self, ids):
-        return {name: SimpleNamespace(text=self.texts[name], blocks=PAGES if "pdf" in name else "") for name in ids}
+        return {
+            name: SimpleNamespace(text=self.texts[name], blocks=PAGES if "pdf" in name else "")
+            for name in ids
+        }
 
     def search(self, query, top_k=10, *, dense_weight=None, rerank=None, read=None, sentences=3):
         words = set(query.lower().split())
-        common = {name: len(words & set(text.lower().replace(".", "").split())) for name, text in self.texts.items()}
+        common = {
+            name: len(words & set(text.lower().replace(".", "").split()))
+            for name, text in self.texts.items()
+        }
         weight = 0.0 if dense_weight is None else dense_weight
-        scores = {name: common[name] + weight / (61 + place) for place, name in enumerate(sorted(self.texts))}
-        scores = {name: score for name, score in scores.items() if score or dense_weight != 0}  # words alone find no others
+        scores = {
+            name: common[name] + weight / (61 + place)
+            for place, name in enumerate(sorted(self.texts))
+        }
+        # words alone find no others
+        scores = {name: score for name, score in scores.items() if score or dense_weight != 0}
         ranked = sorted(scores, key=lambda name: (-scores[name], name))[:top_k]
-        return [self.hit(name, scores[name], rank, words, sentences) for rank, name in enumerate(ranked, start=1)]
+        return [
+            self.hit(name, scores[name], rank, words, sentences)
+            for rank, name in enumerate(ranked, start=1)
+        ]
 
     def hit(self, name, score, rank, words, count):
         text, spans = self.texts[name], split_sentences(self.texts[name])
-        found = np.array([len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans], np.float32)
+        found = np.array(
+            [len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans],
+            np.float32,
+        )
         best = sorted(list(Scored(text, spans, found).ranked())[:count], key=lambda s: s.index)
-        return Hit(name, score, rank, text, tuple(answering(place(name, text, s.start, s.end), s.score, s.index) for s in best))
+        return Hit(
+            name,
+            score,
+            rank,
+            text,
+            tuple(answering(place(name, text, s.start, s.end), s.score, s.index) for s in best),
+        )
 
 
 @pytest.fixture
@@ -61,12 +96,19 @@ def asked(tmp_path):
     def asked(*rows, index=None, top_k=2):
         """Ask rows of (question, file) or of (question, file, more)."""
         index = index or FakeIndex()
-        made = [{"question": question, "file": file, **dict(*more)} for question, file, *more in rows]
+        made = [
+            {"question": question, "file": file, **dict(*more)} for question, file, *more in rows
+        ]
         questions = read_questions(write_rows(tmp_path / "questions.jsonl", made))
         targets = locate(questions, index)
         answers = [ask(question, targets[question.id], index, top_k, {}) for question in questions]
-        values = [values_of(question, answer) for question, answer in zip(questions, answers, strict=True)]
-        return [SimpleNamespace(**answer, values=one) for answer, one in zip(answers, values, strict=True)]
+        values = [
+            values_of(question, answer) for question, answer in zip(questions, answers, strict=True)
+        ]
+        return [
+            SimpleNamespace(**answer, values=one)
+            for answer, one in zip(answers, values, strict=True)
+        ]
 
     return asked
 
@@ -75,7 +117,9 @@ def kind(answer):
     return answer.problem and answer.problem["kind"]
 
 
-@pytest.mark.parametrize("file", ["/lib/notes/cats.md", "notes/cats.md", "./notes/cats.md", "notes\\cats.md"])
+@pytest.mark.parametrize(
+    "file", ["/lib/notes/cats.md", "notes/cats.md", "./notes/cats.md", "notes\\cats.md"]
+)
 def test_a_file_is_found_by_the_end_of_its_path(asked, file):
     (answer,) = asked(("blue cats", file))
     assert (answer.rank, answer.problem) == (1, None)
@@ -92,16 +136,32 @@ def test_rows_ids_several_files_and_pages(asked):
         ("red dogs", "dogs.pdf", {"page": 3}),
     )
     assert (one.place, two.place) == (1, 1)
-    assert three.problem["text"] == "page 3 is not in dogs.pdf as it was indexed" and kind(three) == "not in the file"
+    assert (
+        three.problem["text"] == "page 3 is not in dogs.pdf as it was indexed"
+        and kind(three) == "not in the file"
+    )
 
 
 def test_the_expected_place_must_be_shown(asked):
-    index = FakeIndex({"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"})
-    answers = asked(*(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")), index=index)
-    assert [(a.rank, a.place, a.sentence) for a in answers] == [(1, 1, 3), (1, None, 4), (1, None, 5)]
+    index = FakeIndex(
+        {"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"}
+    )
+    answers = asked(
+        *(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")),
+        index=index,
+    )
+    assert [(a.rank, a.place, a.sentence) for a in answers] == [
+        (1, 1, 3),
+        (1, None, 4),
+        (1, None, 5),
+    ]
     assert [kind(a) for a in answers] == [None, "wrong place", "wrong place"]
     assert [(a.values["MRR"], a.values["place MRR"]) for a in answers] == [(1, 1), (1, 0), (1, 0)]
-    assert answers[1].problem["text"].endswith('the best sentence is "Two cat red.", the expected one is number 4')
+    assert (
+        answers[1]
+        .problem["text"]
+        .endswith('the best sentence is "Two cat red.", the expected one is number 4')
+    )
 
 
 def test_what_went_wrong(asked):
@@ -113,28 +173,53 @@ def test_what_went_wrong(asked):
         ("blue cats", "notes/cats.md", {"text": "blue cats run"}),
     )
     assert kind(low) == "ranked too low" and low.rank == 3
-    assert low.problem["text"] == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
+    assert (
+        low.problem["text"]
+        == f"found at rank 3 (not among the first {DEPTH} by words, 3 by meaning)"
+    )
     assert [name.rsplit("/")[-1] for name in low.found] == ["dogs.pdf", "cats.md"]
-    assert kind(missing) == "not in the index" and missing.problem["text"].endswith("the nearest name is dogs.pdf")
-    assert absent.problem["text"].endswith('not in notes/cats.md as it was indexed; the nearest is "Blue cats run."')
-    assert far.problem["text"] == "the expected text is not in notes/cats.md as it was indexed" and right.problem is None
+    assert kind(missing) == "not in the index" and missing.problem["text"].endswith(
+        "the nearest name is dogs.pdf"
+    )
+    assert absent.problem["text"].endswith(
+        'not in notes/cats.md as it was indexed; the nearest is "Blue cats run."'
+    )
+    assert (
+        far.problem["text"] == "the expected text is not in notes/cats.md as it was indexed"
+        and right.problem is None
+    )
     found = summarize([answer.values for answer in answers])
     assert found["hits@1"] == pytest.approx(1 / 5) and found["hits@3"] == pytest.approx(2 / 5)
     assert found["MRR"] == pytest.approx((1 + 1 / 3) / 5) and "place MRR" not in low.values
-    assert found["place hits@1"] == found["place MRR"] == pytest.approx(1 / 3)  # of the questions that expect a place
+    # of the questions that expect a place
+    assert found["place hits@1"] == found["place MRR"] == pytest.approx(1 / 3)
 
 
 def test_questions_of_a_table(tmp_path):
-    (tmp_path / "q.csv").write_text('question,file,page,text\n"who, me?",a.pdf,3,\nwhat,b.md,,words\n')
+    (tmp_path / "q.csv").write_text(
+        'question,file,page,text\n"who, me?",a.pdf,3,\nwhat,b.md,,words\n'
+    )
     one, two = read_questions(tmp_path / "q.csv")
-    assert (one.query, one.files, one.page, one.text, one.id) == ("who, me?", ("a.pdf",), 3, "", "1")
+    assert (one.query, one.files, one.page, one.text, one.id) == (
+        "who, me?",
+        ("a.pdf",),
+        3,
+        "",
+        "1",
+    )
     assert (two.page, two.text, two.expected) == (None, "words", 'b.md, "words"')
 
 
 def test_names_that_mean_several_files_or_none(asked):
-    with pytest.raises(InputError, match=r"'cats.md' could be /lib/notes/cats.md or /lib/old/cats.md; give more of the path"):
+    with pytest.raises(
+        InputError,
+        match=r"'cats.md' could be /lib/notes/cats.md or /lib/old/cats.md; give more of the path",
+    ):
         asked(("a", "cats.md"))
-    with pytest.raises(InputError, match=r"no question can be answered from library: x.md is not in the index; give the index"):
+    with pytest.raises(
+        InputError,
+        match=r"no question can be answered from library: x.md is not in the index; give the index",
+    ):
         asked(("a", "x.md"), ("b", "y.md"))
 
 

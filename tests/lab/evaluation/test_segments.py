@@ -1,4 +1,6 @@
-"""Pieces of documents: windows, whole sentences, chunks and segments; the score of a document from its segments."""
+"""Pieces of documents: windows, whole sentences, chunks and segments; the score of a document from
+its segments.
+"""
 
 import itertools
 
@@ -7,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runnel.lab.evaluation.retrieval import Reading, cut_sentences, reading_of, split_chunks, windows
+from runnel.lab.evaluation.retrieval import (
+    Reading,
+    cut_sentences,
+    reading_of,
+    split_chunks,
+    windows,
+)
 from runnel.lab.training import recipes
 from runnel.lab.training.mining import dense_ranker
 from runnel.models.base import BUILT_IN
@@ -34,13 +42,19 @@ def test_windows_have_every_unit_and_fit(lengths, size, data):
     for first, last in cuts:
         assert last == first + 1 or bounds[last] - bounds[first] <= size
     for (a, b), (c, d) in itertools.pairwise(cuts):
-        assert a < c <= b < d, "each window goes on where or before the last one ended, and adds something"
-        assert c == b or (stride < size and bounds[c] - bounds[a] >= stride), "as far as the size they tile"
+        assert a < c <= b < d, (
+            "each window goes on where or before the last one ended, and adds something"
+        )
+        assert c == b or (stride < size and bounds[c] - bounds[a] >= stride), (
+            "as far as the size they tile"
+        )
 
 
 def test_chunks_tile_a_document():
     assert split_chunks("a b  c\nd e ", 2).tolist() == [[0, 5], [5, 9], [9, 11]]
-    assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [[0, 0]]
+    assert split_chunks("  one", 300).tolist() == [[0, 5]] and split_chunks("", 3).tolist() == [
+        [0, 0]
+    ]
     text = "word " * 601
     assert [len(text[a:b].split()) for a, b in split_chunks(text, 300)] == [300, 300, 1]
 
@@ -53,34 +67,54 @@ def tokenizer():
     return Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
 
 
-@pytest.mark.parametrize(("tokens", "stride"), [(1, None), (1, 1), (3, 2), (5, 1), (5, None), (7, 7), (16, 3), (99, None)])
+@pytest.mark.parametrize(
+    ("tokens", "stride"),
+    [(1, None), (1, 1), (3, 2), (5, 1), (5, None), (7, 7), (16, 3), (99, None)],
+)
 def test_segments_cover_a_text(tokenizer, tokens, stride):
     encoded = tokenizer.encode(TEXT)
     starts = range(0, max(0, len(encoded.ids) - tokens) + (stride or tokens), stride or tokens)
-    expected = [TEXT[encoded.starts[n] : encoded.ends[min(n + tokens, len(encoded.ids)) - 1]] for n in starts]
+    expected = [
+        TEXT[encoded.starts[n] : encoded.ends[min(n + tokens, len(encoded.ids)) - 1]]
+        for n in starts
+    ]
     assert Reading(segment_tokens=tokens, stride=stride).cut(TEXT, tokenizer) == expected
 
 
 def test_rows_and_scores_of_segments(tokenizer):
     documents = [Document("a", "one heron"), Document("b#1", ""), Document("c", "two")]
     texts, owners = Reading(segment_tokens=1).cut_all(documents, tokenizer)
-    assert [(one.id, one.text) for one in texts][-3:] == [("a#1", "heron"), ("b#1#0", ""), ("c#0", "two")]
+    assert [(one.id, one.text) for one in texts][-3:] == [
+        ("a#1", "heron"),
+        ("b#1#0", ""),
+        ("c#0", "two"),
+    ]
     assert owners.tolist() == [0, 0, 1, 2]
-    assert [Reading(segment_tokens=1).cut(text, tokenizer) for text in ("", "  ", "heron")] == [[""], ["  "], ["heron"]]
+    assert [Reading(segment_tokens=1).cut(text, tokenizer) for text in ("", "  ", "heron")] == [
+        [""],
+        ["  "],
+        ["heron"],
+    ]
     scores = {"a#0": -2.0, "b#1#0": 1.0, "a#1": 0.5, "b#1#1": -900.0}
     assert Reading(segment_tokens=1).combine(scores) == [("b#1", 1.0), ("a", 0.5)]
     found = dict(Reading(segment_tokens=1, aggregate="sum").combine(scores))
-    assert found == pytest.approx({"a": 1 / (1 + np.exp(2)) + 1 / (1 + np.exp(-0.5)), "b#1": 1 / (1 + np.exp(-1))})
+    assert found == pytest.approx(
+        {"a": 1 / (1 + np.exp(2)) + 1 / (1 + np.exp(-0.5)), "b#1": 1 / (1 + np.exp(-1))}
+    )
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 64])
 @pytest.mark.parametrize("combine", [np.maximum, np.add])
 def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
-    """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no vector."""
+    """Against all products at once, in blocks of any size; rows 2 and 5 of the corpus have no
+    vector.
+    """
     monkeypatch.setattr("runnel.lab.training.mining._ROWS", rows)
     generator = np.random.default_rng(0)
     owners = np.array([0, 0, 0, 1, 3, 3, 4, 6, 6, 6, 6, 6, 7])
-    vectors, queries = (generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3))
+    vectors, queries = (
+        generator.standard_normal((n, 4)).astype(np.float32) for n in (len(owners), 3)
+    )
 
     class Embedder:
         def encode_query(self, texts, max_tokens=None):
@@ -88,11 +122,17 @@ def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
             return queries[: len(texts)]
 
     products = queries @ vectors.T
-    expected = {row: combine.reduce(products[:, owners == row], axis=1) for row in set(owners.tolist())}
+    expected = {
+        row: combine.reduce(products[:, owners == row], axis=1) for row in set(owners.tolist())
+    }
     for depth in (1, 3, 20):
-        for query, (found, scores) in enumerate(dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)):
+        for query, (found, scores) in enumerate(
+            dense_ranker(Embedder(), vectors, owners, combine, 9)(["a", "b", "c"], depth)
+        ):
             best = sorted(expected, key=lambda row: -expected[row][query])[:depth]
-            assert found.tolist() == best and scores == pytest.approx([expected[row][query] for row in best], abs=1e-5)
+            assert found.tolist() == best and scores == pytest.approx(
+                [expected[row][query] for row in best], abs=1e-5
+            )
 
 
 def test_the_recipe_of_a_reranker_says_what_is_read(tmp_path):

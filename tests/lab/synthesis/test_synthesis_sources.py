@@ -19,17 +19,33 @@ from tests.helpers.qa_files import write_rows
 
 class Words:
     def encode(self, text):
-        starts = [n for n, c in enumerate(text) if not c.isspace() and (n == 0 or text[n - 1].isspace())]
+        starts = [
+            n for n, c in enumerate(text) if not c.isspace() and (n == 0 or text[n - 1].isspace())
+        ]
         starts = np.array(starts, dtype=np.int64)
         return Encoded(np.zeros(len(starts), np.int32), starts, starts + 1)
 
 
-PIECES = st.sampled_from(["One two three.", "Four, five!\n\n", "Six", "# Seven\n", "  ", "Eight nine; ten eleven twelve."])
+PIECES = st.sampled_from(
+    [
+        "One two three.",
+        "Four, five!\n\n",
+        "Six",
+        "# Seven\n",
+        "  ",
+        "Eight nine; ten eleven twelve.",
+    ]
+)
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=3)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(PIECES).map(" ".join), LENGTHS, st.integers(0, 9), st.sampled_from(["sentence", "clauses"]))
+@given(
+    st.lists(PIECES).map(" ".join),
+    LENGTHS,
+    st.integers(0, 9),
+    st.sampled_from(["sentence", "clauses"]),
+)
 def test_subsequences_are_exact_and_do_not_overlap(text, lengths, seed, unit):
     cutter = Cutter(Words(), tuple(lengths), unit, seed)
     found = list(cutter.cuts([Source("a", text)]))
@@ -40,7 +56,9 @@ def test_subsequences_are_exact_and_do_not_overlap(text, lengths, seed, unit):
         assert one.text == one.text.strip() and one.length in lengths
         units = [one.unit(n) for n in range(len(one.spans))]
         assert all(unit and unit == unit.strip() for unit in units)
-        assert " ".join(" ".join(units).split()) == " ".join(one.text.split()), "units cover the text"
+        assert " ".join(" ".join(units).split()) == " ".join(one.text.split()), (
+            "units cover the text"
+        )
         assert one.tokens == len(one.text.split()) and (one.tokens <= one.length or len(units) == 1)
     assert cutter.short == (len(text.split()) < min(lengths))
     assert found or cutter.short
@@ -50,7 +68,9 @@ def test_lengths_have_equal_numbers():
     documents = [Source(f"{n}", story(100 + 20 * n, name=f"K{n}")) for n in range(20)]
     cutter = Cutter(Words(), (50, 125, 250))
     found = Counter(one.length for one in cutter.cuts(documents))
-    assert max(found.values()) - min(found.values()) <= 5, "but for what the last documents have room for"
+    assert max(found.values()) - min(found.values()) <= 5, (
+        "but for what the last documents have room for"
+    )
     assert cutter.cut == found and sum(found.values()) > 200
     for lengths in ((), (0,), (500, -1)):
         with pytest.raises(InputError, match="least length in tokens is"):
@@ -76,31 +96,57 @@ def test_files_folders_rows_and_evidence(tmp_path):
     write_rows(tmp_path / "folder" / "empty.txt", [])
     write_rows(tmp_path / "folder" / "bad.pdf", ["%PDF-1.4 damaged"])
     write_rows(tmp_path / "rows.jsonl", [{"id": "7", "text": "A row."}, {"text": "Another."}])
-    evidence = [{"question": "q", "document": "One.", "evidence": []}, {"id": "b", "question": "q", "document": "Two."}]
+    evidence = [
+        {"question": "q", "document": "One.", "evidence": []},
+        {"id": "b", "question": "q", "document": "Two."},
+    ]
     write_rows(tmp_path / "evidence.jsonl", [*evidence, evidence[0]])
     said = []
-    sources = Sources([str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")], 0, said.append)
+    sources = Sources(
+        [str(tmp_path / name) for name in ("folder", "rows.jsonl", "evidence.jsonl")],
+        0,
+        said.append,
+    )
     found = {one.name.removeprefix(f"{tmp_path}/"): one.text.strip() for one in sources}
-    assert {text for text in found.values() if text} == {"# A page\n\nOf text.", "A row.", "Another.", "One.", "Two."}
+    assert {text for text in found.values() if text} == {
+        "# A page\n\nOf text.",
+        "A row.",
+        "Another.",
+        "One.",
+        "Two.",
+    }
     assert found["rows.jsonl: 7"] == "A row." and found["evidence.jsonl: b"] == "Two."
     assert (sources.documents, sources.repeated) == (6, 2)
     assert [one.file for one in sources.skipped] == [str(tmp_path / "folder" / "bad.pdf")]
     assert any(line.startswith("error: ") and "bad.pdf" in line for line in said)
     write_rows(tmp_path / "evidence.jsonl", [evidence[0], {"question": "q"}])
-    with pytest.raises(InputError, match=r"evidence\.jsonl, line 2: expected a text as \"document\""):
+    with pytest.raises(
+        InputError, match=r"evidence\.jsonl, line 2: expected a text as \"document\""
+    ):
         list(Sources([str(tmp_path / "evidence.jsonl")], 0, print))
 
 
 TEXTS = {
-    "en": "The keeper of the old mill sold flour to the bakers of the town until the river changed its course.",
-    "de": "Der Müller der alten Mühle verkaufte den Bäckern der Stadt sein Mehl, bis der Fluss sein Bett verließ.",
-    "fr": "Le meunier du vieux moulin vendait sa farine aux boulangers de la ville, jusqu'au jour où la rivière changea de lit.",
+    "en": (
+        "The keeper of the old mill sold flour to the bakers of the town until the river changed"
+        " its course."
+    ),
+    "de": (
+        "Der Müller der alten Mühle verkaufte den Bäckern der Stadt sein Mehl, bis der Fluss sein"
+        " Bett verließ."
+    ),
+    "fr": (
+        "Le meunier du vieux moulin vendait sa farine aux boulangers de la ville, jusqu'au jour où"
+        " la rivière changea de lit."
+    ),
 }
 
 
 def test_a_text_is_in_its_language_and_one_without_words_in_none():
     for of, text in [*TEXTS.items(), ("", ""), ("", " \n"), ("", "12 34 56"), ("", "|--|--|")]:
-        assert [code for code in TEXTS if refusal(text, Decontaminator([]), code) is None] == [of] * bool(of), text
+        assert [code for code in TEXTS if refusal(text, Decontaminator([]), code) is None] == [
+            of
+        ] * bool(of), text
 
 
 def test_errors(monkeypatch):

@@ -63,7 +63,9 @@ def test_a_question_about_neighboring_sentences(seed):
     shown = NUMBERED.findall(model.prompts[0])
     assert len(place) == len(shown) == SIZE and 0 <= place.start < place.stop <= 41
     assert [(int(n), line) for n, line in shown] == [(n, text.unit(n)) for n in place]
-    assert draft.units == (place[0], place[-1]) and draft.connection is None and draft.distance is None
+    assert (
+        draft.units == (place[0], place[-1]) and draft.connection is None and draft.distance is None
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -74,9 +76,14 @@ def test_a_pair_is_of_places_that_do_not_touch(seed):
     assert first.start % SIZE == second.start % SIZE == 0 and second.stop <= 205
     assert draft.distance == second.start - first.stop + 1 >= 6
     assert {n // SIZE for n in draft.units} == {first.start // SIZE, second.start // SIZE}
-    assert 180 in (first.start, second.start) or second.start == 160, "the nearest vector is that of the last place"
+    assert 180 in (first.start, second.start) or second.start == 160, (
+        "the nearest vector is that of the last place"
+    )
     assert len(model.prompts) == 1
-    assert write("pair", subsequence(60), Model(), seed).places == (range(20), range(40, 60)), "the only two"
+    assert write("pair", subsequence(60), Model(), seed).places == (
+        range(20),
+        range(40, 60),
+    ), "the only two"
 
 
 @pytest.mark.parametrize("count", [60, 101, 500])
@@ -85,16 +92,28 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
     text, model = subsequence(count), Model()
     draft = write("link", text, model, seed)
     connections, question, labels = model.prompts
-    place, around = (NUMBERED.findall(part) for part in connections.split("The document around it:"))
+    place, around = (
+        NUMBERED.findall(part) for part in connections.split("The document around it:")
+    )
     numbers, inside = ([int(number) for number, _ in shown] for shown in (around, place))
-    assert numbers == list(range(numbers[0], numbers[-1] + 1)) and inside == list(range(inside[0], inside[0] + SIZE))
+    assert numbers == list(range(numbers[0], numbers[-1] + 1)) and inside == list(
+        range(inside[0], inside[0] + SIZE)
+    )
     before, after = inside[0] - numbers[0], numbers[-1] - inside[-1]
     rest = AROUND - SIZE - NEAR  # on the other side
-    sides = {(min(NEAR, inside[0]), min(rest, count - 1 - inside[-1])), (min(rest, inside[0]), min(NEAR, count - 1 - inside[-1]))}
+    sides = {
+        (min(NEAR, inside[0]), min(rest, count - 1 - inside[-1])),
+        (min(rest, inside[0]), min(NEAR, count - 1 - inside[-1])),
+    }
     assert (before, after) in sides and before + after == max(map(sum, sides))
-    assert draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
+    assert (
+        draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
+    )
     first, second = draft.places
-    assert {len(first), len(second)} <= {SIZE, *range(BESIDE + 1, 2 * BESIDE + 2)} and draft.distance >= LINKED
+    assert {len(first), len(second)} <= {
+        SIZE,
+        *range(BESIDE + 1, 2 * BESIDE + 2),
+    } and draft.distance >= LINKED
     assert first.stop <= second.start and draft.units == (first[0], second[-1])
     shown = [int(number) for number, _ in NUMBERED.findall(labels)]
     assert shown == [*first, *second], "in the order of the document"
@@ -109,10 +128,15 @@ def changed(**values):
 
 
 def with_nearer(distance, *, only=False):
-    """Return a rule that also names the sentences at this distance from the place, or only the first of them."""
+    """Return a rule that also names the sentences at this distance from the place, or only the
+    first of them.
+    """
 
     def rule(messages):
-        found, (before, _, after) = json.loads(follow(messages)), messages[-1]["content"].partition("The document around it:")
+        found, (before, _, after) = (
+            json.loads(follow(messages)),
+            messages[-1]["content"].partition("The document around it:"),
+        )
         if "connections" in found:
             place, shown = ([int(n) for n, _ in NUMBERED.findall(part)] for part in (before, after))
             near = [n for n in (place[0] - distance, place[-1] + distance) if n in shown]
@@ -129,7 +153,9 @@ def test_nearer_connections_are_left_aside():
 
 def one_place(messages):
     found = json.loads(follow(messages))
-    return json.dumps(found | ({"sentences": found["sentences"][:1]} if "sentences" in found else {}))
+    return json.dumps(
+        found | ({"sentences": found["sentences"][:1]} if "sentences" in found else {})
+    )
 
 
 FORM, NOT_JSON = "replies of another form than requested", "replies that are not JSON"
@@ -151,7 +177,11 @@ ONE_PLACE, FAR = "questions with evidence in one place only", [{"sentence": 999,
         ("chunk", changed(question="Who holds the Copyright?"), BOILERPLATE),
         ("pair", one_place, ONE_PLACE),
         ("link", one_place, ONE_PLACE),
-        ("link", with_nearer(9, only=True), "places whose connections are all nearer than 10 units"),
+        (
+            "link",
+            with_nearer(9, only=True),
+            "places whose connections are all nearer than 10 units",
+        ),
         ("link", changed(connections=[]), "places without connections"),
         ("link", changed(connections=FAR), NOT_SHOWN),
         ("link", changed(connections=[FAR[0] | {"sentence": "7"}]), FORM),
@@ -168,8 +198,13 @@ TOO_FEW = [("chunk", 0), ("chunk", 19), ("pair", 1), ("pair", 59), ("link", 19),
 
 @pytest.mark.parametrize(
     ("strategy", "text", "reason"),
-    [(strategy, subsequence(count), "subsequences with too few units") for strategy, count in TOO_FEW]
-    + [(strategy, subsequence(80, name="Gutenberg"), BOILERPLATE) for strategy in ("chunk", "link")],
+    [
+        (strategy, subsequence(count), "subsequences with too few units")
+        for strategy, count in TOO_FEW
+    ]
+    + [
+        (strategy, subsequence(80, name="Gutenberg"), BOILERPLATE) for strategy in ("chunk", "link")
+    ],
 )
 def test_what_is_rejected_before_anything_is_asked(strategy, text, reason):
     model = Model()
@@ -183,11 +218,14 @@ def test_replies_may_be_fenced_and_prompts_have_braces():
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
-    (_, user) = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
-    assert "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]
+    _, user = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
+    assert (
+        "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]
+    )
 
 
-BILLIONS = {"chunk": 0.79, "pair": 1.37, "link": 6.07}  # of tokens read for a million examples, in docs/papers.md, table 4
+# of tokens read for a million examples, in docs/papers.md, table 4
+BILLIONS = {"chunk": 0.79, "pair": 1.37, "link": 6.07}
 DOCS = TESTS.parent / "docs"
 
 
@@ -208,10 +246,23 @@ def test_tokens_of_a_million_examples(strategy, reference, tmp_path):
         tokens = sum(len(embedder.model.tokenizer.encode(one["content"])) for one in messages)
         return Reply(follow(messages), "stop", tokens, 1)
 
-    with Replies(SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store") as replies:
+    with Replies(
+        SimpleNamespace(model="m", url="u", complete=complete), tmp_path / "store"
+    ) as replies:
         any_partner = lambda texts: np.ones((len(texts), 1))  # noqa: E731  (which place is the nearest matters little)
-        synthesis = Synthesis(Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([]))
-        rows = list(synthesis.rows(Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))))
+        synthesis = Synthesis(
+            Inquiry(replies, 1), Settings(strategy), any_partner, Decontaminator([])
+        )
+        rows = list(
+            synthesis.rows(
+                Cutter(embedder.model.tokenizer).cuts(Sources([str(reference)], 0, print))
+            )
+        )
         read = synthesis.cost(replies.used["1"])["input_tokens"] / 1e9
-    assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), "the reference differs with Python's version"
-    assert all(f"{BILLIONS[strategy]:.2f}" in (DOCS / page).read_text() for page in ("data.md", "papers.md"))
+    assert len(rows) >= 20 and read == pytest.approx(BILLIONS[strategy], rel=0.1), (
+        "the reference differs with Python's version"
+    )
+    assert all(
+        f"{BILLIONS[strategy]:.2f}" in (DOCS / page).read_text()
+        for page in ("data.md", "papers.md")
+    )

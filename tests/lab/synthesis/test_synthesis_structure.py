@@ -54,9 +54,16 @@ Keep the costs in mind when you choose.
 
 
 def asked(text, kind="md"):
-    document = read_markdown(Decoded(text, "utf-8")) if kind == "md" else read_plain(Decoded(text, "utf-8"))
+    document = (
+        read_markdown(Decoded(text, "utf-8"))
+        if kind == "md"
+        else read_plain(Decoded(text, "utf-8"))
+    )
     found = ask(document.text, lambda offset: document.places().kind_at(offset))
-    shown = [(one.strategy, one.question, " ".join(document.text[slice(*one.answer)].split())) for one in found]
+    shown = [
+        (one.strategy, one.question, " ".join(document.text[slice(*one.answer)].split()))
+        for one in found
+    ]
     return document.text, found, shown
 
 
@@ -65,18 +72,34 @@ def test_what_a_manual_and_a_contract_ask():
     items = "- Switch the machine off at the wall. - Wait ten minutes until the tank is cold."
     clean = "Rinse the tank with cold water every week. Never use soap on the filter."
     assert shown == [
-        ("heading", "Widget manual", "A widget is a small machine that turns hot water into steam."),
-        ("definition", "What is widget?", "A widget is a small machine that turns hot water into steam."),
+        (
+            "heading",
+            "Widget manual",
+            "A widget is a small machine that turns hot water into steam.",
+        ),
+        (
+            "definition",
+            "What is widget?",
+            "A widget is a small machine that turns hot water into steam.",
+        ),
         ("heading", "Cleaning", clean),
         ("heading", "Safety rules", items),
         ("list", "You must do before opening the lid", items),
         ("reference", "If steam escapes from the lid, act", clean),
-        ("heading", "Can I drink the water?", "The water is not fit for drinking. It contains traces of oil."),
+        (
+            "heading",
+            "Can I drink the water?",
+            "The water is not fit for drinking. It contains traces of oil.",
+        ),
     ]
     _, _, shown = asked(CONTRACT, "txt")
     term = "This agreement begins on the first of May. It ends after two years."
     assert shown == [
-        ("definition", "What does Confidential Information mean?", CONTRACT.split("\n")[2].partition(" It has")[0]),
+        (
+            "definition",
+            "What does Confidential Information mean?",
+            CONTRACT.split("\n")[2].partition(" It has")[0],
+        ),
         ("heading", "Term", term),
         ("heading", "FEES", "The licensee pays a fee every month. Late fees are due at once."),
         ("reference", "Either party may end the contract early", term),
@@ -119,7 +142,9 @@ def test_questions_are_cut_out_and_answers_stay(text, kind):
         answer = text[slice(*one.answer)]
         assert answer == answer.strip() != "" and kept[slice(*place(one.answer))] == answer
         assert label_sentences(kept, split_sentences(kept), [place(one.answer)]).any()
-        assert " ".join(one.question.split()) == one.question and re.search(r"[^\W\d_]{3}", one.question)
+        assert " ".join(one.question.split()) == one.question and re.search(
+            r"[^\W\d_]{3}", one.question
+        )
 
 
 def rows(text, limit=None, **more):
@@ -128,20 +153,28 @@ def rows(text, limit=None, **more):
 
 
 def chapters(count):
-    return "".join(f"Chapter about wheel{n}\n\nKeeper Berg repaired wheel {n} in the year {n + 900}.\n\n" for n in range(count))
+    return "".join(
+        f"Chapter about wheel{n}\n\nKeeper Berg repaired wheel {n} in the year {n + 900}.\n\n"
+        for n in range(count)
+    )
 
 
 def test_a_long_document_is_read_in_parts():
     text = chapters(402)  # 804 sentences: three parts, none of which ends with a heading
     made, found = rows(text)
     parts = {row["source_start"]: row["document"] for row in found}
-    assert made.read == len(parts) == 3 and all(len(split_sentences(part)) <= PART_SENTENCES for part in parts.values())
+    assert made.read == len(parts) == 3 and all(
+        len(split_sentences(part)) <= PART_SENTENCES for part in parts.values()
+    )
     assert len(found) == 3 * PART_QUESTIONS == made.kept.total()
     assert made.rejected == {f"questions beyond {PART_QUESTIONS} about a part": 402 - len(found)}
     for row in found:
         (answer,) = row["evidence"]
         assert row["document"][slice(*answer)] == text[slice(*row["source_evidence"])]
-        assert text[slice(*row["source_question"])] == row["question"] and row["question"] + "\n" not in row["document"]
+        assert (
+            text[slice(*row["source_question"])] == row["question"]
+            and row["question"] + "\n" not in row["document"]
+        )
     assert len({row["id"] for row in found}) == len(found)
 
 
@@ -149,10 +182,14 @@ def test_what_is_chosen_and_left_out(tmp_path):
     text = chapters(100)
     assert rows(text, seed=1)[1] == rows(text, seed=1)[1] != rows(text, seed=2)[1]
     assert rows(text, limit=7)[1] == rows(text)[1][:7]
-    (tmp_path / "test.jsonl").write_text('{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n')
+    (tmp_path / "test.jsonl").write_text(
+        '{"question": "q", "document": "Keeper Berg repaired wheel 3 in the year 903."}\n'
+    )
     made = StructureRows(Decontaminator([tmp_path / "test.jsonl"]))
     assert not list(made.rows([Source("a", chapters(5))]))
     assert list(made.rejected) == ["subsequences that overlap with a test set"]
     made, found = rows(chapters(2) + "License\n\nThe Project Gutenberg books are free of cost.\n")
     assert len(found) == 2 and made.rejected == {"questions about boilerplate of a publisher": 1}
-    assert rows("")[0].read == 0 and rows("Only one sentence is here.")[0].rejected == {"parts whose structure asks nothing": 1}
+    assert rows("")[0].read == 0 and rows("Only one sentence is here.")[0].rejected == {
+        "parts whose structure asks nothing": 1
+    }

@@ -20,7 +20,8 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs draw no curve and checkpoints have no model card, which take longer than the steps of a tiny run.
+    """Runs draw no curve and checkpoints have no model card, which take longer than the steps of a
+    tiny run.
 
     The curve is tested by test_progress.py; the card is the library's.
     """

@@ -11,7 +11,16 @@ from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.training.data import Dropped, Evidence, Texts, Triple, read_corpus, read_evidence, read_queries, read_triples
+from runnel.lab.training.data import (
+    Dropped,
+    Evidence,
+    Texts,
+    Triple,
+    read_corpus,
+    read_evidence,
+    read_queries,
+    read_triples,
+)
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.generator import read_exchanges
 from runnel.lab.training.tables import SentenceData
@@ -28,7 +37,11 @@ from tests.helpers.tokenizers_for_tests import build
             {"_id": "8", "title": "", "text": "two"},
             {"_id": "9", "title": "U", "text": ""},
         ],
-        [{"docid": 7, "title": "T", "document_text": "one"}, {"docid": 8, "document_text": "two"}, {"docid": 9, "contents": "U"}],
+        [
+            {"docid": 7, "title": "T", "document_text": "one"},
+            {"docid": 8, "document_text": "two"},
+            {"docid": 9, "contents": "U"},
+        ],
         [{"id": "7", "contents": "T one"}, {"id": "8", "text": "two"}, {"id": "9", "text": "U"}],
         ["7\thttp://x\tT\tone", "8\thttp://y\t\ttwo", "9\thttp://z\tU\t"],
         ["7\thttp://x\tT\tone", "8\ttwo", "9\thttp://z\tU\t"],
@@ -41,14 +54,25 @@ def test_corpus_formats(tmp_path, lines):
 
 
 def test_queries(tmp_path):
-    assert read_queries(write(tmp_path / "q", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})) == {"q": "y", "r": ""}
+    assert read_queries(
+        write(tmp_path / "q", {"_id": "q", "text": "y"}, {"_id": "r", "text": ""})
+    ) == {"q": "y", "r": ""}
     with pytest.raises(InputError, match="two have the id 'q'"):
         read_queries(write(tmp_path / "queries.tsv", "q\tx", "r\ty", "q\tz"))
 
 
 @pytest.mark.parametrize(
     "line",
-    [{"text": "no id"}, {"_id": "", "text": "x"}, {"_id": "b"}, {}, "no tab", "a\tb\tc", "\ttext without id", "a\tb\tc\td\te"],
+    [
+        {"text": "no id"},
+        {"_id": "", "text": "x"},
+        {"_id": "b"},
+        {},
+        "no tab",
+        "a\tb\tc",
+        "\ttext without id",
+        "a\tb\tc\td\te",
+    ],
 )
 def test_bad_rows(tmp_path, line):
     first = "a\tx" if isinstance(line, str) else {"_id": "a", "text": "x"}
@@ -61,7 +85,11 @@ def test_texts():
     texts = Texts(iter(documents))
     assert len(texts) == 3 and list(texts) == documents
     assert [texts.get(name) for name in ("ü", "b", "a", "c")] == ["🜨", "x\0\u2028", "", None]
-    assert [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"] and texts.row("ü") == 2 and texts.row("c") is None
+    assert (
+        [texts.at(row) for row in (2, 0)] == ["🜨", "x\0\u2028"]
+        and texts.row("ü") == 2
+        and texts.row("c") is None
+    )
     assert len(Texts([])) == 0
     with pytest.raises(InputError, match="two documents of the corpus have the id 'b'"):
         Texts([Document(name, "") for name in "abcb"])
@@ -80,11 +108,21 @@ def kept(path, *arguments, **options):
 
 @pytest.fixture
 def beir(tmp_path):
-    write(tmp_path / "corpus.jsonl", *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"))
+    write(
+        tmp_path / "corpus.jsonl",
+        *({"_id": name, "title": name.upper(), "text": f"text {name}"} for name in "abcd"),
+    )
     with (tmp_path / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "e", "text": " "}\n')
     write(tmp_path / "queries.jsonl", *({"_id": name, "text": f"query {name}"} for name in "qrs"))
-    write(tmp_path / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t1", "q\tb\t0", "r\tc\t2", "q\td\t1")
+    write(
+        tmp_path / "qrels" / "train.tsv",
+        "query-id\tcorpus-id\tscore",
+        "q\ta\t1",
+        "q\tb\t0",
+        "r\tc\t2",
+        "q\td\t1",
+    )
     write(tmp_path / "qrels" / "test.tsv", "query-id\tcorpus-id\tscore", "s\ta\t1")
     return tmp_path
 
@@ -108,7 +146,9 @@ def test_beir_and_its_splits(beir):
 
 
 def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
-    corpus = write(beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd"))
+    corpus = write(
+        beir / "m" / "collection.tsv", *(f"{name}\t{name.upper()} text" for name in "abcd")
+    )
     queries = write(beir / "m" / "queries.tsv", "q\tquery q", "r\tquery r")
     qrels = write(beir / "m" / "qrels.tsv", "q\t0\ta\t1", "r\t0\tc\t1")
     found = kept(qrels, corpus=corpus, queries=str(queries))
@@ -119,9 +159,15 @@ def test_qrels_need_a_corpus_and_queries(beir, tmp_path):
 
 
 def test_rows_of_mine(tmp_path):
-    rows = [{"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "}, {"query": "r", "pos": ["d"], "id": 5}]
+    rows = [
+        {"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "},
+        {"query": "r", "pos": ["d"], "id": 5},
+    ]
     path = write(tmp_path / "x.jsonl", *rows)
-    assert list(read_triples(path)) == [Triple("q", ("a", "b"), ("c",), instruction="p: "), Triple("r", ("d",), (), "5")]
+    assert list(read_triples(path)) == [
+        Triple("q", ("a", "b"), ("c",), instruction="p: "),
+        Triple("r", ("d",), (), "5"),
+    ]
     found = read_triples(write(tmp_path / "both.jsonl", rows[1], {**rows[0], "instruction": "i"}))
     assert next(found).query == "r", "one at a time"
     with pytest.raises(InputError, match="line 2: 'prompt' and 'instruction'"):
@@ -129,8 +175,14 @@ def test_rows_of_mine(tmp_path):
 
 
 def test_parquet(tmp_path):
-    rows = [{"query": "q", "positive": ["a"], "negative": ["b", "c"]}, {"query": "r", "positive": ["d"], "negative": None}]
-    assert list(read_triples(write_rows(tmp_path / "x.parquet", rows))) == [Triple("q", ("a",), ("b", "c")), Triple("r", ("d",))]
+    rows = [
+        {"query": "q", "positive": ["a"], "negative": ["b", "c"]},
+        {"query": "r", "positive": ["d"], "negative": None},
+    ]
+    assert list(read_triples(write_rows(tmp_path / "x.parquet", rows))) == [
+        Triple("q", ("a",), ("b", "c")),
+        Triple("r", ("d",)),
+    ]
     (tmp_path / "x.parquet").write_bytes((tmp_path / "x.parquet").read_bytes()[:-9])
     with pytest.raises(ReadError, match=r"x\.parquet"):
         list(read_triples(tmp_path / "x.parquet"))
@@ -143,14 +195,32 @@ def test_parquet(tmp_path):
     ("lines", "triples"),
     [
         (["query;positive", "q, r;a"], [("q, r", ("a",), ())]),
-        (["query,positive", "q,a", '"r, s","b\nc ""d"""'], [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())]),
+        (
+            ["query,positive", "q,a", '"r, s","b\nc ""d"""'],
+            [("q", ("a",), ()), ("r, s", ('b\nc "d"',), ())],
+        ),
         (["Anchor,Positive,Negative", "q,a,b"], [("q", ("a",), ("b",))]),
         (["query\tpositive\tnegative_1\tnegative_2", "q\ta\tb\tc"], [("q", ("a",), ("b", "c"))]),
-        ([{"positive": "a", "anchor": "q"}, {"anchor": "r", "positive": "b"}], [("q", ("a",), ()), ("r", ("b",), ())]),
-        ([{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}], [("q", ("a",), ("b", "c"))]),
-        ([{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}], [("q", ("a", "b"), ("c",))]),
-        ([{"query": "q", "docs": ["a", "b", "c"], "labels": [1, 0, 0.5]}], [("q", ("a", "c"), ("b",))]),
-        ([{"id": "1", "pid": "1_0", "input": "a report", "output": "its summary"}], [("its summary", ("a report",), ())]),
+        (
+            [{"positive": "a", "anchor": "q"}, {"anchor": "r", "positive": "b"}],
+            [("q", ("a",), ()), ("r", ("b",), ())],
+        ),
+        (
+            [{"anchor": "q", "positive": "a", "negative_1": "b", "negative_2": "c"}],
+            [("q", ("a",), ("b", "c"))],
+        ),
+        (
+            [{"query": "q", "positives": ["a", "b"], "negatives": ["c"]}],
+            [("q", ("a", "b"), ("c",))],
+        ),
+        (
+            [{"query": "q", "docs": ["a", "b", "c"], "labels": [1, 0, 0.5]}],
+            [("q", ("a", "c"), ("b",))],
+        ),
+        (
+            [{"id": "1", "pid": "1_0", "input": "a report", "output": "its summary"}],
+            [("its summary", ("a report",), ())],
+        ),
     ],
 )
 def test_columns_by_name(tmp_path, lines, triples):
@@ -159,11 +229,20 @@ def test_columns_by_name(tmp_path, lines, triples):
 
 def test_evidence(tmp_path):
     rows = [
-        {"id": "1", "question": "q", "document": "a 🜨 c", "evidence": [[0, 1], [2, 3]], "answers": ["x"]},
+        {
+            "id": "1",
+            "question": "q",
+            "document": "a 🜨 c",
+            "evidence": [[0, 1], [2, 3]],
+            "answers": ["x"],
+        },
         {"query": "s", "document": "abc", "evidence": [[0, 1]], "units": [[0, 2], [2, 3]]},
     ]
     found = list(read_evidence(write(tmp_path / "e.jsonl", *rows)))
-    assert found == [Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"), Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3)))]
+    assert found == [
+        Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
+        Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
+    ]
 
 
 def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
@@ -186,11 +265,20 @@ def test_empty_texts_are_dropped_and_counted(tmp_path, caplog):
     }
     assert len(list(read_triples(path))) == 1
     assert caplog.records[0].levelno == logging.WARNING
-    assert f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
+    assert (
+        f"1 example kept, left out: 3 empty positive texts (first: {path}, line 2); " in caplog.text
+    )
 
 
 def test_documents_without_text_and_copies(beir):
-    write(beir / "qrels" / "train.tsv", "query-id\tcorpus-id\tscore", "q\ta\t0", "r\te\t1", "s\tb\t1", "s\te\t1")
+    write(
+        beir / "qrels" / "train.tsv",
+        "query-id\tcorpus-id\tscore",
+        "q\ta\t0",
+        "r\te\t1",
+        "s\tb\t1",
+        "s\te\t1",
+    )
     triples, dropped = kept(beir)
     assert triples == [("query s", (B,), ())]
     assert dropped == {"examples without a positive": 2, "empty positive texts": 2}
@@ -198,7 +286,10 @@ def test_documents_without_text_and_copies(beir):
     with (beir / "corpus.jsonl").open("a") as file:
         file.write('{"_id": "a2", "title": "A", "text": "text a"}\n')
     write(beir / "qrels" / "train.tsv", "q\t0\ta\t1", "q\t0\ta2\t0", "q\t0\tb\t0")
-    assert kept(beir) == ([("query q", (A,), (B,))], {"negative texts that are a positive's under another id": 1})
+    assert kept(beir) == (
+        [("query q", (A,), (B,))],
+        {"negative texts that are a positive's under another id": 1},
+    )
 
 
 @pytest.mark.parametrize(
@@ -210,14 +301,30 @@ def test_documents_without_text_and_copies(beir):
         ("x.tsv", ["q 0 a 1", "q 0 z 1"], "query 'q': document 'z'"),
         ("x.tsv", ["q 0 a 1", "q 0 a 0"], "line 2: document 'a' is judged 0"),
         ("x.csv", ["What is it?,It is that."], "line 1: .* got 'What is it"),
-        ("x.csv", ["query,positive", '"q","a\nb"', "r"], r"line 4: expected 2 fields \(query, positive\), got 1"),
-        ("x.csv", ["query,positive", "q,a,b"], "line 2: 3 values in 2 columns; quote what holds ','"),
+        (
+            "x.csv",
+            ["query,positive", '"q","a\nb"', "r"],
+            r"line 4: expected 2 fields \(query, positive\), got 1",
+        ),
+        (
+            "x.csv",
+            ["query,positive", "q,a,b"],
+            "line 2: 3 values in 2 columns; quote what holds ','",
+        ),
         ("x.csv", ["query,positive,score", "q,a,1"], "line 2: 'score'"),
         ("x.csv", ["query,answer,document", "q,a,1"], "'query', 'answer', 'document'"),
         ("x.json", ["[", "{}]"], "line 1: .* got '\\['"),
         ("x.txt", [""], r"x\.txt: expected jsonl"),
-        ("x.jsonl", [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}], "line 2: .*\"query\", got int '1'"),
-        ("x.jsonl", [{"query": "q", "docs": ["a"], "labels": [1, 0]}], r"line 1: 'labels' is \[1, 0\]"),
+        (
+            "x.jsonl",
+            [{"query": "q", "pos": "a"}, {"query": 1, "pos": ["a"]}],
+            "line 2: .*\"query\", got int '1'",
+        ),
+        (
+            "x.jsonl",
+            [{"query": "q", "docs": ["a"], "labels": [1, 0]}],
+            r"line 1: 'labels' is \[1, 0\]",
+        ),
         ("x.jsonl", [{"question": "q", "document": "d", "evidence": []}], "line 1: .*'evidence'"),
     ],
 )
@@ -233,10 +340,16 @@ def test_what_contradicts_itself_is_an_error(beir, name, lines, message):
         ({"document": None}, "'document'"),
         *(({"evidence": [span]}, rf"span \[{span[0]}, {span[1]}\]") for span in ([0, 4], [1, 1])),
         ({"document": "a c", "evidence": [[0, 1], [1, 2]]}, r"span \[1, 2\]"),
-        *(({"evidence": spans}, "'evidence'") for spans in ([[0, 1.0]], [0, 1], [[-1, 1]], [[0, 1, 2]])),
+        *(
+            ({"evidence": spans}, "'evidence'")
+            for spans in ([[0, 1.0]], [0, 1], [[-1, 1]], [[0, 1, 2]])
+        ),
         ({"units": 3}, "units"),
         ({"units": [[0, 3], [3, 3]]}, r"span \[3, 3\]"),
-        *(({"units": units}, r"\d units") for units in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])),
+        *(
+            ({"units": units}, r"\d units")
+            for units in ([[0, 2]], [[1, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]])
+        ),
     ],
 )
 def test_bad_evidence(tmp_path, change, message):
@@ -247,18 +360,46 @@ def test_bad_evidence(tmp_path, change, message):
 
 
 def test_evidence_that_is_dropped(tmp_path, caplog):
-    rows = [("q", "a b", [[0, 1]]), (" ", "a", [[0, 1]]), ("q", "\n", [[0, 1]]), ("q", "a b", []), ("q", "a b", [[1, 2]])]
-    path = write(tmp_path / "e.jsonl", *({"question": q, "document": d, "evidence": e} for q, d, e in rows))
+    rows = [
+        ("q", "a b", [[0, 1]]),
+        (" ", "a", [[0, 1]]),
+        ("q", "\n", [[0, 1]]),
+        ("q", "a b", []),
+        ("q", "a b", [[1, 2]]),
+    ]
+    path = write(
+        tmp_path / "e.jsonl", *({"question": q, "document": d, "evidence": e} for q, d, e in rows)
+    )
     assert len(list(read_evidence(path))) == 1
-    assert "1 example kept, left out: 2 examples without evidence" in caplog.text and "line 4" in caplog.text
-    assert "1 examples with an empty query" in caplog.text and "1 examples with an empty document" in caplog.text
+    assert (
+        "1 example kept, left out: 2 examples without evidence" in caplog.text
+        and "line 4" in caplog.text
+    )
+    assert (
+        "1 examples with an empty query" in caplog.text
+        and "1 examples with an empty document" in caplog.text
+    )
     """All evidence must lie there: one span across its border is enough to leave an example out."""
-    spans = {"first": [[0, 2], [2, 3]], "across": [[6, 7], [5, 8]], "last": [[7, 10]], "both": [[0, 1], [9, 10]]}
-    rows = [{"id": name, "question": "q", "document": "abcdefghij", "evidence": one} for name, one in spans.items()]
+    spans = {
+        "first": [[0, 2], [2, 3]],
+        "across": [[6, 7], [5, 8]],
+        "last": [[7, 10]],
+        "both": [[0, 1], [9, 10]],
+    }
+    rows = [
+        {"id": name, "question": "q", "document": "abcdefghij", "evidence": one}
+        for name, one in spans.items()
+    ]
     path = write(tmp_path / "e.jsonl", *rows)
-    kept = {part: [one.id for one in read_evidence(path, within=part)] for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))}
+    kept = {
+        part: [one.id for one in read_evidence(path, within=part)]
+        for part in ((0, 1), (0, 0.33), (0.33, 0.7), (0.67, 1))
+    }
     assert kept == {(0, 1): list(spans), (0, 0.33): ["first"], (0.33, 0.7): [], (0.67, 1): ["last"]}
-    assert "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document" in caplog.text
+    assert (
+        "1 example kept, left out: 3 examples with evidence outside 67% to 100% of the document"
+        in caplog.text
+    )
 
 
 def test_the_examples_of_the_page(tmp_path):
@@ -267,25 +408,46 @@ def test_the_examples_of_the_page(tmp_path):
     for name, content in files.items():
         write(tmp_path / name, content.rstrip("\n"))
     assert len(files) == 7
-    assert [one.reply for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))] == ["ANSWER: 15 years"]
+    assert [
+        one.reply
+        for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))
+    ] == ["ANSWER: 15 years"]
     assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
     others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
     for name in files.keys() - others:
-        triples = list(read_triples(tmp_path / name, corpus=tmp_path / "corpus.jsonl", queries=tmp_path / "queries.jsonl"))
-        assert triples and all("herons live" in t.query and "15 years" in t.positives[0] for t in triples), name
-    assert list(read_triples(tmp_path)) == [Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")]
+        triples = list(
+            read_triples(
+                tmp_path / name,
+                corpus=tmp_path / "corpus.jsonl",
+                queries=tmp_path / "queries.jsonl",
+            )
+        )
+        assert triples and all(
+            "herons live" in t.query and "15 years" in t.positives[0] for t in triples
+        ), name
+    assert list(read_triples(tmp_path)) == [
+        Triple("how long do herons live", ("Heron Herons live 15 years.",), (), "1")
+    ]
 
 
 def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
     page = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(import json\n.*?)^```", page, re.MULTILINE | re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    passages = {kind: [{"docid": "1", "title": kind, "text": '"text'}] for kind in ("positive_passages", "negative_passages")}
+    passages = {
+        kind: [{"docid": "1", "title": kind, "text": '"text'}]
+        for kind in ("positive_passages", "negative_passages")
+    }
     ids = {"positive_document_ids": ["p"], "negative_document_ids": ["n"]}
-    write(Path("flagembedding.jsonl"), {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""})
+    write(
+        Path("flagembedding.jsonl"),
+        {"query": "q", "pos": ["p"], "neg": ["n"], "pos_scores": [1], "type": ""},
+    )
     write(Path("tevatron.jsonl"), {"query_id": "1", "query": "q", **passages})
     write(Path("tevatron2.jsonl"), {"query_id": "1", "query_text": "q", "query_image": None, **ids})
-    write(Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"})
+    write(
+        Path("corpus2.jsonl"), {"docid": "p", "text": "a text"}, {"docid": "n", "text": "another"}
+    )
     write(Path("triples.train.small.tsv"), 'q\t"p\tn')
     write(Path("qidpidtriples.train.full.2.tsv"), "1\tp\tn")
     write(Path("collection.tsv"), "p\ta text", "n\tanother")
@@ -295,7 +457,13 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
     by_id = Triple("q", ("a text",), ("another",))
     titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
     found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
-    assert found == [[Triple("q", ("p",), ("n",))], [titled], [Triple("q", ('"p',), ("n",))], [by_id], [by_id]]
+    assert found == [
+        [Triple("q", ("p",), ("n",))],
+        [titled],
+        [Triple("q", ('"p',), ("n",))],
+        [by_id],
+        [by_id],
+    ]
 
 
 UNITS = ["The café is long; the dogs, they run. ", "Rivers run to the sea,\n", "in 2024 (or so)."]
@@ -307,7 +475,9 @@ def tokenizer():
 
 
 def released(tokenizer, units=UNITS, question="Where do rivers run?\n", **changes):
-    """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last token that starts in it."""
+    """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last
+    token that starts in it.
+    """
     asked, text = tokenizer.encode(question).ids, tokenizer.encode("".join(units))
     edges = [sum(map(len, units[: i + 1])) for i in range(len(units))]
     made = {
@@ -326,36 +496,55 @@ def read_released(folder, tokenizer, *rows):
 
 
 def test_released_rows(tmp_path, tokenizer, caplog):
-    rows = released(tokenizer), released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0])
+    rows = (
+        released(tokenizer),
+        released(tokenizer, question="Two\nlines?\n", sentence_labels=[1, 0, 0]),
+    )
     first, second = read_released(tmp_path, tokenizer, *rows)
     units = ((0, 38), (38, 61), (61, 77))
     assert first == Evidence("Where do rivers run?", "".join(UNITS), units[1:], "book*7", units)
     assert [first.document[a:b] for a, b in first.spans] == UNITS[1:]
     assert (second.query, second.spans) == ("Two\nlines?", ((0, 38),))
-    assert caplog.messages == [f"{tmp_path / 'mambaretriever_train.jsonl'}: released under CC-BY-NC, not for commercial use"]
+    assert caplog.messages == [
+        f"{tmp_path / 'mambaretriever_train.jsonl'}: released under CC-BY-NC, not for"
+        " commercial use"
+    ]
 
 
 @pytest.mark.parametrize("lengths", [None, (60,)])
 def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths):
-    """Neither sentences nor clauses: the authors' units end inside sentences, and have no white space at their ends."""
+    """Neither sentences nor clauses: the authors' units end inside sentences, and have no white
+    space at their ends.
+    """
     units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
     labels = [int(n in (7, 8)) for n in range(20)]
-    (example,) = read_released(tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels))
+    (example,) = read_released(
+        tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels)
+    )
     model = tiny_model(tmp_path / "model")
     _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
     scored = [item.sentences.text[a:b] for a, b in item.sentences.spans.tolist()]
     first = units.index(scored[0])
-    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (lengths is not None)
+    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (
+        lengths is not None
+    )
     assert item.labels.tolist() == labels[first : first + len(scored)] and item.labels.sum() == 2
     # each at its last token, which in the authors' tokens is where the released says
-    tokens = read_spans(example.document, [tokenizer.encode(example.document)], np.array(example.units))
+    tokens = read_spans(
+        example.document, [tokenizer.encode(example.document)], np.array(example.units)
+    )
     asked = len(made["input_ids"]) - len(tokens.ids)
     assert (tokens.ends + asked).tolist() == made["sentence_indices"]
-    np.testing.assert_array_equal(item.request.positions - (len(item.request.ids) - len(item.sentences.ids)), item.sentences.ends)
+    np.testing.assert_array_equal(
+        item.request.positions - (len(item.request.ids) - len(item.sentences.ids)),
+        item.sentences.ends,
+    )
 
 
 @pytest.mark.parametrize("off", [-4, 4])
-def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(tmp_path, tokenizer, off):
+def test_ends_that_are_off_by_a_few_tokens_and_text_that_is_not_normalized(
+    tmp_path, tokenizer, off
+):
     """As the authors' code warns; and GPT-NeoX's tokens are of text in NFC."""
     units = [UNITS[0].replace("é", "e\u0301"), *UNITS[1:]]
     made = released(tokenizer, units)

@@ -19,7 +19,9 @@ Materials and Methods
 
 
 def sentences(count, start=0):
-    return "".join(f"This is the sentence with the number {n} of all. " for n in range(start, start + count))
+    return "".join(
+        f"This is the sentence with the number {n} of all. " for n in range(start, start + count)
+    )
 
 
 @pytest.fixture
@@ -28,9 +30,16 @@ def guard(tmp_path):
     test, beir = write_rows(tmp_path / "test.jsonl", [row, row]), tmp_path / "beir"
     texts = ["An answer of more than five words.", "Only in the corpus of the test set.", "Yes."]
     texts.append("The answer to a query for training.")
-    write_rows(beir / "corpus.jsonl", [{"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)])
-    write_rows(beir / "queries.jsonl", [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}])
-    write_rows(beir / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q\ta\t1", "q\tc\t1", "q\tb\t0"])
+    write_rows(
+        beir / "corpus.jsonl",
+        [{"_id": name, "text": text} for name, text in zip("abcd", texts, strict=True)],
+    )
+    write_rows(
+        beir / "queries.jsonl", [{"_id": "q", "text": "tested"}, {"_id": "r", "text": "trained"}]
+    )
+    write_rows(
+        beir / "qrels" / "test.tsv", ["query-id\tcorpus-id\tscore", "q\ta\t1", "q\tc\t1", "q\tb\t0"]
+    )
     write_rows(beir / "qrels" / "train.tsv", ["query-id\tcorpus-id\tscore", "r\td\t1"])
     return Decontaminator([test, beir])
 
@@ -40,8 +49,14 @@ def guard(tmp_path):
     [
         (sentences(98), False),
         (sentences(98) + "The heron WAITS at the river -- for a fish!", True),  # 1 of 99
-        (sentences(99) + "The heron waits at the river for a fish.", False),  # 1 of 100 is not more than 1 %
-        (sentences(99) + "The heron waits at the river for a fish. It eats three large frogs before the night.", True),
+        # 1 of 100 is not more than 1 %
+        (sentences(99) + "The heron waits at the river for a fish.", False),
+        (
+            sentences(99)
+            + "The heron waits at the river for a fish. It eats three large frogs before the"
+            " night.",
+            True,
+        ),
         (sentences(5) + "Yes. Yes. Yes.", False),
         (sentences(5) + CHINESE, True),
         ("", False),
@@ -50,7 +65,8 @@ def guard(tmp_path):
 def test_evidence_by_shared_sentences(guard, text, found):
     evidence = Evidence("What does a heron eat?", text, ((0, 1),))
     assert guard.contaminated(evidence) is found
-    assert guard.contaminated(evidence) is found  # and again, from what is remembered of the last document
+    # and again, from what is remembered of the last document
+    assert guard.contaminated(evidence) is found
     assert dict(guard.counts) == ({SENTENCES: 2} if found else {})
 
 
@@ -67,7 +83,9 @@ def test_evidence_by_shared_sentences(guard, text, found):
     ],
 )
 def test_triples_by_query_and_positives(guard, query, positives, reason):
-    assert guard.contaminated(Triple(query, positives, ("An answer of more than five words.",))) is (reason is not None)
+    assert guard.contaminated(
+        Triple(query, positives, ("An answer of more than five words.",))
+    ) is (reason is not None)
     assert dict(guard.counts) == ({reason: 1} if reason else {})
 
 
@@ -83,7 +101,13 @@ LONG = "The osprey dives into the cold lake at noon."
         {"query": "What dives?", "document": [LONG, "Another one."]},
         {"_id": "7", "title": "Osprey", "text": f"It is a bird. {LONG}"},
     ],
-    ids=["evidence without spans", "with an answer", "query and document", "several documents", "rows of text"],
+    ids=[
+        "evidence without spans",
+        "with an answer",
+        "query and document",
+        "several documents",
+        "rows of text",
+    ],
 )
 def test_rows_of_documents_guard(tmp_path, row):
     (tmp_path / "test.jsonl.gz").write_bytes(gzip.compress(json.dumps(row).encode() + b"\n"))
@@ -94,16 +118,28 @@ def test_rows_of_documents_guard(tmp_path, row):
 
 
 def test_tables_plain_documents_and_folders_guard(tmp_path):
-    (tmp_path / "test.csv").write_text(f"id,question,document,answer\n1,What dives?,{LONG},an osprey\n")
+    (tmp_path / "test.csv").write_text(
+        f"id,question,document,answer\n1,What dives?,{LONG},an osprey\n"
+    )
     guard = Decontaminator([tmp_path / "test.csv"])
-    assert guard.contaminated(Evidence("other", LONG, ((0, 1),))) and guard.contaminated(Triple("What dives", ("x",)))
+    assert guard.contaminated(Evidence("other", LONG, ((0, 1),))) and guard.contaminated(
+        Triple("What dives", ("x",))
+    )
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
-    (folder / "a.txt").write_text("Annual report for 2024\n\nThe heron stands in the river all day.\n")
+    (folder / "a.txt").write_text(
+        "Annual report for 2024\n\nThe heron stands in the river all day.\n"
+    )
     (folder / "b.md").write_text(f"Query\tanswer\n\n{LONG}\n")
-    (folder / "c.html").write_bytes("<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252"))
+    (folder / "c.html").write_bytes(
+        "<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252")
+    )
     guard = Decontaminator([tmp_path / "tests"])
-    found = ("The heron stands in the river all day.", LONG, "Der Käfer sitzt auf einem grünen Blatt.")
+    found = (
+        "The heron stands in the river all day.",
+        LONG,
+        "Der Käfer sitzt auf einem grünen Blatt.",
+    )
     assert all(guard.contaminated(Evidence("q", sentences(10) + text, ((0, 1),))) for text in found)
     assert not guard.contaminated(Evidence("q", sentences(10), ((0, 1),)))
 
@@ -116,7 +152,11 @@ def test_tables_plain_documents_and_folders_guard(tmp_path):
         ("x.jsonl", '{"query": "q", "positive": ""}\n', r"x\.jsonl .* without a positive"),
         ("folder", None, "folder .* 0 examples"),
         ("x.csv", "What dives?,An osprey.\n", r"x\.csv, line 1: "),
-        ("x.jsonl", '{"question": "q", "document": "d"}\n{"question": "q", "document": null}\n', "line 2: "),
+        (
+            "x.jsonl",
+            '{"question": "q", "document": "d"}\n{"question": "q", "document": null}\n',
+            "line 2: ",
+        ),
     ],
 )
 def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, message):

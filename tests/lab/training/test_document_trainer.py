@@ -10,30 +10,53 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from runnel.lab.training.document_trainer import TokenBatches, sentence_loss, span_loss, yes_or_no_loss
+from runnel.lab.training.document_trainer import (
+    TokenBatches,
+    sentence_loss,
+    span_loss,
+    yes_or_no_loss,
+)
 
 lengths = st.lists(st.integers(1, 300), max_size=120)
 budgets = st.integers(1, 400)
 
 
-def all_batches(rows: list[int], budget: int, world: int = 1, epoch: int = 0, **options: object) -> list[list[list[int]]]:
-    batches = [TokenBatches(rows, budget, world=world, rank=rank, **options) for rank in range(world)]  # type: ignore[arg-type]
+def all_batches(
+    rows: list[int], budget: int, world: int = 1, epoch: int = 0, **options: object
+) -> list[list[list[int]]]:
+    batches = [
+        TokenBatches(rows, budget, world=world, rank=rank, **options) for rank in range(world)
+    ]  # type: ignore[arg-type]
     for one in batches:
         one.set_epoch(epoch)
     return [list(one) for one in batches]
 
 
 @settings(max_examples=60)
-@given(lengths, budgets, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 1, 3]), st.booleans())
-def test_each_row_once_within_the_budget_and_equally_many_batches(rows, budget, world, epoch, max_rows, shuffle) -> None:
+@given(
+    lengths,
+    budgets,
+    st.integers(1, 5),
+    st.integers(0, 3),
+    st.sampled_from([None, 1, 3]),
+    st.booleans(),
+)
+def test_each_row_once_within_the_budget_and_equally_many_batches(
+    rows, budget, world, epoch, max_rows, shuffle
+) -> None:
     by_rank = all_batches(rows, budget, world, epoch, max_rows=max_rows, shuffle=shuffle)
-    assert sorted(row for batches in by_rank for batch in batches for row in batch) == list(range(len(rows)))
+    assert sorted(row for batches in by_rank for batch in batches for row in batch) == list(
+        range(len(rows))
+    )
     assert len({len(batches) for batches in by_rank}) == 1
-    assert {len(batches) for batches in by_rank} == {len(TokenBatches(rows, budget, world=world, max_rows=max_rows))}
+    assert {len(batches) for batches in by_rank} == {
+        len(TokenBatches(rows, budget, world=world, max_rows=max_rows))
+    }
     for batch in (batch for batches in by_rank for batch in batches):
         assert len(batch) <= (max_rows or len(rows))
         assert len(batch) <= 1 or sum(rows[row] for row in batch) <= budget
-        assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)  # empty only where nothing can be split
+        # empty only where nothing can be split
+        assert batch or all(len(other) <= 1 for batches in by_rank for other in batches)
 
 
 def test_epochs_seeds_and_few_rows() -> None:
@@ -42,8 +65,12 @@ def test_epochs_seeds_and_few_rows() -> None:
     assert first == all_batches(rows, 120, epoch=0, seed=1)
     assert first != all_batches(rows, 120, epoch=1, seed=1)
     assert first != all_batches(rows, 120, epoch=0, seed=2)
-    assert {frozenset(b) for b in first[0]} != {frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]}
-    assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(rows, 120, epoch=1, shuffle=False)
+    assert {frozenset(b) for b in first[0]} != {
+        frozenset(b) for b in all_batches(rows, 120, epoch=1, seed=1)[0]
+    }
+    assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(
+        rows, 120, epoch=1, shuffle=False
+    )
     batches, again = TokenBatches([7] * 50, 21, seed=3), TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
     again.set_epoch(4)
@@ -86,10 +113,18 @@ def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
 
 
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:
-    loss = sentence_loss(torch.tensor([1.0, -1.0], dtype=torch.bfloat16), torch.tensor([True, False]))
+    loss = sentence_loss(
+        torch.tensor([1.0, -1.0], dtype=torch.bfloat16), torch.tensor([True, False])
+    )
     assert loss.dtype == torch.float32
     assert float(loss) == pytest.approx(math.log1p(math.exp(-1)))
-    assert float(sentence_loss(torch.tensor([-1e4, 1e4]), torch.tensor([1, 0]))) == pytest.approx(1e4)
+    assert float(sentence_loss(torch.tensor([-1e4, 1e4]), torch.tensor([1, 0]))) == pytest.approx(
+        1e4
+    )
     score = torch.log(torch.tensor([1.0, 2.0, 3.0, 4.0]))
-    assert float(span_loss(score, ((1, 3), (3, 4)))) == pytest.approx(-(math.log(0.5) + math.log(0.4)) / 2)
-    assert float(yes_or_no_loss(torch.zeros(4), torch.tensor([0.0, 1, 1, 0]))) == pytest.approx(4 * math.log(2) / 2)
+    assert float(span_loss(score, ((1, 3), (3, 4)))) == pytest.approx(
+        -(math.log(0.5) + math.log(0.4)) / 2
+    )
+    assert float(yes_or_no_loss(torch.zeros(4), torch.tensor([0.0, 1, 1, 0]))) == pytest.approx(
+        4 * math.log(2) / 2
+    )

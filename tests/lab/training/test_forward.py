@@ -19,19 +19,29 @@ from runnel.models.heads import vector_head
 from runnel.models.torch_heads import EndScore
 
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True)]
-NO_TOKENS = "The cat. \x00\x01\nA dog ran."  # its middle sentence is nothing that the tokenizer sees
+# its middle sentence is nothing that the tokenizer sees
+NO_TOKENS = "The cat. \x00\x01\nA dog ran."
 
 
 def assert_as_inference(model: Model) -> None:
     tolerance = 1e-5
-    wanted = Embedder(model).encode(DOCUMENTS, prompt="query: "), Reranker(model).score(QUERY, DOCUMENTS)
-    of_sentences = [[s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)]
+    wanted = (
+        Embedder(model).encode(DOCUMENTS, prompt="query: "),
+        Reranker(model).score(QUERY, DOCUMENTS),
+    )
+    of_sentences = [
+        [s.score for s in found] for found in SentenceRetriever(model).score_many(QUERY, DOCUMENTS)
+    ]
     trainable(model)
     rows = [render_document(model, text, "query: ") for text in DOCUMENTS]
-    pairs, items = ([make(model, QUERY, text) for text in DOCUMENTS] for make in (make_pair, make_item))
+    pairs, items = (
+        [make(model, QUERY, text) for text in DOCUMENTS] for make in (make_pair, make_item)
+    )
     for long in LONGS:
         np.testing.assert_allclose(vectors(model, rows, long).detach(), wanted[0], atol=tolerance)
-        np.testing.assert_allclose(pair_scores(model, pairs, long).detach(), wanted[1], atol=tolerance, rtol=tolerance)
+        np.testing.assert_allclose(
+            pair_scores(model, pairs, long).detach(), wanted[1], atol=tolerance, rtol=tolerance
+        )
         for ours, theirs in zip(sentence_scores(model, items, long), of_sentences, strict=True):
             np.testing.assert_allclose(ours.detach(), theirs, atol=tolerance, rtol=tolerance)
 
@@ -45,7 +55,10 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
     model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["embed"], model.heads["rerank"] = vector_head("mean").module(), EndScore(32, pooling="cls")
+    model.heads["embed"], model.heads["rerank"] = (
+        vector_head("mean").module(),
+        EndScore(32, pooling="cls"),
+    )
     assert_as_inference(model)
 
 
@@ -56,21 +69,32 @@ def losses(model: Model) -> Tensor:
     of_text = vectors(model, [render_document(model, text)]) @ weights
     of_pair = pair_scores(model, [make_pair(model, "the river", text)])
     of_sentences = sentence_scores(model, [make_item(model, "the river", text)])[0]
-    return torch.stack([of_text.square().sum(), of_pair.square().sum(), of_sentences.square().sum()])
+    return torch.stack(
+        [of_text.square().sum(), of_pair.square().sum(), of_sentences.square().sum()]
+    )
 
 
 @pytest.mark.parametrize("papers_heads", [False, True], ids=["match", "papers"])
 def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
-    """In fp64, along a random direction of each parameter of the heads, and of those of the same name in all layers."""
+    """In fp64, along a random direction of each parameter of the heads, and of those of the same
+    name in all layers.
+    """
     model = training_model(tmp_path, "mamba2", papers_heads=papers_heads, dtype=torch.float64)
     trainable(model)
-    groups: dict[str, list[nn.Parameter]] = {name: [p] for name, p in model.heads.named_parameters()}
+    groups: dict[str, list[nn.Parameter]] = {
+        name: [p] for name, p in model.heads.named_parameters()
+    }
     for name, parameter in model.backbone.named_parameters():
-        groups.setdefault(name.split(".", 2)[-1] if name.startswith("layers.") else name, []).append(parameter)
+        groups.setdefault(
+            name.split(".", 2)[-1] if name.startswith("layers.") else name, []
+        ).append(parameter)
     generator = torch.Generator().manual_seed(1)
     every = [parameter for parameters in groups.values() for parameter in parameters]
     options = {"retain_graph": True, "materialize_grads": True, "allow_unused": True}
-    gradients = [dict(zip(every, torch.autograd.grad(loss, every, **options), strict=True)) for loss in losses(model)]
+    gradients = [
+        dict(zip(every, torch.autograd.grad(loss, every, **options), strict=True))
+        for loss in losses(model)
+    ]
     for name, parameters in groups.items():
         along = [torch.randn(p.shape, generator=generator, dtype=p.dtype) for p in parameters]
         values = []
@@ -81,8 +105,12 @@ def test_gradients_are_differences(tmp_path: Path, papers_heads: bool) -> None:
                 values.append(losses(model))
         reached = False
         for job in range(3):
-            ours = sum(float((gradients[job][p] * d).sum()) for p, d in zip(parameters, along, strict=True))
-            assert ours == pytest.approx(float(values[0][job] - values[1][job]) / 2e-5, rel=1e-4, abs=1e-6), (job, name)
+            ours = sum(
+                float((gradients[job][p] * d).sum()) for p, d in zip(parameters, along, strict=True)
+            )
+            assert ours == pytest.approx(
+                float(values[0][job] - values[1][job]) / 2e-5, rel=1e-4, abs=1e-6
+            ), (job, name)
             reached |= abs(ours) > 1e-6
         assert reached, name
 
@@ -105,17 +133,31 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     ("recurrent", "call", "message"),
     [
         (True, lambda model: make_pair(model, " ", "a dog"), "query"),
-        (False, lambda model: make_item(model, "the river", "a dog"), "does not read documents after a query"),
-        (False, lambda model: make_pair(model, "the river", "a dog"), "scores stored vectors, which cannot be trained here"),
+        (
+            False,
+            lambda model: make_item(model, "the river", "a dog"),
+            "does not read documents after a query",
+        ),
+        (
+            False,
+            lambda model: make_pair(model, "the river", "a dog"),
+            "scores stored vectors, which cannot be trained here",
+        ),
     ],
 )
-def test_bad_input(tmp_path: Path, recurrent: bool, call: Callable[[Model], object], message: str) -> None:
+def test_bad_input(
+    tmp_path: Path, recurrent: bool, call: Callable[[Model], object], message: str
+) -> None:
     model = training_model(tmp_path, "mamba2") if recurrent else tiny_encoder(tmp_path)
     with pytest.raises(InputError, match=message):
         call(model)
 
 
-TEXTS = ["A river runs to the sea.", "The cat sat on the mat. A dog ran. " * 4, "The " + "cat dog river sea mat " * 12 + "sat."]
+TEXTS = [
+    "A river runs to the sea.",
+    "The cat sat on the mat. A dog ran. " * 4,
+    "The " + "cat dog river sea mat " * 12 + "sat.",
+]
 
 
 @pytest.mark.parametrize("long", [Long(), Long(recompute=True)])
@@ -129,4 +171,6 @@ def test_long_texts_have_the_vectors_of_inference_and_gradients(tmp_path: Path, 
     np.testing.assert_allclose(found.detach().numpy(), expected, atol=1e-5)
     (found * torch.randn(found.shape, generator=torch.Generator().manual_seed(0))).sum().backward()
     used = model.backbone.embeddings.weight.grad.abs().sum(1) > 0  # type: ignore[union-attr]
-    assert set(used.nonzero()[:, 0].tolist()) == set(np.concatenate(rows).tolist()), "every token of every passage"
+    assert set(used.nonzero()[:, 0].tolist()) == set(np.concatenate(rows).tolist()), (
+        "every token of every passage"
+    )

@@ -9,7 +9,14 @@ import pytest
 import torch
 from helpers.tiny import tiny_model
 from helpers.tiny_backbones import tiny_backbone
-from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, LiveBytes, render_document, training_model
+from helpers.tiny_training import (
+    BACKBONES,
+    DOCUMENTS,
+    QUERY,
+    LiveBytes,
+    render_document,
+    training_model,
+)
 from torch import Tensor
 
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
@@ -26,7 +33,11 @@ def loss_of_all_jobs(model: Model, long: Long) -> Tensor:
     rows = [render_document(model, text) for text in (*DOCUMENTS, LONG_TEXT)]
     pairs = [make_pair(model, QUERY, text) for text in DOCUMENTS]
     items = [make_item(model, QUERY, text) for text in (LONG_TEXT, *DOCUMENTS)]
-    found = vectors(model, rows, long), pair_scores(model, pairs, long), *sentence_scores(model, items, long)
+    found = (
+        vectors(model, rows, long),
+        pair_scores(model, pairs, long),
+        *sentence_scores(model, items, long),
+    )
     return torch.stack([value.pow(2).mean() + value.reshape(-1)[0] for value in found]).sum()
 
 
@@ -44,11 +55,17 @@ def assert_same(actual: Gradients, expected: Gradients, tolerance: float = 1e-9)
     assert actual[0] == pytest.approx(expected[0], rel=tolerance, abs=tolerance)
     assert actual[1].keys() == expected[1].keys()
     for name, gradient in expected[1].items():
-        torch.testing.assert_close(actual[1][name], gradient, atol=tolerance, rtol=tolerance, msg=name)
+        torch.testing.assert_close(
+            actual[1][name], gradient, atol=tolerance, rtol=tolerance, msg=name
+        )
 
 
-@pytest.mark.parametrize(("architecture", "papers_heads"), [*((name, False) for name in BACKBONES), ("mamba2", True)])
-def test_segments_give_the_full_graph(tmp_path: Path, architecture: str, papers_heads: bool) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "papers_heads"), [*((name, False) for name in BACKBONES), ("mamba2", True)]
+)
+def test_segments_give_the_full_graph(
+    tmp_path: Path, architecture: str, papers_heads: bool
+) -> None:
     model = training_model(tmp_path, architecture, papers_heads=papers_heads, dtype=torch.float64)
     trainable(model)
     whole = gradients(model, Long())
@@ -60,7 +77,9 @@ def test_segments_give_the_full_graph(tmp_path: Path, architecture: str, papers_
 
 @pytest.mark.parametrize("architecture", BACKBONES)
 def test_bf16(tmp_path: Path, architecture: str) -> None:
-    """Close to fp32, with and without recomputing alike; what comes out is fp32, and the weights stay fp32."""
+    """Close to fp32, with and without recomputing alike; what comes out is fp32, and the weights
+    stay fp32.
+    """
     model = training_model(tmp_path, architecture)
     trainable(model)
     exact, plain = gradients(model, Long()), gradients(model, Long(SEGMENT, bf16=True))
@@ -87,7 +106,9 @@ def test_memory(tmp_path: Path, architecture: str) -> None:
     row = np.random.default_rng(0).integers(4, 128, many * segment).astype(np.int32)
 
     def held(segments: int, long: Long) -> int:
-        return peak(model, lambda: vectors(model, [row[: segments * segment]], long)[0, 0].backward())
+        return peak(
+            model, lambda: vectors(model, [row[: segments * segment]], long)[0, 0].backward()
+        )
 
     def for_each_segment(long: Long) -> float:
         return (held(many, long) - held(few, long)) / (many - few)
@@ -95,13 +116,21 @@ def test_memory(tmp_path: Path, architecture: str) -> None:
     state = 4 * sum(np.prod(shape) for shape in model.backbone.state_shapes().values())
     sums = 4 * 2 * model.backbone.hidden_size
     index = 8 * 4 * segment  # ids and the owners of tokens
-    # A longer text costs the states before its segments, and what is wanted of it; without recomputing, its activations.
+    # A longer text costs the states before its segments, and what is wanted of it; without
+    # recomputing, its activations.
     assert state < for_each_segment(Long(segment, recompute=True)) < 1.1 * (state + sums + index)
     assert for_each_segment(Long(segment)) > 5 * (state + sums + index)
 
     built, config = BACKBONES[architecture]
-    deep = tiny_model(tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8)))
+    deep = tiny_model(
+        tmp_path, papers_heads=True, backbone=tiny_backbone(built, replace(config, num_layers=8))
+    )
     trainable(deep)
     longs = [Long(), Long(recompute=True)]
-    plain, recomputed = (peak(deep, lambda long=long: vectors(deep, [row[:400]], long)[0, 0].backward()) for long in longs)
-    assert recomputed < 0.4 * plain, "of eight layers an eighth is alive in the backward pass, beside what each layer takes in"
+    plain, recomputed = (
+        peak(deep, lambda long=long: vectors(deep, [row[:400]], long)[0, 0].backward())
+        for long in longs
+    )
+    assert recomputed < 0.4 * plain, (
+        "of eight layers an eighth is alive in the backward pass, beside what each layer takes in"
+    )

@@ -25,7 +25,9 @@ from runnel.lab.training.mining import (
 )
 from runnel.records import Document, top
 
-WORDS = "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()
+WORDS = (
+    "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()
+)
 
 
 def pool(*texts):
@@ -52,11 +54,16 @@ def bm25_by_hand(query, texts, k1=0.9, b=0.4):
     return scores
 
 
-@pytest.mark.parametrize(("depth", "k1", "b"), [(1, 0.9, 0.4), (7, 0.9, 0.4), (100, 0.9, 0.4), (100, 0.1, 0), (100, 4.46, 0.82)])
+@pytest.mark.parametrize(
+    ("depth", "k1", "b"),
+    [(1, 0.9, 0.4), (7, 0.9, 0.4), (100, 0.9, 0.4), (100, 0.1, 0), (100, 4.46, 0.82)],
+)
 def test_bm25_is_exact(depth, k1, b):
     texts = [*random_texts(60, seed=0), "", "The of and", "Elephant! ELEPHANT"]
     queries = ["red cat where", "the of", "unheard of words", "elephant sleeps", "dog dog fish"]
-    found = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))([Triple(q, ("x",)) for q in queries], depth)
+    found = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))(
+        [Triple(q, ("x",)) for q in queries], depth
+    )
     assert [len(rows) for rows in found[1:3]] == [0, 0]
     for query, rows in zip(queries, found, strict=True):
         scores = bm25_by_hand(query, texts, k1, b)
@@ -100,12 +107,17 @@ def test_draws_are_uniform_and_depend_on_the_seed_and_the_place():
     counts = Counter(text for mined in found for text in mined.drawn)
     assert set(counts) == {corpus.at(29 - rank) for rank in range(4, 14)}
     assert all(len(set(mined.drawn)) == 3 and not mined.refused for mined in found)
-    assert all(abs(count - 600) < 100 for count in counts.values())  # 3 of 10, 2000 times; 4.9 standard deviations
+    # 3 of 10, 2000 times; 4.9 standard deviations
+    assert all(abs(count - 600) < 100 for count in counts.values())
     corpus, search = pool(*numbered(50)), in_order(range(50))
     triples = [Triple(f"q{n}", ("the answer",)) for n in range(600)]
     whole = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40))]
-    assert [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), start=333)] == whole[333:]
-    other = [mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), seed=1)]
+    assert [
+        mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), start=333)
+    ] == whole[333:]
+    other = [
+        mined.drawn for mined in drawn(corpus, triples, search, number=4, ranks=(1, 40), seed=1)
+    ]
     assert sum(a == b for a, b in zip(whole, other, strict=True)) < 5
 
 
@@ -125,7 +137,9 @@ def test_copies_are_refused():
     triple = Triple("q", ("x", long), ("Of the data", "🜨"))
     mined = drawn(corpus, [triple], in_order(range(9)), number=9, ranks=(1, 9))[0]
     assert mined.refused == {POSITIVE: 2, NEGATIVE: 3, "empty": 1} and mined.triple is triple
-    assert len(mined.drawn) == 3 and {"something else", " ".join(long.split()[:80])} < set(mined.drawn)
+    assert len(mined.drawn) == 3 and {"something else", " ".join(long.split()[:80])} < set(
+        mined.drawn
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,24 +148,37 @@ def test_copies_are_refused():
         ({"max_score": 0.5}, lambda positive: 0.5),
         ({"margin": 0.2}, lambda positive: positive - 0.2),
         ({"relative_margin": 0.3}, lambda positive: positive * 0.7),
-        ({"max_score": 0.6, "margin": 0.05, "relative_margin": 0.1}, lambda positive: min(0.6, positive - 0.05, positive * 0.9)),
+        (
+            {"max_score": 0.6, "margin": 0.05, "relative_margin": 0.1},
+            lambda positive: min(0.6, positive - 0.05, positive * 0.9),
+        ),
     ],
 )
 def test_bars_on_scores_against_a_loop(settings, bar):
     texts = list(dict.fromkeys(random_texts(80, seed=3)))
     corpus, embedder = pool(*texts), ToyEmbedder()
-    triples = [Triple(text, (f"{text} often", texts[i])) for i, text in enumerate(random_texts(9, seed=4))]
+    triples = [
+        Triple(text, (f"{text} often", texts[i])) for i, text in enumerate(random_texts(9, seed=4))
+    ]
     judge = NegativeJudge(embedder, corpus)
-    found = drawn(corpus, triples, in_order(range(len(texts))), judge, number=80, ranks=(1, 80), **settings)
+    found = drawn(
+        corpus, triples, in_order(range(len(texts))), judge, number=80, ranks=(1, 80), **settings
+    )
     refused = 0
     for triple, mined in zip(triples, found, strict=True):
         query = embedder.encode_query([triple.query])[0]
         allowed = bar((embedder.encode_document(triple.positives) @ query).mean())
-        copies = [text for text in texts if any(word_triples(text) == word_triples(p) for p in triple.positives)]
+        copies = [
+            text
+            for text in texts
+            if any(word_triples(text) == word_triples(p) for p in triple.positives)
+        ]
         scores = dict(zip(texts, embedder.encode_document(texts) @ query, strict=True))
         assert all(scores[text] <= allowed + 1e-6 for text in mined.drawn)
         left = [text for text in texts if text not in mined.drawn and text not in copies]
-        assert mined.refused[LIKELY] + mined.refused[NEGATIVE] + mined.refused[POSITIVE] == len(texts) - len(mined.drawn)
+        assert mined.refused[LIKELY] + mined.refused[NEGATIVE] + mined.refused[POSITIVE] == len(
+            texts
+        ) - len(mined.drawn)
         assert sum(scores[text] > allowed + 1e-6 for text in left) == mined.refused[LIKELY]
         refused += mined.refused[LIKELY]
     assert 50 < refused < 9 * len(texts) - 50
@@ -162,7 +189,15 @@ def test_only_what_is_drawn_is_judged():
     embedder.encode_document = lambda texts: read.extend(texts) or embedder.encode_query(texts)
     judge = NegativeJudge(embedder, corpus)
     for total in (1 + 3, 1 + 3 + 1):  # the second time only the positive is read again
-        drawn(corpus, [Triple("red", ("red",))], in_order(range(70)), judge, number=3, ranks=(1, 70), max_score=99.0)
+        drawn(
+            corpus,
+            [Triple("red", ("red",))],
+            in_order(range(70)),
+            judge,
+            number=3,
+            ranks=(1, 70),
+            max_score=99.0,
+        )
         assert len(read) == total
 
 

@@ -1,4 +1,6 @@
-"""What a run keeps of its progress, and that numbers which are not finite end it with the batch named."""
+"""What a run keeps of its progress, and that numbers which are not finite end it with the batch
+named.
+"""
 
 import json
 
@@ -21,22 +23,34 @@ def state(step, total=10):
 
 def test_the_newest_whole_checkpoint_is_found_by_number(tmp_path, caplog):
     assert find_whole_checkpoint(tmp_path / "missing") is None
-    for name, step in {"checkpoint-9": 9, "checkpoint-10": 10, "checkpoint-best": 11, "checkpoint-12": 5}.items():
+    for name, step in {
+        "checkpoint-9": 9,
+        "checkpoint-10": 10,
+        "checkpoint-best": 11,
+        "checkpoint-12": 5,
+    }.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "trainer_state.json").write_text(json.dumps({"global_step": step}))
     (tmp_path / "checkpoint-20").mkdir()
-    (tmp_path / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20, "ep')  # writing it was interrupted
+    # writing it was interrupted
+    (tmp_path / "checkpoint-20" / "trainer_state.json").write_text('{"global_step": 20, "ep')
     (tmp_path / "checkpoint-30").write_text("a file")
     assert find_whole_checkpoint(tmp_path) == tmp_path / "checkpoint-10"
     assert "checkpoint-20 is incomplete" in caplog.text
 
 
 def test_a_curve_is_drawn_with_each_checkpoint_by_one_process(tmp_path, args):
-    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [{"step": 2, "eval_loss": 1.0}]
+    history = [{"step": step, "loss": 1 / step, "learning_rate": 1e-3} for step in (1, 2)] + [
+        {"step": 2, "eval_loss": 1.0}
+    ]
     recorder = Recorder(tmp_path, Watch(), lambda done, total: None)
-    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl())
+    recorder.on_save(
+        args, TrainerState(log_history=history, is_world_process_zero=False), TrainerControl()
+    )
     assert list(tmp_path.iterdir()) == []
-    recorder.on_save(args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl())
+    recorder.on_save(
+        args, TrainerState(log_history=history, is_world_process_zero=True), TrainerControl()
+    )
     assert (tmp_path / CURVE).read_bytes().startswith(b"\x89PNG")
 
 
@@ -45,7 +59,11 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch.begin([{"tokens": 50, "seconds": 1.0}, {"tokens": 100, "seconds": 30.0}], 1)
     watch.tokens += 7
     found = watch.figures(1)
-    assert found["tokens"] == 107 and 30 <= found["seconds"] < 60 and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
+    assert (
+        found["tokens"] == 107
+        and 30 <= found["seconds"] < 60
+        and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
+    )
 
 
 def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(args, tmp_path):
@@ -54,7 +72,9 @@ def test_a_gradient_that_is_not_finite_ends_the_run_and_tells_of_the_checkpoint(
     (whole / "trainer_state.json").write_text('{"global_step": 4}')
     layer = torch.nn.Linear(2, 2)
     layer.weight.grad = torch.zeros(2, 2)
-    recorder = Recorder(tmp_path, Watch(rows=[f"row {i}" for i in range(20)]), lambda done, total: None)
+    recorder = Recorder(
+        tmp_path, Watch(rows=[f"row {i}" for i in range(20)]), lambda done, total: None
+    )
     recorder.on_pre_optimizer_step(args, state(4), TrainerControl(), model=layer)
     layer.weight.grad[0, 1] = float("inf")
     with pytest.raises(NumericalError, match=r"row 7 and 12 more; .*checkpoint-4"):

@@ -1,4 +1,6 @@
-"""Recipes: read strictly, shipped ones whole and as published, written so that they read back equal."""
+"""Recipes: read strictly, shipped ones whole and as published, written so that they read back
+equal.
+"""
 
 import re
 from dataclasses import replace
@@ -35,7 +37,10 @@ def test_every_shipped_recipe_reads_and_reads_back(name, tmp_path):
 REFUSED = {
     "unknown key": (MINIMAL + "[train]\nlerning_rate = 1", "unknown: ['lerning_rate']"),
     "unused key": (MINIMAL + "[data]\nmax_tokens = 5", "'embed' does not use data.max_tokens"),
-    "unused in a set": ('job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "evidence"', "does not use data.sets.format"),
+    "unused in a set": (
+        'job = "sentences"\n[[data.sets]]\npath = "a"\nformat = "evidence"',
+        "does not use data.sets.format",
+    ),
     "set without a path": ('job = "embed"\n[[data.sets]]\nformat = "evidence"', "'path'"),
     "in a size": (MINIMAL + "[sizes.big.train]\nbach = 1", "unknown: ['bach']"),
     "no TOML": ("job = ", "mine.toml"),
@@ -45,14 +50,26 @@ REFUSED = {
     "large seed": (MINIMAL + "[train]\nseed = 4294967296", "4294967296"),
     "zero in a list": ('job = "sentences"\n[evaluation]\ntop_k = [5, 0]', "evaluation.top_k is 0"),
     "zero in a table that may be missing": (MINIMAL + "[lora]\nr = 0", "lora.r is 0"),
-    "part without an end": ('job = "sentences"\n[data]\nwithin = [0.5, 0.5]', "data.within is [0.5, 0.5]; expected two rising"),
+    "part without an end": (
+        'job = "sentences"\n[data]\nwithin = [0.5, 0.5]',
+        "data.within is [0.5, 0.5]; expected two rising",
+    ),
     "part beyond the end": ('job = "sentences"\n[data]\nwithin = [0.0, 1.1]', "data.within"),
-    "unshared batch": (MINIMAL + "[search]\nlearning_rates=[1]\n[train]\nbatch=24\n[data]\nheld_out=1", "search.share"),
+    "unshared batch": (
+        MINIMAL + "[search]\nlearning_rates=[1]\n[train]\nbatch=24\n[data]\nheld_out=1",
+        "search.share",
+    ),
     "reranker without negatives": ('job = "rerank"\n[[data.sets]]\npath = "a"', "data.negatives"),
-    "floor of a linear schedule": (MINIMAL + "[train]\nmin_learning_rate = 1e-6", "train.min_learning_rate"),
+    "floor of a linear schedule": (
+        MINIMAL + "[train]\nmin_learning_rate = 1e-6",
+        "train.min_learning_rate",
+    ),
     "instructions without a place": (MINIMAL + 'instructions = ["find"]', "{instruction}"),
-    "search without held out rows": (MINIMAL + "[search]\nlearning_rates = [1e-3]", "data.held_out"),
-}  # fmt: skip
+    "search without held out rows": (
+        MINIMAL + "[search]\nlearning_rates = [1e-3]",
+        "data.held_out",
+    ),
+}
 
 
 CHANGES = {
@@ -80,9 +97,19 @@ def test_a_mistake_of_the_recipe_is_not_reported_as_one_of_a_size(file, table):
 
 
 def test_changes(file):
-    changes = ("train.learning_rate=1e-3", "epochs=2", "model.name=folder/of mine", "lora.r=4", "temperature = 0.1")
+    changes = (
+        "train.learning_rate=1e-3",
+        "epochs=2",
+        "model.name=folder/of mine",
+        "lora.r=4",
+        "temperature = 0.1",
+    )
     recipe = read(file(MINIMAL), changes=changes)
-    assert (recipe.train.learning_rate, recipe.train.epochs, recipe.model.name) == (1e-3, 2.0, "folder/of mine")
+    assert (recipe.train.learning_rate, recipe.train.epochs, recipe.model.name) == (
+        1e-3,
+        2.0,
+        "folder/of mine",
+    )
     assert (recipe.lora, recipe.train.temperature) == (LoraTable(r=4), 0.1)
     path = file(MINIMAL + "[train]\nbatch = 8\n[sizes.big.train]\nbatch = 4\nseed = 3")
     both = read(path, size="big", changes=("batch=1",)).train

@@ -45,34 +45,53 @@ def weights(folder):
     ],
 )
 def test_the_search_is_for_every_job_and_by_its_metric(name, rates, metric, tmp_path):
-    changes = (f"search.learning_rates={rates}", "search.share=2", f"search.metric={metric}", "data.held_out=8", "data.rows=40")
+    changes = (
+        f"search.learning_rates={rates}",
+        "search.share=2",
+        f"search.metric={metric}",
+        "data.held_out=8",
+        "data.rows=40",
+    )
     recipe = tiny_recipe(name, *changes, "train.max_steps=6")
     if name != "embed":
         with stopped_after(4):  # in the first rate
             train(recipe, tmp_path)
     summary = train(recipe, tmp_path)
-    tried = {row["learning_rate"]: row[metric] for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())}
+    tried = {
+        row["learning_rate"]: row[metric]
+        for row in map(json.loads, (tmp_path / SEARCH).read_text().splitlines())
+    }
     finite = {rate: figure for rate, figure in tried.items() if figure is not None}
     best = min(finite, key=finite.get) if metric == "loss" else max(finite, key=finite.get)
     assert list(tried) == rates and tried.keys() - finite.keys() == {1e30} & tried.keys()
     assert summary.learning_rate == best and summary.steps == 6 and metric in summary.held_out
     (tmp_path / SUMMARY).unlink()
     before = (tmp_path / SEARCH).read_text()
-    assert train(recipe, tmp_path).learning_rate == best and (tmp_path / SEARCH).read_text() == before, "no rate is tried twice"
+    assert (
+        train(recipe, tmp_path).learning_rate == best and (tmp_path / SEARCH).read_text() == before
+    ), "no rate is tried twice"
     assert not (tmp_path / "search").exists() and not (tmp_path / "data").exists()
     with pytest.raises(InputError, match=r"'nothing'.*loss"):
         train(replace(recipe, search=replace(recipe.search, metric="nothing")), tmp_path / "other")
 
 
 def test_an_embedder_learns_its_pairs(tmp_path):
-    recipe = tiny_recipe("embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24")
+    recipe = tiny_recipe(
+        "embed", "train.max_steps=30", "train.batch=8", "train.learning_rate=1e-2", "data.rows=24"
+    )
     train(recipe, tmp_path)
-    rows = [json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()[:24]]
+    rows = [
+        json.loads(line) for line in Path(recipe.data.sets[0].path).read_text().splitlines()[:24]
+    ]
 
     def rank(name):
         embedder = runnel.Embedder.load(name)
-        scores = embedder.encode([row["query"] for row in rows]) @ embedder.encode([row["positive"] for row in rows]).T
-        mine = [[other["query"] == row["query"] for other in rows] for row in rows]  # a title has several paragraphs
+        scores = (
+            embedder.encode([row["query"] for row in rows])
+            @ embedder.encode([row["positive"] for row in rows]).T
+        )
+        # a title has several paragraphs
+        mine = [[other["query"] == row["query"] for other in rows] for row in rows]
         best = np.where(mine, scores, -2).max(axis=1, keepdims=True)
         return float((1 / (1 + (np.where(mine, -2, scores) > best).sum(axis=1))).mean())
 
@@ -80,7 +99,10 @@ def test_an_embedder_learns_its_pairs(tmp_path):
 
 
 def test_a_reranker_learns_its_triples(tmp_path):
-    changes = "train.max_steps=60 data.rows=8 samples=1 negatives=2 train.checkpoints=1 warmup=0 train.batch=8".split()
+    changes = (
+        "train.max_steps=60 data.rows=8 samples=1 negatives=2 train.checkpoints=1 warmup=0"
+        " train.batch=8".split()
+    )
     train(tiny_recipe("rerank", *changes), tmp_path)
     losses = [row["loss"] for row in read_metrics(tmp_path)]
     assert losses[0] == pytest.approx(np.log(3), rel=0.2) and losses[-1] < 0.5 * losses[0]
@@ -90,7 +112,12 @@ def use(summary):
     if summary.job == "embed":
         assert runnel.Embedder.load(summary.model).encode(["a text", "another"]).shape[0] == 2
     elif summary.job == "generate":
-        assert len(LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids) == 2
+        assert (
+            len(
+                LanguageModel.load(summary.model).generate("a query", max_tokens=2, stop_ids=()).ids
+            )
+            == 2
+        )
     elif summary.job == "rerank":
         assert len(runnel.Reranker.load(summary.model).score("a query", ["a text", "another"])) == 2
     else:
@@ -105,9 +132,15 @@ JOBS = ["embed", "rerank lora", "sentences", "sentences lora", "evidence-vectors
 @pytest.mark.parametrize("job", [*JOBS, "linear-time-embeddings", "sentence-baseline"])
 def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     job, _, lora = job.partition(" ")
-    changes = ["train.max_steps=6", "train.learning_rate=1e-3", "train.checkpoints=2", "train.batch=4"]
+    changes = [
+        "train.max_steps=6",
+        "train.learning_rate=1e-3",
+        "train.checkpoints=2",
+        "train.batch=4",
+    ]
     changes += ["lora.r=4"] * bool(lora)
-    changes += ["data.rows=16", "model.unit=clauses"] * (job == "sentences")  # stopped in its second epoch
+    # stopped in its second epoch
+    changes += ["data.rows=16", "model.unit=clauses"] * (job == "sentences")
     recipe = replace(tiny_recipe(job, *changes), search=None)
     whole = train(recipe, tmp_path / "whole")
     kept = {path.name for path in (tmp_path / "whole").iterdir()}
@@ -128,14 +161,25 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
         whole.tokens,
         pytest.approx(whole.last_loss, rel=1e-4),
     )
-    one, other = ([(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)] for name in ("whole", "stopped"))
-    assert {"epoch", "learning_rate", "grad_norm", "tokens", "tokens_per_s"} <= set(read_metrics(tmp_path / "whole")[0])
-    assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(np.array(one), np.array(other), rtol=1e-4)
+    one, other = (
+        [(row["step"], row["loss"]) for row in read_metrics(tmp_path / name)]
+        for name in ("whole", "stopped")
+    )
+    assert {"epoch", "learning_rate", "grad_norm", "tokens", "tokens_per_s"} <= set(
+        read_metrics(tmp_path / "whole")[0]
+    )
+    assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(
+        np.array(one), np.array(other), rtol=1e-4
+    )
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
     (tmp_path / "whole" / SUMMARY).unlink()  # as if it had been stopped after its last step
     again = train(recipe, tmp_path / "whole")
-    assert (again.steps, again.tokens, again.last_loss) == (whole.steps, whole.tokens, whole.last_loss)
+    assert (again.steps, again.tokens, again.last_loss) == (
+        whole.steps,
+        whole.tokens,
+        whole.last_loss,
+    )
     saved = weights(tmp_path / "whole")
     assert all(torch.equal(first[name], saved[name]) for name in first)
 
@@ -152,7 +196,9 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
     monkeypatch.setattr(torch, "save", save)
     recipe = tiny_recipe("embed", "train.max_steps=4", "train.checkpoints=4")
-    with pytest.raises(OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat") as caught:
+    with pytest.raises(
+        OSError, match=r"the disk is full; checkpoint-2 is complete\. Free some space and repeat"
+    ) as caught:
         train(recipe, tmp_path)
     assert caught.value.errno == errno.ENOSPC
     monkeypatch.undo()
@@ -161,14 +207,23 @@ def test_a_full_disk_leaves_the_checkpoint_before_whole(message, tmp_path, monke
 
 def test_nan_ends_the_run_and_names_its_rows(tmp_path):
     recipe = tiny_recipe("embed", "train.max_steps=5", "train.learning_rate=1e30", "train.warmup=0")
-    with pytest.raises(NumericalError, match=r"loss is (nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete"):
+    with pytest.raises(
+        NumericalError,
+        match=r"loss is (nan|inf) in step [2-5]; .* pairs\.jsonl: example \d+ .* is complete",
+    ):
         train(recipe, tmp_path)
     assert read_metrics(tmp_path) and not (tmp_path / "model").exists()
 
 
 SHARED = {  # every step of "sentences" is over all of its 13 documents, an odd number
     "embed": ("train.max_steps=3", "data.rows=41"),
-    "sentences": ("train.max_steps=3", "data.rows=15", "data.held_out=2", "train.batch=32", "train.group=2"),
+    "sentences": (
+        "train.max_steps=3",
+        "data.rows=15",
+        "data.held_out=2",
+        "train.batch=32",
+        "train.group=2",
+    ),
 }
 
 
@@ -177,7 +232,15 @@ def test_two_processes_give_the_losses_of_one(job, tmp_path):
     recipe = tiny_recipe(job, *SHARED[job])
     whole = train(recipe, tmp_path / "one")
     recipes.write(recipe, tmp_path / "tiny.toml")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m", "runnel"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc_per_node=2",
+        "-m",
+        "runnel",
+    ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [*launch, *"-v lab train tiny.toml --to two".split()]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment)
@@ -185,7 +248,10 @@ def test_two_processes_give_the_losses_of_one(job, tmp_path):
     assert done.stderr.count("2 processes share every batch") == 1
     assert ("rows skipped in each epoch: 1 of 41 (pairs)" in done.stderr) == (job == "embed")
     assert done.stdout.startswith("two/model: 3 steps") and done.stdout.count("two/model") == 1
-    one, two = ([(row["loss"], row["grad_norm"]) for row in read_metrics(tmp_path / name)] for name in ("one", "two"))
+    one, two = (
+        [(row["loss"], row["grad_norm"]) for row in read_metrics(tmp_path / name)]
+        for name in ("one", "two")
+    )
     assert len(one) == whole.steps and np.allclose(one, two, rtol=1e-3)
     found = json.loads((tmp_path / "two" / SUMMARY).read_text())
     assert found["held_out"] == pytest.approx(whole.held_out, rel=1e-3)
@@ -204,56 +270,97 @@ def test_batches_cut_queries_and_documents_apart_and_count():
     model = load_model("pocket", dtype="float32")
     batches = EmbedderBatches(model, DataTable(max_query_tokens=5, max_document_tokens=7))
     words = "one two three four five six seven"
-    batch = batches([{"query": words, "positive": words, "row": "r"}, {"query": "one", "positive": "one", "row": "s"}])
+    batch = batches(
+        [
+            {"query": words, "positive": words, "row": "r"},
+            {"query": "one", "positive": "one", "row": "s"},
+        ]
+    )
     assert batch["query_attention_mask"].sum(1).tolist() == [5, 3]
     assert batch["positive_attention_mask"].sum(1).tolist() == [7, 3]
     assert batches.truncated == 2 and batch["rows"] == ["r", "s"]
 
 
 def test_pairs_triples_and_rows_with_fewer_negatives_are_trained_on_together(tmp_path, monkeypatch):
-    """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many negatives."""
+    """Two sets, one of pairs only: every row is trained on, in batches of rows with equally many
+    negatives.
+    """
     pairs = [{"query": f"question {i}", "positive": f"the answer {i}"} for i in range(6)]
     negatives = [[f"no {i}", f"nor {i}"][: i % 3] for i in range(9)]
-    triples = [{"query": f"other {i}", "positive": f"an answer {i}", "negative": some} for i, some in enumerate(negatives)]
+    triples = [
+        {"query": f"other {i}", "positive": f"an answer {i}", "negative": some}
+        for i, some in enumerate(negatives)
+    ]
     write_rows(tmp_path / "pairs.jsonl", pairs)
     write_rows(tmp_path / "triples.jsonl", triples)
     (tmp_path / "recipe.toml").write_text(
-        'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate = 1e-2 }\n'
+        'job = "embed"\ndata.negatives = 2\ntrain = { epochs = 1, batch = 3, learning_rate ='
+        " 1e-2 }\n"
         f"model.name = {str(tiny_checkpoint('mamba2'))!r}\n"
         '[[data.sets]]\npath = "pairs.jsonl"\n[[data.sets]]\npath = "triples.jsonl"\n'
     )
     recipe = recipes.read(str(tmp_path / "recipe.toml"))
     seen = []
     original = EmbedderBatches.__call__
-    monkeypatch.setattr(EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows))
+    monkeypatch.setattr(
+        EmbedderBatches, "__call__", lambda self, rows: seen.append(rows) or original(self, rows)
+    )
     summary = train(recipe, tmp_path / "run", home=tmp_path)
     assert summary.steps == 5 and np.isfinite([summary.first_loss, summary.last_loss]).all()
-    found = sorted((row["query"], sum(name.startswith("negative") for name in row)) for batch in seen for row in batch)
-    assert found == sorted([(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)])
+    found = sorted(
+        (row["query"], sum(name.startswith("negative") for name in row))
+        for batch in seen
+        for row in batch
+    )
+    assert found == sorted(
+        [(f"question {i}", 0) for i in range(6)] + [(f"other {i}", i % 3) for i in range(9)]
+    )
 
 
 @pytest.mark.parametrize("own", [None, "", "seek: "])
 def test_the_texts_trained_on_are_those_that_are_read_afterwards(own, tmp_path, monkeypatch):
-    """The ids of a batch in training are those of `encode_query` and `encode_document` with the trained model."""
+    """The ids of a batch in training are those of `encode_query` and `encode_document` with the
+    trained model.
+    """
     model = load_model(str(tiny_checkpoint("mamba2")))
     model.prompts = {"query": "find: ", "document": "text: ", "other": "x: "}
     model.save(tmp_path / "prompted")
-    lines = [{"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"} for i in range(2)]
+    lines = [
+        {"query": f"question {i}", "positive": f"answer {i}", "negative": f"no {i}"}
+        for i in range(2)
+    ]
     data = write_rows(tmp_path / "data.jsonl", lines)
-    changes = (f"model.name={tmp_path / 'prompted'}", "data.negatives=1", "train.max_steps=1", "train.batch=2")
-    recipe = recipes.read("pairs", changes=changes if own is None else (*changes, f"data.prompt={own!r}"))
+    changes = (
+        f"model.name={tmp_path / 'prompted'}",
+        "data.negatives=1",
+        "train.max_steps=1",
+        "train.batch=2",
+    )
+    recipe = recipes.read(
+        "pairs", changes=changes if own is None else (*changes, f"data.prompt={own!r}")
+    )
     batches = []
     original = EmbedderBatches.__call__
-    monkeypatch.setattr(EmbedderBatches, "__call__", lambda self, rows: batches.append(original(self, rows)) or batches[-1])
+    monkeypatch.setattr(
+        EmbedderBatches,
+        "__call__",
+        lambda self, rows: batches.append(original(self, rows)) or batches[-1],
+    )
     summary = train(recipe, tmp_path / "run", data=data)
     embedder = runnel.Embedder.load(summary.model)
     read = []
-    embedder.encode_rows = lambda rows, progress=None: iter(read.append(list(rows)) or [np.zeros(1)] * 2)
+    embedder.encode_rows = lambda rows, progress=None: iter(
+        read.append(list(rows)) or [np.zeros(1)] * 2
+    )
     embedder.encode_query([line["query"] for line in lines])
     for column in ("positive", "negative"):
         embedder.encode_document([line[column] for line in lines])
     for column, wanted in zip(("query", "positive", "negative_1"), read, strict=True):
         ids = batches[0][f"{column}_input_ids"]
-        assert sorted(map(tuple, ids.tolist())) == sorted(map(tuple, (row.tolist() for row in wanted))), column
+        assert sorted(map(tuple, ids.tolist())) == sorted(
+            map(tuple, (row.tolist() for row in wanted))
+        ), column
     assert summary.tokens == sum(len(row) for rows in read for row in rows)
-    assert embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]
+    assert (
+        embedder.model.prompts.get("query") == {None: "find: ", "": None, "seek: ": "seek: "}[own]
+    )

@@ -21,7 +21,9 @@ pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 def test_finished_runs_and_other_folders(tmp_path):
     summary = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run")
-    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run") == summary, "it is not run again"
+    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run") == summary, (
+        "it is not run again"
+    )
     with pytest.raises(InputError, match=r"different settings \(train.seed: 0, 5: stored, given\)"):
         train(tiny_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path / "run")
     (tmp_path / "mine").mkdir()
@@ -57,15 +59,36 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
 
 @pytest.mark.parametrize(
     ("recipe", "message", "left_out"),
-    [("evidence", r"data\.jsonl", "1 document with sentences of a test set"), ("pairs", r"data\.jsonl", "1 query in a test set")],
+    [
+        ("evidence", r"data\.jsonl", "1 document with sentences of a test set"),
+        ("pairs", r"data\.jsonl", "1 query in a test set"),
+    ],
 )
-def test_what_was_left_out_is_reported_where_nothing_is_left(recipe, message, left_out, tmp_path, caplog):
-    evidence = {"question": "q", "document": "The river runs down to the sea. It is cold.", "evidence": [[0, 9]]}
-    (tmp_path / "data.jsonl").write_text(json.dumps({"evidence": evidence, "pairs": {"query": "q", "positive": "a"}}[recipe]))
+def test_what_was_left_out_is_reported_where_nothing_is_left(
+    recipe, message, left_out, tmp_path, caplog
+):
+    evidence = {
+        "question": "q",
+        "document": "The river runs down to the sea. It is cold.",
+        "evidence": [[0, 9]],
+    }
+    (tmp_path / "data.jsonl").write_text(
+        json.dumps({"evidence": evidence, "pairs": {"query": "q", "positive": "a"}}[recipe])
+    )
     new_head = ["new_head=true"] * (recipe == "evidence")
-    changes = (f"model.name={tiny_checkpoint('mamba2')}", *new_head, 'data.exclude=["data.jsonl"]', "data.held_out=0")
+    changes = (
+        f"model.name={tiny_checkpoint('mamba2')}",
+        *new_head,
+        'data.exclude=["data.jsonl"]',
+        "data.held_out=0",
+    )
     with pytest.raises(InputError, match=message):
-        train(recipes.read(recipe, changes=changes), tmp_path / "run", data=tmp_path / "data.jsonl", home=tmp_path)
+        train(
+            recipes.read(recipe, changes=changes),
+            tmp_path / "run",
+            data=tmp_path / "data.jsonl",
+            home=tmp_path,
+        )
     assert f"left out: {left_out}" in caplog.messages
 
 
@@ -89,7 +112,10 @@ def test_rows_that_fill_no_batch(world, message, tmp_path, monkeypatch):
     trainer = Mock(args=Mock(world_size=world), state=Mock(global_step=0))
     monkeypatch.setattr(run, "make_trainer", lambda *_: trainer)
     monkeypatch.setattr(run, "tensorboard", lambda _: None)
-    sets = {"a": Dataset.from_dict({"query": ["q"] * 1200}), "b": Dataset.from_dict({"query": ["q"] * 3})}
+    sets = {
+        "a": Dataset.from_dict({"query": ["q"] * 1200}),
+        "b": Dataset.from_dict({"query": ["q"] * 3}),
+    }
     with pytest.raises(InputError, match=message):
         run._fit(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
 
@@ -107,14 +133,22 @@ def test_accelerate_with_fsdp(tmp_path, monkeypatch):
         ("evidence-vectors", "encoder", "lora.r=4", InputError, r"\[lora\]"),
         ("evidence-vectors", "encoder", "data.lengths=[64]", InputError, "data.lengths"),
         ("evidence-vectors", "encoder", "model.layers=true", InputError, "needs such layers"),
-        ("evidence-vectors", "layers", "model.layers=true new_head=true", InputError, r"model\.new_head = false"),
+        (
+            "evidence-vectors",
+            "layers",
+            "model.layers=true new_head=true",
+            InputError,
+            r"model\.new_head = false",
+        ),
         ("rankmamba-documents", "layers", "seed=0", InputError, "'rerank' scores stored"),
         ("generator", "encoder", "seed=0", CheckpointError, "encoder"),
         ("pairs", "bert", "long.segment_tokens=9", InputError, "segment_tokens = 9"),
         ("pairs", "mamba2", "lora.four_bit=true", MissingDependency, r"pip install .*\[lab\]"),
     ],
 )
-def test_models_that_cannot_be_trained_so(recipe, model, changes, error, message, tmp_path, monkeypatch):
+def test_models_that_cannot_be_trained_so(
+    recipe, model, changes, error, message, tmp_path, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     if model == "layers":
         tiny_encoder(tmp_path, sentence_layers=1).save(tmp_path / model)

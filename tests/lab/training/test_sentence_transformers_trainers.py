@@ -21,5 +21,8 @@ def test_autocast_to_bf16_changes_little_and_to_half_precision_is_refused(tmp_pa
     with torch.autocast("cpu", torch.bfloat16):
         near = loss([there.preprocess(texts) for texts in COLUMNS], None).item()
     assert near == pytest.approx(plain, abs=0.05) and near != plain
-    with torch.autocast("cpu", torch.float16), pytest.raises(InputError, match="recurrent states overflow; use bf16=True"):
+    with (
+        torch.autocast("cpu", torch.float16),
+        pytest.raises(InputError, match="recurrent states overflow; use bf16=True"),
+    ):
         there(there.preprocess(["cat"]))

@@ -32,12 +32,20 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def weights(model: Model) -> dict[str, torch.Tensor]:
-    return {f"{part}.{k}": v.clone() for part in ("backbone", "heads") for k, v in getattr(model, part).state_dict().items()}
+    return {
+        f"{part}.{k}": v.clone()
+        for part in ("backbone", "heads")
+        for k, v in getattr(model, part).state_dict().items()
+    }
 
 
-def train(model: Model, path: Path, folder: Path, max_tokens: int = 10_000, **changes: Any) -> SentenceTrainer:
+def train(
+    model: Model, path: Path, folder: Path, max_tokens: int = 10_000, **changes: Any
+) -> SentenceTrainer:
     data = SentenceData(model, path)
-    trainer = SentenceTrainer(model, arguments(folder, **changes), data, data, max_tokens=max_tokens)
+    trainer = SentenceTrainer(
+        model, arguments(folder, **changes), data, data, max_tokens=max_tokens
+    )
     trainer.train()
     return trainer
 
@@ -47,7 +55,9 @@ def losses(trainer: SentenceTrainer) -> list[float]:
 
 
 @pytest.mark.parametrize("papers_heads", [False, True])
-def test_training_lowers_the_loss_that_inference_shows(path: Path, tmp_path: Path, papers_heads: bool) -> None:
+def test_training_lowers_the_loss_that_inference_shows(
+    path: Path, tmp_path: Path, papers_heads: bool
+) -> None:
     model = tiny_model(tmp_path / "model", papers_heads=papers_heads)
     before = weights(model)
     trainer = train(model, path, tmp_path, num_train_epochs=8)
@@ -64,18 +74,24 @@ def test_training_lowers_the_loss_that_inference_shows(path: Path, tmp_path: Pat
         labels = torch.from_numpy(item.labels)
         scores = torch.tensor([s.score for s in retriever.score(example.query, example.document)])
         by_inference.append(float(sentence_loss(scores, labels)))
-        recalls.append(float(labels[scores.topk(min(10, len(scores))).indices].sum() / labels.sum()))
+        recalls.append(
+            float(labels[scores.topk(min(10, len(scores))).indices].sum() / labels.sum())
+        )
     assert measured["eval_loss"] == pytest.approx(np.mean(by_inference), rel=1e-4)
     assert measured["eval_recall_at_10"] == pytest.approx(np.mean(recalls))
     assert measured["eval_recall_at_50"] == 1
-    changed = {name for name, value in weights(model).items() if not torch.equal(value, before[name])}
+    changed = {
+        name for name, value in weights(model).items() if not torch.equal(value, before[name])
+    }
     parts = {".".join(name.split(".")[:2]) for name in changed}
     assert "heads.sentences" in parts and not parts & {"heads.embed", "heads.rerank"}
     assert ("heads.features.log_weight" in changed) is not papers_heads
 
 
 def test_a_batch_without_documents_weighs_nothing(path: Path, tmp_path: Path, model: Model) -> None:
-    trainer = SentenceTrainer(model, arguments(tmp_path), SentenceData(model, path), max_tokens=10_000)
+    trainer = SentenceTrainer(
+        model, arguments(tmp_path), SentenceData(model, path), max_tokens=10_000
+    )
     empty = trainer.get_train_dataloader().collate_fn([])
     assert empty["ids"] == [] and len(empty["items"]) == 1
     trainer.create_optimizer()
@@ -83,20 +99,31 @@ def test_a_batch_without_documents_weighs_nothing(path: Path, tmp_path: Path, mo
     assert all(p.grad is None or not p.grad.any() for p in trainer.model.parameters())
 
 
-def test_each_epoch_has_its_own_order(path: Path, tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_epoch_has_its_own_order(
+    path: Path, tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen: list[str] = []
     step = SentenceTrainer.training_step
-    monkeypatch.setattr(SentenceTrainer, "training_step", lambda *given: seen.extend(given[2]["ids"]) or step(*given))
+    monkeypatch.setattr(
+        SentenceTrainer,
+        "training_step",
+        lambda *given: seen.extend(given[2]["ids"]) or step(*given),
+    )
     train(model, path, tmp_path, max_tokens=200, num_train_epochs=3)
     epochs = [seen[start : start + len(GIVEN)] for start in range(0, len(seen), len(GIVEN))]
     assert [sorted(epoch) for epoch in epochs] == [sorted(e.id for e in GIVEN)] * 3
     assert epochs[0] != epochs[1] != epochs[2]
 
 
-def test_a_checkpoint_of_another_architecture_is_an_error(path: Path, tmp_path: Path, model: Model) -> None:
+def test_a_checkpoint_of_another_architecture_is_an_error(
+    path: Path, tmp_path: Path, model: Model
+) -> None:
     trainer = train(model, path, tmp_path, max_steps=1)
     trainer.save_model(str(tmp_path / "checkpoint-1"))
     other = training_model(tmp_path / "other", "rwkv7")
     another = SentenceTrainer(other, trainer.args, trainer.train_dataset, max_tokens=150)
-    with pytest.raises(CheckpointError, match=r"checkpoint-1 is a checkpoint of another model than .*RWKV-7.*: Missing key"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"checkpoint-1 is a checkpoint of another model than .*RWKV-7.*: Missing key",
+    ):
         another._load_from_checkpoint(str(tmp_path / "checkpoint-1"))

@@ -1,4 +1,6 @@
-"""Recipes train transformers: BERT as an encoder, others as models of sentence-transformers, in the same trainers."""
+"""Recipes train transformers: BERT as an encoder, others as models of sentence-transformers, in the
+same trainers.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -47,18 +49,29 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
     assert summary.steps == 2 and np.isfinite(summary.last_loss) and summary.tokens > 0
     if "lora.r=2" not in changes:
         load_model(next((tmp_path / "run/checkpoints").iterdir()), "float32", job=job)  # type: ignore[arg-type]
-    loaded: Any = (Embedder if job == "embed" else Reranker).load(tmp_path / "run/model", "float32", "cpu")
+    loaded: Any = (Embedder if job == "embed" else Reranker).load(
+        tmp_path / "run/model", "float32", "cpu"
+    )
     assert isinstance(loaded.model.backbone, Library) == ((architecture, job) != ("bert", "embed"))
     if architecture == "llama":
-        expected = SentenceTransformer(str(tmp_path / "run/model"), device="cpu").encode(TEXTS, normalize_embeddings=True)
+        expected = SentenceTransformer(str(tmp_path / "run/model"), device="cpu").encode(
+            TEXTS, normalize_embeddings=True
+        )
         np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
     elif job == "rerank":
-        scores, theirs = loaded.score("river", TEXTS), CrossEncoder(str(tmp_path / "run/model"), device="cpu")
+        scores, theirs = (
+            loaded.score("river", TEXTS),
+            CrossEncoder(str(tmp_path / "run/model"), device="cpu"),
+        )
         assert np.ptp(scores) > 0
         template = str(loaded.model.templates["rerank"])
-        assert ("document: {document} ; query: {query} ;{end}" in template) == (architecture == "opt")
+        assert ("document: {document} ; query: {query} ;{end}" in template) == (
+            architecture == "opt"
+        )
         if architecture == "bert":
-            expected = theirs.predict([("river", text) for text in TEXTS], activation_fn=torch.nn.Identity())
+            expected = theirs.predict(
+                [("river", text) for text in TEXTS], activation_fn=torch.nn.Identity()
+            )
             np.testing.assert_allclose(scores, expected, atol=1e-5)
 
 
@@ -73,7 +86,13 @@ def test_recomputed_layers_give_the_same_gradients(architecture: str) -> None:
         torch.manual_seed(0)
         model.backbone.zero_grad()
         vectors(model, rows, long).pow(3).sum().backward()
-        found.append({name: one.grad.clone() for name, one in model.backbone.named_parameters() if one.grad is not None})
+        found.append(
+            {
+                name: one.grad.clone()
+                for name, one in model.backbone.named_parameters()
+                if one.grad is not None
+            }
+        )
     for other in found[1:]:
         assert other.keys() == found[0].keys() and len(other) > 20
         for name, gradient in other.items():

@@ -1,4 +1,6 @@
-"""Training over stored vectors: a head, what it learns, how documents are read; and the layers that read sentences."""
+"""Training over stored vectors: a head, what it learns, how documents are read; and the layers that
+read sentences.
+"""
 
 import json
 import os
@@ -53,7 +55,9 @@ def item(seed: int, sentences: int = 30) -> VectorItem:
 
 
 def write_evidence(path: Path, documents: int = 40) -> None:
-    """Each answer is the sentence after the one with the word of the question, so the words alone point to a wrong sentence."""
+    """Each answer is the sentence after the one with the word of the question, so the words alone
+    point to a wrong sentence.
+    """
     draw, rows = random.Random(0), []
     for number in range(documents):
         words = ["".join(draw.choices("bcdfgklmnp", k=4)) for _ in range(K)]
@@ -62,13 +66,24 @@ def write_evidence(path: Path, documents: int = 40) -> None:
         for place in draw.sample(range(K - 1), 2):
             start = sum(map(len, sentences[: place + 1]))
             span = [start, start + len(sentences[place + 1])]
-            row = {"id": f"{number}-{place}", "question": f"what of {words[place]}", "document": document, "evidence": [span]}
+            row = {
+                "id": f"{number}-{place}",
+                "question": f"what of {words[place]}",
+                "document": document,
+                "evidence": [span],
+            }
             rows.append(row)
     write_rows(path, rows)
 
 
 def layer_recipe(data: Path, *changes: str):
-    settings = ("new_head=false", "model.layers=true", f"model.name={data / 'layers'}", "train.batch=2", "data.held_out=8")
+    settings = (
+        "new_head=false",
+        "model.layers=true",
+        f"model.name={data / 'layers'}",
+        "train.batch=2",
+        "data.held_out=8",
+    )
     return recipe(data, *settings, *changes)
 
 
@@ -83,25 +98,46 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def recipe(data: Path, *changes: str):
-    settings = ("train.learning_rate=1e-2", "train.batch=8", "data.held_out=16", "evaluation.top_k=[1]", "new_head=true")
-    return recipes.read("evidence-vectors", changes=(f"model.name={data / 'model'}", *settings, *changes))
+    settings = (
+        "train.learning_rate=1e-2",
+        "train.batch=8",
+        "data.held_out=16",
+        "evaluation.top_k=[1]",
+        "new_head=true",
+    )
+    return recipes.read(
+        "evidence-vectors", changes=(f"model.name={data / 'model'}", *settings, *changes)
+    )
 
 
 def test_a_head_learns_the_rule_of_its_evidence_and_ranks_as_measured(data, tmp_path):
-    summary = train(recipe(data, "train.max_steps=80"), tmp_path / "run", data=data / "evidence.jsonl")
+    summary = train(
+        recipe(data, "train.max_steps=80"), tmp_path / "run", data=data / "evidence.jsonl"
+    )
     assert summary.held_out["recall_at_1_before"] < 0.3 < 0.9 <= summary.held_out["recall_at_1"]
     assert summary.held_out["loss"] < 0.5 * summary.held_out["loss_before"]
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
-    assert len(losses) == summary.steps == 80 and np.mean(losses[-5:]) < 0.5 * losses[0] and summary.tokens > 0
+    assert (
+        len(losses) == summary.steps == 80
+        and np.mean(losses[-5:]) < 0.5 * losses[0]
+        and summary.tokens > 0
+    )
     assert not (tmp_path / "run" / "data").exists()
     retriever = SentenceRetriever.load(summary.model)
     rows = [json.loads(line) for line in (data / "evidence.jsonl").read_text().splitlines()]
     best = [retriever.retrieve(row["question"], row["document"], top_k=1)[0] for row in rows]
-    right = [[hit.start, hit.end] == row["evidence"][0] for hit, row in zip(best, rows, strict=True)]
+    right = [
+        [hit.start, hit.end] == row["evidence"][0] for hit, row in zip(best, rows, strict=True)
+    ]
     assert np.mean(right) > 0.85
     start, end = (load_model(folder, "float32") for folder in (data / "model", summary.model))
-    assert all(torch.equal(a, b) for a, b in zip(start.backbone.parameters(), end.backbone.parameters(), strict=True))
-    chance = torch.tensor([s.score for row in rows for s in retriever.score(row["question"], row["document"])]).sigmoid()
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(start.backbone.parameters(), end.backbone.parameters(), strict=True)
+    )
+    chance = torch.tensor(
+        [s.score for row in rows for s in retriever.score(row["question"], row["document"])]
+    ).sigmoid()
     assert float(chance.sum()) == pytest.approx(len(rows), rel=0.4)  # calibrated
 
 
@@ -115,7 +151,9 @@ def test_a_stopped_run_does_not_read_documents_again(data, tmp_path, monkeypatch
     read[0].unlink()
     texts: list[str] = []
     remember = VectorScorer.remember
-    monkeypatch.setattr(VectorScorer, "remember", lambda self, given: remember(self, texts.extend(given) or texts))
+    monkeypatch.setattr(
+        VectorScorer, "remember", lambda self, given: remember(self, texts.extend(given) or texts)
+    )
     assert train(made, tmp_path, data=data / "evidence.jsonl").steps == 2 and len(texts) == 1
 
 
@@ -128,10 +166,16 @@ def test_examples_that_cannot_be_used(data, tmp_path):
 
 
 def questions(documents: int) -> list[ReadQuestion]:
-    return [ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),)) for d in range(documents) for n in range(3)]  # type: ignore[arg-type]
+    return [
+        ReadQuestion(f"{d}-{n}", f"text {d} {n}", None, f"{d:03}", ((0, 1),))
+        for d in range(documents)
+        for n in range(3)
+    ]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("documents", "held_out", "sizes"), [(25, 7, (60, 9, 6)), (9, 0, (27, 0, 0)), (1, 0, (3, 0, 0))])
+@pytest.mark.parametrize(
+    ("documents", "held_out", "sizes"), [(25, 7, (60, 9, 6)), (9, 0, (27, 0, 0)), (1, 0, (3, 0, 0))]
+)
 def test_no_document_is_in_two_parts(documents, held_out, sizes):
     parts = split_documents(questions(documents), held_out)
     assert tuple(map(len, parts)) == sizes
@@ -143,7 +187,9 @@ def test_one_question_in_four_is_asked_to_another_document_unless_it_is_asked_of
     given = questions(4)
     found = ask_elsewhere(given)
     assert [one.name for one in found] == ["0-0", "1-1", "2-2"]
-    assert [one.document for one in found] == ["001", "002", "003"] and all(one.evidence == () for one in found)
+    assert [one.document for one in found] == ["001", "002", "003"] and all(
+        one.evidence == () for one in found
+    )
     assert ask_elsewhere(questions(1)) == []
     assert ask_elsewhere([replace(one, text="summarize") for one in given]) == []
 
@@ -173,20 +219,28 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
     head, items = VectorScore.module(D), [item(seed) for seed in range(60)]
     items += [replace(one, evidence=()) for one in items[:9]]
     calibrate(head, items)
-    chance = torch.cat([head.calibration[0] * s + head.calibration[1] for s in score_items(head, items)]).sigmoid()
+    chance = torch.cat(
+        [head.calibration[0] * s + head.calibration[1] for s in score_items(head, items)]
+    ).sigmoid()
     assert float(chance.detach().sum()) == pytest.approx(60, rel=0.05)
     before = head.calibration.clone()
     calibrate(head, [replace(one, evidence=()) for one in items])
-    assert torch.equal(head.calibration, before) and "do not determine the calibration" in caplog.text
+    assert (
+        torch.equal(head.calibration, before) and "do not determine the calibration" in caplog.text
+    )
 
 
 def test_training_reads_as_inference_reads(data, tmp_path):
     model, reader = prepared(layer_recipe(data)), SentenceRetriever.load(data / "layers", "float32")
     examples = read_evidence(data / "few.jsonl")
-    read, _, aside = read_vector_data(reader.scorer, examples, tmp_path / "documents", 0, write=True)
+    read, _, aside = read_vector_data(
+        reader.scorer, examples, tmp_path / "documents", 0, write=True
+    )
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
-    assert sum(len(item.queries) for item in items) == 40, "every question is trained on once, and only about its own document"
+    assert sum(len(item.queries) for item in items) == 40, (
+        "every question is trained on once, and only about its own document"
+    )
     module = LayerModule(model.backbone, model.head("sentences")).eval()
     with torch.no_grad():
         _, scores = module(items)
@@ -196,18 +250,25 @@ def test_training_reads_as_inference_reads(data, tmp_path):
             torch.testing.assert_close(vectors, item.vectors, atol=2e-2, rtol=0)  # stored in 8 bits
             torch.testing.assert_close(queries, item.query_vectors, atol=1e-5, rtol=1e-4)
             head, inputs = model.head("sentences"), zip(queries, item.features, strict=True)
-            torch.testing.assert_close(found, [head.uncalibrated(query, vectors, features) for query, features in inputs])
+            torch.testing.assert_close(
+                found, [head.uncalibrated(query, vectors, features) for query, features in inputs]
+            )
 
 
 def test_layers_learn_and_all_else_stays(data, tmp_path):
-    few = write_rows(tmp_path / "few.jsonl", (data / "few.jsonl").read_text().splitlines()[:12])  # few enough to learn by heart
-    summary = train(layer_recipe(data, "train.max_steps=40", "data.held_out=2"), tmp_path / "run", data=few)
+    # few enough to learn by heart
+    few = write_rows(tmp_path / "few.jsonl", (data / "few.jsonl").read_text().splitlines()[:12])
+    summary = train(
+        layer_recipe(data, "train.max_steps=40", "data.held_out=2"), tmp_path / "run", data=few
+    )
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]
     assert len(losses) == summary.steps == 40 and sum(losses[-5:]) < 0.7 * sum(losses[:5])
     assert set(summary.held_out) == {"loss", "loss_before", "recall_at_1", "recall_at_1_before"}
     start, end = (load_model(folder, "float32") for folder in (data / "layers", summary.model))
     before, after = start.backbone.state_dict(), end.backbone.state_dict()
-    changed = {name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    changed = {
+        name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])
+    }
     assert changed == {"sentence_layers"}
     heads = start.heads.state_dict(), end.heads.state_dict()
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])

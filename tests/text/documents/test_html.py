@@ -39,14 +39,30 @@ def test_a_page():
     document = html(PAGE)
     assert document.title == "A page"
     assert shown(document) == [
-        ("heading", "Big words"), ("paragraph", "First bold paragraph & more, over lines.\nAfter a break."),
-        ("paragraph", "loose text"), ("paragraph", "inside"), ("paragraph", "deeper"), ("paragraph", "after"),
-        ("item", "one"), ("item", "nested"), ("item", "two"), ("heading", "Code"),
-        ("code", 'def f():\n    return "<x>"\n\nf()'), ("paragraph", "Sizes"), ("row", "Name | Size"), ("row", "a b | 1"),
-        ("paragraph", "Kanji 漢"), ("heading", "Next"), ("paragraph", "end"),
-    ]  # fmt: skip
+        ("heading", "Big words"),
+        ("paragraph", "First bold paragraph & more, over lines.\nAfter a break."),
+        ("paragraph", "loose text"),
+        ("paragraph", "inside"),
+        ("paragraph", "deeper"),
+        ("paragraph", "after"),
+        ("item", "one"),
+        ("item", "nested"),
+        ("item", "two"),
+        ("heading", "Code"),
+        ("code", 'def f():\n    return "<x>"\n\nf()'),
+        ("paragraph", "Sizes"),
+        ("row", "Name | Size"),
+        ("row", "a b | 1"),
+        ("paragraph", "Kanji 漢"),
+        ("heading", "Next"),
+        ("paragraph", "end"),
+    ]
     path = paths(document)
-    assert path["a b | 1"] == ("Big words", "Code") and path["end"] == ("Next",) and path["one"] == ("Big words",)
+    assert (
+        path["a b | 1"] == ("Big words", "Code")
+        and path["end"] == ("Next",)
+        and path["one"] == ("Big words",)
+    )
 
 
 STYLED = '<p>seen</p><div style="{0}">un<b>seen</b></div><p>too <i style="{0}">unseen</i></p>'
@@ -54,14 +70,23 @@ HIDING = ("color: red; DISPLAY : none !important", "display:none;x:y", "x:y;visi
 SHOWING = ("", "content:'display:none'", "--display:none", "display: nonesuch")
 NAVIGATION = (
     '<p>[ <a href="x">&lt; Songs</a> ] [ <a href="y">Up</a> ]</p>',
-    '<div>&laquo; <a href="x">previous</a> | <a href="y">up</a> | <a href="z">next</a> &raquo;</div>',
+    (
+        '<div>&laquo; <a href="x">previous</a> | <a href="y">up</a> | <a href="z">next</a>'
+        " &raquo;</div>"
+    ),
     '<table><tr><td><a href="x">Home</a><td><a href="y">FAQ</a></table>',
     '<p><a href="x">Back to the table of contents</a>.</p>',
     '<div role="navigation"><ul><li>Songs</ul></div>',
     "<footer><p>Made by hand.</p></footer>",
 )
-LINKS = '<p>The <a href="x">next</a> step.</p><p><a href="y">Songs</a></p><article><footer>By me</footer></article>'
-RAISED = "<p>2<sup>48</sup> bytes, m<sup>2</sup>, 10<sup>-3</sup>; exit<sup>7</sup>, the 4<sup>th</sup>, x<sup><a>[1]</a></sup>"
+LINKS = (
+    '<p>The <a href="x">next</a> step.</p><p><a href="y">Songs</a></p><article><footer>By'
+    " me</footer></article>"
+)
+RAISED = (
+    "<p>2<sup>48</sup> bytes, m<sup>2</sup>, 10<sup>-3</sup>; exit<sup>7</sup>, the 4<sup>th</sup>,"
+    " x<sup><a>[1]</a></sup>"
+)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +104,17 @@ RAISED = "<p>2<sup>48</sup> bytes, m<sup>2</sup>, 10<sup>-3</sup>; exit<sup>7</s
         ("<b>" * 20_000 + "deep", "deep"),
         ("<table><tr><td>" * 300 + "deep", "deep"),
         ("<", "<"),
-        *((empty, "") for empty in ("", " ", "</p>", "<title>x", "<frameset><frame></frameset>", "<nav>x</nav>")),
+        *(
+            (empty, "")
+            for empty in (
+                "",
+                " ",
+                "</p>",
+                "<title>x",
+                "<frameset><frame></frameset>",
+                "<nav>x</nav>",
+            )
+        ),
     ],
     ids=itertools.count(),
 )
@@ -90,14 +125,16 @@ def test_what_is_shown_is_read(markup, text):
 
 def test_cells_keep_their_column_tables_for_layout_are_no_rows_and_elements_may_close_themselves():
     table = (
-        "<table><tr><th rowspan=2>Skill<th colspan=2>Needed<th>Role</tr><tr><td>now<td>later<td>a</tr>"
-        "<tr><td>SQL<td colspan='x'>yes<td>no<td rowspan=0>b</tr></table><table><tr><td>c<td>d</table>"
+        "<table><tr><th rowspan=2>Skill<th"
+        " colspan=2>Needed<th>Role</tr><tr><td>now<td>later<td>a</tr><tr><td>SQL<td"
+        " colspan='x'>yes<td>no<td rowspan=0>b</tr></table><table><tr><td>c<td>d</table>"
     )
     rows = ["Skill | Needed | | Role", "| now | later | a", "SQL | yes | no | b", "c | d"]
     assert shown(html(table)) == [("row", row) for row in rows]
     layout = "<table><tr><td><p>left</p><table><tr><td>a<td>b</table><td>right</table>"
     assert shown(html(layout)) == [("paragraph", "left"), ("row", "a | b"), ("paragraph", "right")]
-    assert html("<table>" + "<tr><td><font>x</td>" * 20_000).text.startswith("x")  # end tags were often left out
+    # end tags were often left out
+    assert html("<table>" + "<tr><td><font>x</td>" * 20_000).text.startswith("x")
     head = '<?xml version="1.0"?><html><head><title/><script src="x"/></head>'
     body = shown(html(f'{head}<body><p>a<br/>b<a id="x"/> c</p><p/>d</body></html>'))
     assert body == [("paragraph", "a\nb c"), ("paragraph", "d")]
@@ -111,7 +148,10 @@ def test_nesting_that_would_take_minutes_is_refused_at_once(markup):
     assert time.process_time() - start < 10
 
 
-TAGS = "a|<p>|</p>|<div>|</div>|<table>|<tr>|<td>|</table>|<li>|<pre>|</pre>|<h2>|</h2>|\n | b|<br>|<nav>|</nav>".split("|")
+TAGS = (
+    "a|<p>|</p>|<div>|</div>|<table>|<tr>|<td>|</table>|<li>|<pre>|</pre>|<h2>|</h2>|\n |"
+    " b|<br>|<nav>|</nav>".split("|")
+)
 
 
 @settings(max_examples=60)

@@ -21,7 +21,9 @@ MIXED = [["First page."], None, ["Third page."], None, []]
 
 @pytest.fixture
 def command(tmp_path):
-    """Of the stub, which notes its calls in "counts"; quoted, because the folder's name may have spaces."""
+    """Of the stub, which notes its calls in "counts"; quoted, because the folder's name may have
+    spaces.
+    """
     return shlex.join([sys.executable, str(STUB), str(tmp_path / "counts")]) + " {image}"
 
 
@@ -40,13 +42,21 @@ def texts(document):
 def test_only_scanned_pages_are_read_by_the_command_or_named(tmp_path, command):
     document = read(tmp_path, MIXED)
     assert document.scanned == (2, 4)
-    assert document.warnings == ("pages 2, 4-5 without text (3 of 5 pages, 2 of them pictures: scans need OCR (--ocr))",)
+    assert document.warnings == (
+        "pages 2, 4-5 without text (3 of 5 pages, 2 of them pictures: scans need OCR (--ocr))",
+    )
     with pytest.raises(ScannedPdf, match=r"a\.pdf: .* 2 pages") as error:
         read(tmp_path, [None, []])
     assert error.value.pages == (1,)
     document = read(tmp_path, MIXED, Ocr(command))
     picture = "A picture of 2400 x 3200 dots."  # 288 dots per inch
-    scans = [(2, "Recognized text 0."), (2, picture), (3, "Third page."), (4, "Recognized text 1."), (4, picture)]
+    scans = [
+        (2, "Recognized text 0."),
+        (2, picture),
+        (3, "Third page."),
+        (4, "Recognized text 1."),
+        (4, picture),
+    ]
     assert texts(document) == [(1, "First page."), *scans] and document.scanned == ()
     assert document.warnings == ("page 5 without text (1 of 5 pages)",)
     assert texts(read(tmp_path, [["Text."]], Ocr(command))) == [(1, "Text.")]
@@ -69,14 +79,26 @@ def test_a_page_that_fails_is_reported_and_the_others_are_read(tmp_path, command
 
 
 def test_commands_that_fail_cannot_be_used_or_hang_which_end_with_their_children(tmp_path):
-    for script, reason in (("sys.stdout.buffer.write(b'\\xff')", "utf-8"), ("os.kill(os.getpid(), 9)", "exit code -9")):
+    for script, reason in (
+        ("sys.stdout.buffer.write(b'\\xff')", "utf-8"),
+        ("os.kill(os.getpid(), 9)", "exit code -9"),
+    ):
         with pytest.raises(ReadError, match=reason):
-            Ocr(shlex.join([sys.executable, "-c", f"import os, sys; {script}", "{image}"])).read(b"png")
-    bad = {"": r"\{image\}", "echo '{image}": "parsed", "no-such-program {image}": "'no-such-program'"}
+            Ocr(shlex.join([sys.executable, "-c", f"import os, sys; {script}", "{image}"])).read(
+                b"png"
+            )
+    bad = {
+        "": r"\{image\}",
+        "echo '{image}": "parsed",
+        "no-such-program {image}": "'no-such-program'",
+    }
     for command, named in bad.items():
         with pytest.raises(InputError, match=named):
             Ocr(command)
-    child = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    child = (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time;"
+        " time.sleep(60)'])"
+    )
     start = time.monotonic()
     with pytest.raises(ReadError, match=r"timed out after 0\.5 s"):
         Ocr(shlex.join([sys.executable, "-c", child, "{image}"]), seconds=0.5).read(b"png")
@@ -86,4 +108,7 @@ def test_commands_that_fail_cannot_be_used_or_hang_which_end_with_their_children
 def test_no_shell_reads_the_command(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     out = Ocr("echo {image}; touch made $(touch made) > made | 'two words'").read(b"png")
-    assert out.endswith("page.png; touch made $(touch made) > made | two words\n") and not (tmp_path / "made").exists()
+    assert (
+        out.endswith("page.png; touch made $(touch made) > made | two words\n")
+        and not (tmp_path / "made").exists()
+    )

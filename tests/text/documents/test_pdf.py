@@ -32,25 +32,56 @@ def read(tmp_path):
 
 
 def test_pages_paragraphs_and_sentences_over_a_page_end(read):
-    document = read([["First line", "and second.", None, None, "A new paragraph", "goes on."], ["Page two (café)."]])
-    assert [text for _, text in shown(document)] == ["First line\nand second.", "A new paragraph\ngoes on.", "Page two (café)."]
+    document = read(
+        [
+            ["First line", "and second.", None, None, "A new paragraph", "goes on."],
+            ["Page two (café)."],
+        ]
+    )
+    assert [text for _, text in shown(document)] == [
+        "First line\nand second.",
+        "A new paragraph\ngoes on.",
+        "Page two (café).",
+    ]
     assert [block.page for block in document.blocks] == [1, 1, 2]
     assert document.pages == 2 and document.warnings == () and document.kind == "pdf"
     whole = pdf([["Page one"], ["Page two"]])
-    assert read(whole[: whole.rindex(b"startxref")]).text == "Page one\n\nPage two"  # found without the table of objects
-    document = read([["This sentence goes"], ["over the page. An exam-"], ["ple of it."], ["New page."]])
+    # found without the table of objects
+    assert read(whole[: whole.rindex(b"startxref")]).text == "Page one\n\nPage two"
+    document = read(
+        [["This sentence goes"], ["over the page. An exam-"], ["ple of it."], ["New page."]]
+    )
     assert document.text == "This sentence goes\nover the page. An example\nof it.\n\nNew page."
     assert [block.page for block in document.blocks] == [1, 2, 3, 4]
 
 
 def test_hyphens_at_line_ends_and_ligatures_under_control_codes(read):
-    lines = ["an exam-", "ple of a state-", "space model. It is", "a state-space model, or well-", "known. In 2020-", "2021."]
+    lines = [
+        "an exam-",
+        "ple of a state-",
+        "space model. It is",
+        "a state-space model, or well-",
+        "known. In 2020-",
+        "2021.",
+    ]
     text = " ".join(read([lines]).text.split())
-    assert text.startswith("an example of a state-space model. It is a state-space model, or wellknown.")
+    assert text.startswith(
+        "an example of a state-space model. It is a state-space model, or wellknown."
+    )
     assert "2020- 2021" in text or "2020-2021" in text
-    lines = ["From February-", "March on, as Jean-", "Loup says, use --unw-stack-", "scan-frames, --", "xml or Fc-", "GetHome."]
+    lines = [
+        "From February-",
+        "March on, as Jean-",
+        "Loup says, use --unw-stack-",
+        "scan-frames, --",
+        "xml or Fc-",
+        "GetHome.",
+    ]
     text = " ".join(read([lines]).text.split())
-    assert text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or FcGetHome."
+    assert (
+        text == "From February-March on, as Jean-Loup says, use --unw-stack-scan-frames, --xml or"
+        " FcGetHome."
+    )
     document = read([["The \x1crst coe\x1ecient di\x1bers", "\x16 it is \x10\x1dexible\x11."]])
     assert document.text == "The first coefficient differs\n\u2014 it is \u201cflexible\u201d."
 
@@ -66,7 +97,11 @@ def test_pages_without_text_and_damage_are_told(read):
 
 
 # A page tree that contains itself.
-LOOP = b"2 0 obj <</Type /Pages /Count 1000000 /Kids [" + b"2 0 R " * 1000 + b"]>> endobj\ntrailer << /Root 1 0 R >>"
+LOOP = (
+    b"2 0 obj <</Type /Pages /Count 1000000 /Kids ["
+    + b"2 0 R " * 1000
+    + b"]>> endobj\ntrailer << /Root 1 0 R >>"
+)
 LOOP = b"%PDF-1.4\n1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj\n" + LOOP
 
 
@@ -89,10 +124,18 @@ def test_what_cannot_be_read(read, data, reason):
 
 
 def test_outline_entries_are_headings(read):
-    second, third = ["1 Getting started", None, None, "Some words."], ["More words.", None, None, "1.1 Tools", None, None, "End."]
-    document = read([["Contents"], second, third], outline=[("Getting  started", 1), ("Tools", 2), ("Not on its page", 2)])
+    second, third = (
+        ["1 Getting started", None, None, "Some words."],
+        ["More words.", None, None, "1.1 Tools", None, None, "End."],
+    )
+    document = read(
+        [["Contents"], second, third],
+        outline=[("Getting  started", 1), ("Tools", 2), ("Not on its page", 2)],
+    )
     path = paths(document)
-    assert path["Contents"] == () and path["Some words."] == path["More words."] == ("Getting started",)
+    assert path["Contents"] == () and path["Some words."] == path["More words."] == (
+        "Getting started",
+    )
     assert path["End."] == ("Tools",)  # all entries of this writer are of one level
     assert ("heading", "1.1 Tools") in shown(document)
 
@@ -113,49 +156,109 @@ def words(text):
 def test_raised_numbers_are_not_glued_to_words_and_rows_of_a_table_are_blocks(read):
     shell = note("The shell may call exit", "77", ": it ends. A file")
     document = read([[shell, note("of 10", "6", " bytes and 5 m"), "md5 is old."]])
-    assert " ".join(document.text.split()) == "The shell may call exit[77]: it ends. A file of 10⁶ bytes and 5 m md5 is old."
-    document = read([[note("a field of 20 m", "2", ", and after a stop."), note("It ends.", "12", "")]])
+    assert (
+        " ".join(document.text.split())
+        == "The shell may call exit[77]: it ends. A file of 10⁶ bytes and 5 m md5 is old."
+    )
+    document = read(
+        [[note("a field of 20 m", "2", ", and after a stop."), note("It ends.", "12", "")]]
+    )
     assert document.text == "a field of 20 m², and after a stop.\nIt ends.[12]"
     rows = [cells("Flag", "Memory", "Time"), cells("-1", "1200k", "20"), cells("-2", "2000k", "25")]
     page = ["Sizes of all flags:", *rows, "And so on."]
     assert shown(read([page])) == [
-        ("paragraph", "Sizes of all flags:"), ("row", "Flag | Memory | Time"), ("row", "-1 | 1200k | 20"),
-        ("row", "-2 | 2000k | 25"), ("paragraph", "And so on."),
-    ]  # fmt: skip
-    gap = read([["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]])
+        ("paragraph", "Sizes of all flags:"),
+        ("row", "Flag | Memory | Time"),
+        ("row", "-1 | 1200k | 20"),
+        ("row", "-2 | 2000k | 25"),
+        ("paragraph", "And so on."),
+    ]
+    gap = read(
+        [["Some words of a text.", cells("A signature", "[Function]"), "It does what it is for."]]
+    )
     assert [kind for kind, _ in shown(gap)] == ["paragraph"]  # a wide gap alone is no table
 
 
 def test_lines_of_a_table_of_contents_lead_to_pages_in_order_and_bullets_begin_items(read):
-    entries = ["1 Scope . . . . . . . . . . 2", "1.1 Purpose .............. 2", "2 Use ......... iv", "3 End .............. 4"]
+    entries = [
+        "1 Scope . . . . . . . . . . 2",
+        "1.1 Purpose .............. 2",
+        "2 Use ......... iv",
+        "3 End .............. 4",
+    ]
     sheet = ["Cylinders ......... 4", "Doors .......... 3", "Seats ......... 2"]
     document = read([["Contents", *entries], ["1 Scope"], ["2 Use"], sheet])
     contents = [text for kind, text in shown(document) if kind == "contents"]
     assert contents == ["1 Scope | 2", "1.1 Purpose | 2", "2 Use | iv", "3 End | 4"]
-    assert [text for kind, text in shown(document) if kind == "row"] == ["Cylinders | 4", "Doors | 3", "Seats | 2"]
-    document = read([["Contents", "1 Scope . . . . . . . . . . 3", "1.1 Purpose .............. iv", "Wait ......", "Text."]])
-    assert shown(document)[1:] == [("row", "1 Scope | 3"), ("row", "1.1 Purpose | iv"), ("paragraph", "Wait ......\nText.")]
-    document = read([["We have:", "• one thing", "and more of it", "• another", "•", "a third", None, None, "End."]])
+    assert [text for kind, text in shown(document) if kind == "row"] == [
+        "Cylinders | 4",
+        "Doors | 3",
+        "Seats | 2",
+    ]
+    document = read(
+        [
+            [
+                "Contents",
+                "1 Scope . . . . . . . . . . 3",
+                "1.1 Purpose .............. iv",
+                "Wait ......",
+                "Text.",
+            ]
+        ]
+    )
+    assert shown(document)[1:] == [
+        ("row", "1 Scope | 3"),
+        ("row", "1.1 Purpose | iv"),
+        ("paragraph", "Wait ......\nText."),
+    ]
+    document = read(
+        [
+            [
+                "We have:",
+                "• one thing",
+                "and more of it",
+                "• another",
+                "•",
+                "a third",
+                None,
+                None,
+                "End.",
+            ]
+        ]
+    )
     items = [("item", "one thing\nand more of it"), ("item", "another"), ("item", "a third")]
     assert shown(document) == [("paragraph", "We have:"), *items, ("paragraph", "End.")]
 
 
 def book(pages=12, *, head="The Manual", foot="{number}"):
-    """Pages with a running head and foot, whose body words are all different; a sentence goes over each page's end."""
-    body = [[f"end{a}. Next{a} has line{a}", f"and then begin{a}"] for a in "abcdefghijklmnopqrstuvwxyz"[:pages]]
+    """Pages with a running head and foot, whose body words are all different; a sentence goes over
+    each page's end.
+    """
+    body = [
+        [f"end{a}. Next{a} has line{a}", f"and then begin{a}"]
+        for a in "abcdefghijklmnopqrstuvwxyz"[:pages]
+    ]
     numbered = enumerate(body, start=7)
-    return body, [[head.format(number=n), None, *lines, None, foot.format(number=n)] for n, lines in numbered]
+    return body, [
+        [head.format(number=n), None, *lines, None, foot.format(number=n)] for n, lines in numbered
+    ]
 
 
 @pytest.mark.parametrize(
-    ("head", "foot"), [("The Manual", "{number}"), ("The Manual {number}", "draft"), ("Page {number} of 99", "- {number} -")]
+    ("head", "foot"),
+    [
+        ("The Manual", "{number}"),
+        ("The Manual {number}", "draft"),
+        ("Page {number} of 99", "- {number} -"),
+    ],
 )
 def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head, foot):
     body, pages = book(head=head, foot=foot)
     document = read(pages)
     expected = words(" ".join(line for lines in body for line in lines))
     furniture = words(f"{head} {foot}".replace("{number}", ""))
-    assert sorted(words(document.text)) == sorted(expected + furniture)  # what a head says stays once
+    # what a head says stays once
+    assert sorted(words(document.text)) == sorted(expected + furniture)
     assert "then begind\nende. Nexte" in document.text  # sentences go on over pages
     assert not re.search(r"\b1[0-8]\b", document.text)
 
@@ -181,30 +284,54 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_li
     assert [read(sentences).text.count(text) for text in ("It is so.", "It is not.")] == [4, 4]
     apart = [["All rights reserved.", None, None, f"text {i}", "more"] for i in "abcd"]
     assert read(apart).text.count("All rights reserved.") == 1
-    assert shown(titled).count(("heading", "Results")) == 4  # the outline says that these are titles
+    # the outline says that these are titles
+    assert shown(titled).count(("heading", "Results")) == 4
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_two_thousand_pages(tmp_path):
-    lines = [f"Line {line} of a page with about as many words as a page of a report has." for line in range(45)]
-    (tmp_path / "a.pdf").write_bytes(pdf([[f"Page {page} begins.", *lines] for page in range(2000)]))
+    lines = [
+        f"Line {line} of a page with about as many words as a page of a report has."
+        for line in range(45)
+    ]
+    (tmp_path / "a.pdf").write_bytes(
+        pdf([[f"Page {page} begins.", *lines] for page in range(2000)])
+    )
     with DocumentReader() as reader:
         (document,) = reader.read(tmp_path / "a.pdf")
-        peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{reader._worker.pid}/status").read_text())
+        peak = re.search(
+            r"VmHWM:\s*(\d+) kB", Path(f"/proc/{reader._worker.pid}/status").read_text()
+        )
     assert int(peak[1]) < 200_000
-    assert document.pages == 2000 and document.blocks[-1].page == 2000 and document.text.count("begins.") == 2000
+    assert (
+        document.pages == 2000
+        and document.blocks[-1].page == 2000
+        and document.text.count("begins.") == 2000
+    )
 
 
-# ---- pages as pictures: the text inside the boxes must be the part that was asked for --------------------------------
+# ---- pages as pictures: the text inside the boxes must be the part that was asked for ------------
 
 
-WATER = [(0, 11, 0, "Water is H"), (None, 7, -3, "2"), (None, 11, 0, "O, as the note says."), (None, 6, 4, "7")]
+WATER = [
+    (0, 11, 0, "Water is H"),
+    (None, 7, -3, "2"),
+    (None, 11, 0, "O, as the note says."),
+    (None, 6, 4, "7"),
+]
 FIRST = [
-    "Chapter one of the volume", None,
-    "The harbor was quiet. Ships came at noon, and the long rou-", "te ended there. Nobody counted them.", None,
-    "The harbor was quiet. A storm came in the night.", None, "It took ten days.", None, WATER,
-]  # fmt: skip
+    "Chapter one of the volume",
+    None,
+    "The harbor was quiet. Ships came at noon, and the long rou-",
+    "te ended there. Nobody counted them.",
+    None,
+    "The harbor was quiet. A storm came in the night.",
+    None,
+    "It took ten days.",
+    None,
+    WATER,
+]
 SECOND = [
     "Chapter one of the volume", None, "Second page text is here.", None,
     [(0, 11, 0, "Name"), (200, 11, 0, "Price")], [(0, 11, 0, "Rope"), (200, 11, 0, "12 coins")],
@@ -230,21 +357,34 @@ def ask(reader, path, wanted, nth=0):
     """Return the picture for a part of the text, and the page's text inside its boxes."""
     document = next(reader.read(path))
     start = [found.start() for found in re.finditer(re.escape(wanted), document.text)][nth]
-    picture = reader.picture(path, page_part(document.text, document.places(), start, start + len(wanted)))
+    picture = reader.picture(
+        path, page_part(document.text, document.places(), start, start + len(wanted))
+    )
     return picture, inside(path, picture)
 
 
 def inside(path, picture):
-    with pypdfium2.PdfDocument(path) as file, closing(file[picture.page - 1]) as page, closing(page.get_textpage()) as layer:
+    with (
+        pypdfium2.PdfDocument(path) as file,
+        closing(file[picture.page - 1]) as page,
+        closing(page.get_textpage()) as layer,
+    ):
         texts = []
         for box in picture.boxes:
-            xs, ys = (sorted(point) for point in zip(*(_on_page(page, *corner) for corner in (box[:2], box[2:])), strict=True))
+            xs, ys = (
+                sorted(point)
+                for point in zip(
+                    *(_on_page(page, *corner) for corner in (box[:2], box[2:])), strict=True
+                )
+            )
             texts.append(layer.get_text_bounded(xs[0] - 0.5, ys[0] - 0.5, xs[1] + 0.5, ys[1] + 0.5))
         return " ".join(texts)
 
 
 def _on_page(page, x, y):
-    """Return a point of the picture in the page's own coordinates: the inverse, written for the rotations of these tests."""
+    """Return a point of the picture in the page's own coordinates: the inverse, written for the
+    rotations of these tests.
+    """
     left, bottom, right, top = page.get_cropbox()
     if page.get_rotation() == 90:
         return left + y * (right - left), bottom + x * (top - bottom)
@@ -260,7 +400,8 @@ def letters(text):
     [
         ("Ships came at noon, and the long route ended there.", 1, 2),
         ("Second page text is here.", 2, 1),
-        ("The sentence begins here and it\nends on the third page.", 2, 1),  # its first part is marked
+        # its first part is marked
+        ("The sentence begins here and it\nends on the third page.", 2, 1),
         ("Rope | 12 coins", 2, 1),
         ("Water is H2O, as the note says.[7]", 1, 1),
     ],
@@ -269,13 +410,17 @@ def test_the_boxes_hold_the_part(reader, volume, wanted, page, lines):
     picture, inner = ask(reader, volume, wanted)
     assert picture.page == page and letters(inner) == letters(wanted.partition("\n")[0])
     assert len(picture.boxes) == lines
-    assert all(0 <= left < right <= 1 and 0 <= top < bottom <= 1 for left, top, right, bottom in picture.boxes)
+    assert all(
+        0 <= left < right <= 1 and 0 <= top < bottom <= 1
+        for left, top, right, bottom in picture.boxes
+    )
 
 
 def test_repeated_sentences_are_told_apart(reader, volume):
     first, _ = ask(reader, volume, "The harbor was quiet.", nth=0)
     second, _ = ask(reader, volume, "The harbor was quiet.", nth=1)
-    assert second.boxes[0][1] - first.boxes[0][1] == pytest.approx(3 * 13 / 800, abs=0.005)  # three lines of 13 points below
+    # three lines of 13 points below
+    assert second.boxes[0][1] - first.boxes[0][1] == pytest.approx(3 * 13 / 800, abs=0.005)
 
 
 @pytest.mark.parametrize("entry", [b"/Rotate 90", b"/CropBox [30 100 500 790]"])
@@ -286,7 +431,12 @@ def test_turned_cropped_and_huge_pages(reader, tmp_path, entry):
         picture, found = ask(reader, path, wanted)
         assert letters(found) == letters(wanted)
         image = Image.open(io.BytesIO(picture.png)).convert("L")
-        marked = image.crop([round(share * size) for share, size in zip(picture.boxes[0], 2 * image.size, strict=True)])
+        marked = image.crop(
+            [
+                round(share * size)
+                for share, size in zip(picture.boxes[0], 2 * image.size, strict=True)
+            ]
+        )
         assert marked.getextrema()[0] < 100  # the letters are there
     assert (image.width > image.height) == (entry == b"/Rotate 90")
     path.write_bytes(pdf([FIRST]).replace(b"[0 0 600 800]", b"[0 0 9999 14000]"))
@@ -301,7 +451,11 @@ def test_what_is_on_no_page(reader, tmp_path, volume):
     assert reader.picture(volume, replace(part, text=" \n")).boxes == ()
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "b.pdf").write_bytes(b"%PDF-1.4 nothing")
-    bad = ((volume, 9, r"volume\.pdf: .* page 9"), (tmp_path / "a.txt", 1, "a.txt "), (tmp_path / "b.pdf", 1, "b.pdf: "))
+    bad = (
+        (volume, 9, r"volume\.pdf: .* page 9"),
+        (tmp_path / "a.txt", 1, "a.txt "),
+        (tmp_path / "b.pdf", 1, "b.pdf: "),
+    )
     for path, page, named in bad:
         with pytest.raises(ReadError, match=named):
             reader.picture(path, replace(part, page=page))

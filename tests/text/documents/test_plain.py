@@ -43,7 +43,25 @@ x = 1
 
 last"""
 
-LINES = ["", " ", "# a", "## b", "```", "~~~", "---", "===", "- x", "1. y", "|a|", "p q", "\f", "é😀", "1.1 A", "NAME", "== T"]
+LINES = [
+    "",
+    " ",
+    "# a",
+    "## b",
+    "```",
+    "~~~",
+    "---",
+    "===",
+    "- x",
+    "1. y",
+    "|a|",
+    "p q",
+    "\f",
+    "é😀",
+    "1.1 A",
+    "NAME",
+    "== T",
+]
 
 
 def plain(text):
@@ -60,7 +78,9 @@ def code(text):
 
 def test_a_new_format_is_a_reader_and_a_line_of_the_table(monkeypatch, tmp_path):
     reader = "runnel.text.documents.code.read_log"
-    monkeypatch.setattr(reader, lambda decoded: Canonical().finish("log", text=decoded.text), raising=False)
+    monkeypatch.setattr(
+        reader, lambda decoded: Canonical().finish("log", text=decoded.text), raising=False
+    )
     monkeypatch.setitem(FORMATS, "log", Format("code:read_log", "text", ".log"))
     (tmp_path / "a.log").write_text("words")
     found = read_document(tmp_path / "a.log")
@@ -70,7 +90,11 @@ def test_a_new_format_is_a_reader_and_a_line_of_the_table(monkeypatch, tmp_path)
 def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
     document = plain("\n one\ntwo \n \t\n\n  three\r\n\r\nfour\rfive\n")
     assert document.text == "\n one\ntwo \n \t\n\n  three\n\nfour\nfive\n"
-    assert shown(document) == [("paragraph", "one\ntwo"), ("paragraph", "three"), ("paragraph", "four\nfive")]
+    assert shown(document) == [
+        ("paragraph", "one\ntwo"),
+        ("paragraph", "three"),
+        ("paragraph", "four\nfive"),
+    ]
     assert document.pages is None and document.blocks[0].page is None
     assert plain("").blocks == () and plain(" \n").blocks == ()
     document = plain("one\n\ntwo\f\fthree\n\fpage four\f")
@@ -88,9 +112,17 @@ def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
         ("1. Scope\n\n1.1 Purpose\n\nText.", "1.1 Purpose", ("1. Scope", "1.1 Purpose")),
         ("10.4.11 410 Gone\n\n   Text.", "10.4.11 410 Gone", ("10.4.11 410 Gone",)),
         ("  8. Termination.\n\n  You may not. Text.", "8. Termination.", ("8. Termination.",)),
-        ("Chapter 1. Users' Manual\n\n1.1. USE\n\nText.", "1.1. USE", ("Chapter 1. Users' Manual", "1.1. USE")),
+        (
+            "Chapter 1. Users' Manual\n\n1.1. USE\n\nText.",
+            "1.1. USE",
+            ("Chapter 1. Users' Manual", "1.1. USE"),
+        ),
         ("NAME\n    a - b\n\nSEE ALSO\n    Text.", "SEE ALSO", ("SEE ALSO",)),
-        ("                 TERMS AND CONDITIONS\n\nText.", "TERMS AND CONDITIONS", ("TERMS AND CONDITIONS",)),
+        (
+            "                 TERMS AND CONDITIONS\n\nText.",
+            "TERMS AND CONDITIONS",
+            ("TERMS AND CONDITIONS",),
+        ),
         ("=====\nTitle\n=====\nOne\n---\nText.", "One\n---", ("Title", "One")),
         ("A\n===\nB\n---\nC\n===\nText.", "C\n===", ("C",)),
         ("= Book\n\n[[x]]\n== Part\nText.", "== Part", ("Book", "Part")),
@@ -99,13 +131,19 @@ def test_paragraphs_end_at_blank_lines_and_pages_at_form_feeds():
         ("1. Cut it.\n\nText.", None, ()),
         ("It is added under section\n7. This\n\nText.", None, ()),
         ("See:\n\n    SELECT NAME FROM TABLE\n\nText.", None, ()),
-        ("    Name     Size\n-----------------------------------------------------------\nText.", None, ()),
+        (
+            "    Name     Size\n-----------------------------------------------------------\nText.",
+            None,
+            (),
+        ),
     ],
 )
 def test_headings_of_plain_text(text, heading, path):
     document = plain(text)
     assert document.at(text.index("Text.")) == (None, path)
-    assert [words for kind, words in shown(document) if kind == "heading"][-1:] == ([heading] if heading else [])
+    assert [words for kind, words in shown(document) if kind == "heading"][-1:] == (
+        [heading] if heading else []
+    )
     assert document.text == text
 
 
@@ -114,19 +152,34 @@ def test_markdown_blocks_and_heading_paths():
     assert document.text == MARKDOWN and document.title == "Tools"
     setext = "A paragraph over\ntwo lines.\nSetext title\n------------"  # as CommonMark has it
     assert shown(document) == [
-        ("code", "---\ntitle: front matter\n---"), ("heading", "# Tools"), ("heading", setext), ("item", "- one item"),
-        ("item", "- another,\n  over two lines"), ("item", "1. counted"), ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
-        ("heading", "### Deep #"), ("row", "| a | b |"), ("row", "|---|---|"), ("row", "| 1 | 2 |"),
-        ("paragraph", "#hashtag, no heading"), ("heading", "# Other"), ("paragraph", "last"),
-    ]  # fmt: skip
-    assert shown(markdown("```\nopen to the end\n\n# x")) == [("code", "```\nopen to the end\n\n# x")]
+        ("code", "---\ntitle: front matter\n---"),
+        ("heading", "# Tools"),
+        ("heading", setext),
+        ("item", "- one item"),
+        ("item", "- another,\n  over two lines"),
+        ("item", "1. counted"),
+        ("code", "~~~python\n# not a heading\n\nx = 1\n~~~"),
+        ("heading", "### Deep #"),
+        ("row", "| a | b |"),
+        ("row", "|---|---|"),
+        ("row", "| 1 | 2 |"),
+        ("paragraph", "#hashtag, no heading"),
+        ("heading", "# Other"),
+        ("paragraph", "last"),
+    ]
+    assert shown(markdown("```\nopen to the end\n\n# x")) == [
+        ("code", "```\nopen to the end\n\n# x")
+    ]
     path = paths(document)
     assert path["| 1 | 2 |"] == ("Tools", "A paragraph over two lines. Setext title", "Deep")
     assert path["last"] == ("Other",)
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.sampled_from(LINES)).map("\n".join) | st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80))
+@given(
+    st.lists(st.sampled_from(LINES)).map("\n".join)
+    | st.text(st.sampled_from("def class f(x):\n\t {}=>\r#end"), max_size=80)
+)
 def test_any_text(text):
     for read in (plain, markdown, code):
         assert read(text).text == text.replace("\r\n", "\n").replace("\r", "\n")
@@ -136,10 +189,12 @@ def test_halves_of_surrogate_pairs_are_replaced():
     canonical = Canonical()
     canonical.add("one \ud800 two", level=1)
     document = check(canonical.finish("html", title="\udc00"))
-    assert document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]
+    assert (
+        document.text == "one \ufffd two" and "1 halves of surrogate pairs" in document.warnings[0]
+    )
 
 
-# ---- parts by characters, lines and pages; rows by id ----------------------------------------------------------------
+# ---- parts by characters, lines and pages; rows by id --------------------------------------------
 
 
 TEXT = "one\ntwo\n\nfour\fpage two\n\fpage three"
@@ -153,13 +208,27 @@ def part(by, start, end, text=TEXT):
 def test_parts_by_characters_lines_and_pages():
     assert part("character", 4, 7) == "two" and part("character", 4, None) == TEXT[4:]
     lines = ["one\n", "two\n", "\n", "four\fpage two\n", "\fpage three"]
-    assert [part("line", line, line) for line in range(1, 6)] == lines and part("line", 2, 4) == "".join(lines[1:4])
+    assert [part("line", line, line) for line in range(1, 6)] == lines and part(
+        "line", 2, 4
+    ) == "".join(lines[1:4])
     pages = ["one\ntwo\n\nfour\f", "page two\n\f", "page three"]
-    assert [part("page", page, page) for page in range(1, 4)] == pages and part("page", 2, None) == "".join(pages[1:])
-    assert [part("page", page, page, "one\f\fthree") for page in (1, 2, 3)] == ["one\f\f", "", "three"]
+    assert [part("page", page, page) for page in range(1, 4)] == pages and part(
+        "page", 2, None
+    ) == "".join(pages[1:])
+    assert [part("page", page, page, "one\f\fthree") for page in (1, 2, 3)] == [
+        "one\f\f",
+        "",
+        "three",
+    ]
     assert part("line", 1, 1, "") == part("character", 0, 0, "") == part("character", 4, 4) == ""
     assert [part("line", line, line, "a\n") for line in (1, 2)] == ["a\n", ""]
-    outside = (("line", 0, 1, 5), ("line", 3, 2, 5), ("line", 6, None, 5), ("page", 4, 4, 3), ("character", -1, 2, len(TEXT)))
+    outside = (
+        ("line", 0, 1, 5),
+        ("line", 3, 2, 5),
+        ("line", 6, None, 5),
+        ("page", 4, 4, 3),
+        ("character", -1, 2, len(TEXT)),
+    )
     for by, start, end, count in outside:
         with pytest.raises(InputError, match=rf"a\.txt has {count} {by}s"):
             part(by, start, end)
@@ -182,7 +251,7 @@ def test_rows():
             choose_row(documents, "a.txt", row)
 
 
-# ---- source code -------------------------------------------------------------------------------------------------------
+# ---- source code ---------------------------------------------------------------------------------
 
 PYTHON = '''"""A module."""
 import re
@@ -217,10 +286,14 @@ def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_
         ("Pipeline", "search", "inner"): ("def inner",),
         ("Pipeline", "close"): ("async def", "pass"),
     }.items():
-        assert {document.block_at(document.text.index(start)).headings for start in starts} == {headings}
+        assert {document.block_at(document.text.index(start)).headings for start in starts} == {
+            headings
+        }
     assert {kind for kind, _ in shown(document)} == {"code"}
     assert ("code", '"""A module."""\nimport re') in shown(document)
-    blocks = [text for _, text in shown(code("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n"))]
+    blocks = [
+        text for _, text in shown(code("a = 1\nb = 2\ndef f():\n    pass\n\n\n  \nc = 3\r\n"))
+    ]
     assert blocks == ["a = 1\nb = 2", "def f():\n    pass", "c = 3"]
     assert shown(code("")) == [] == shown(code(" \n\t\n"))
     assert shown(code("x")) == [("code", "x")]
@@ -229,13 +302,26 @@ def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_
 @pytest.mark.parametrize(
     ("text", "inner", "headings"),
     [
-        ("struct Row {\n}\nimpl<T> Show for Row<T> {\n  pub(crate) fn show() {\n    x\n", "x", ("Show for Row", "show")),
+        (
+            "struct Row {\n}\nimpl<T> Show for Row<T> {\n  pub(crate) fn show() {\n    x\n",
+            "x",
+            ("Show for Row", "show"),
+        ),
         ("func (r *Row) Name(a int) string {\n\treturn a\n}\n", "return", ("Name",)),
-        ("export default class App {\n  static async function* go() {\n    here\n", "here", ("App", "go")),
+        (
+            "export default class App {\n  static async function* go() {\n    here\n",
+            "here",
+            ("App", "go"),
+        ),
         ("export const add = async (a, b) => {\n  here\n};\n", "here", ("add",)),
         ("namespace a::b {\n  template <class T>\n  enum Kind { here\n", "here", ("a::b", "Kind")),
-        ("module Shop\n  class Cart\n    def empty?\n      here\n    end\n  end\nend\n", "here", ("Shop", "Cart", "empty?")),
-        ("public final class Cart {\n    private int count() {\n        here\n", "here", ("Cart",)),  # a method without a keyword
+        (
+            "module Shop\n  class Cart\n    def empty?\n      here\n    end\n  end\nend\n",
+            "here",
+            ("Shop", "Cart", "empty?"),
+        ),
+        # a method without a keyword
+        ("public final class Cart {\n    private int count() {\n        here\n", "here", ("Cart",)),
         ("function f()\n  here\nend\nx\n", "x", ()),
         ("definitely = 1\nclassify(x)\n", "classify", ()),
     ],
@@ -247,6 +333,12 @@ def test_other_languages(text, inner, headings):
 
 def test_hostile_lines_take_no_time():
     start = time.process_time()
-    for line in ("export " * 60_000, "impl<" * 80_000, "const a = (" * 40_000, "def " + "a." * 200_000, "func (" + "(" * 400_000):
+    for line in (
+        "export " * 60_000,
+        "impl<" * 80_000,
+        "const a = (" * 40_000,
+        "def " + "a." * 200_000,
+        "func (" + "(" * 400_000,
+    ):
         code(line)
     assert time.process_time() - start < 5

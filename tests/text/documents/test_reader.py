@@ -1,4 +1,6 @@
-"""The one door: every kind by one call, within limits; and nothing that a file does to its parser harms the caller."""
+"""The one door: every kind by one call, within limits; and nothing that a file does to its parser
+harms the caller.
+"""
 
 import gzip
 import io
@@ -34,10 +36,17 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("kinds")
     page = pdf([["A sentence."]])
     files = {
-        "a.txt": b"A sentence.\r\n", "a.md": b"# Head\n\nA sentence.", "a.html": b"<p>A sentence.", "a.pdf": page,
-        "page": b"<!doctype html><p>A sentence.", "misnamed.txt": page, "a.txt.gz": gzip.compress(b"A sentence."),
-        "a.pdf.gz": gzip.compress(page), "a.jsonl": b'{"text": "A sentence."}', "a.csv": b"id,text\n7,A sentence.",
-    }  # fmt: skip
+        "a.txt": b"A sentence.\r\n",
+        "a.md": b"# Head\n\nA sentence.",
+        "a.html": b"<p>A sentence.",
+        "a.pdf": page,
+        "page": b"<!doctype html><p>A sentence.",
+        "misnamed.txt": page,
+        "a.txt.gz": gzip.compress(b"A sentence."),
+        "a.pdf.gz": gzip.compress(page),
+        "a.jsonl": b'{"text": "A sentence."}',
+        "a.csv": b"id,text\n7,A sentence.",
+    }
     for name, content in files.items():
         (path / name).write_bytes(content)
     epub(path / "a.epub", ["<p>A sentence.</p>"])
@@ -50,7 +59,10 @@ def folder(tmp_path_factory):
 def test_every_kind_through_one_reader_twice_the_same(folder, monkeypatch):
     monkeypatch.setattr(module, "_COMMAND", ("/no/such/program",))
     with DocumentReader() as reader:  # plain files start no process
-        assert all(next(reader.read(folder / name)).text for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz"))
+        assert all(
+            next(reader.read(folder / name)).text
+            for name in ("a.txt", "a.md", "a.jsonl", "a.csv", "a.txt.gz")
+        )
     monkeypatch.undo()
     with DocumentReader() as reader:
         first = {path.name: list(reader.read(path)) for path in sorted(folder.iterdir())}
@@ -60,17 +72,31 @@ def test_every_kind_through_one_reader_twice_the_same(folder, monkeypatch):
         check(document)
         assert "A sentence." in document.text
     assert {name: documents[0].kind for name, documents in first.items()} == {
-        "a.csv": "csv", "a.docx": "docx", "a.epub": "epub", "a.html": "html", "a.jsonl": "jsonl", "a.md": "md", "a.pdf": "pdf",
-        "a.pdf.gz": "pdf", "a.txt": "txt", "a.txt.gz": "txt", "misnamed.txt": "pdf", "page": "html",
-    }  # fmt: skip
+        "a.csv": "csv",
+        "a.docx": "docx",
+        "a.epub": "epub",
+        "a.html": "html",
+        "a.jsonl": "jsonl",
+        "a.md": "md",
+        "a.pdf": "pdf",
+        "a.pdf.gz": "pdf",
+        "a.txt": "txt",
+        "a.txt.gz": "txt",
+        "misnamed.txt": "pdf",
+        "page": "html",
+    }
 
 
 def test_standard_input_and_pipes_can_be_read(folder, monkeypatch, tmp_path):
     for name in ("a.pdf", "a.txt.gz"):
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes())))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO((folder / name).read_bytes()))
+        )
         assert read_document("-").text.strip() == "A sentence." and not sys.stdin.closed
     os.mkfifo(tmp_path / "pipe")
-    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>"))
+    writer = threading.Thread(
+        target=lambda: (tmp_path / "pipe").write_text("<!doctype html><b>piped</b>")
+    )
     writer.start()
     assert read_document(tmp_path / "pipe").text == "piped"
     writer.join()
@@ -84,8 +110,11 @@ def test_an_encoding_reaches_all_text_and_byte_order_marks_count(tmp_path):
             read_document(tmp_path / name)
     with pytest.raises(InputError, match="utf-99"):
         DocumentReader(encoding="utf-99")
-    for encoding, pack in itertools.product(["utf-8-sig", "utf-16", "utf-32"], [bytes, gzip.compress]):
-        (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))  # Excel's "Unicode text"
+    for encoding, pack in itertools.product(
+        ["utf-8-sig", "utf-16", "utf-32"], [bytes, gzip.compress]
+    ):
+        # Excel's "Unicode text"
+        (tmp_path / "a.csv").write_bytes(pack("id\ttext\r\nx\tgrün 灯\r\n".encode(encoding)))
         with DocumentReader() as reader:
             (row,) = map(check, reader.read(tmp_path / "a.csv"))
         assert (row.id, row.text, row.encoding) == ("x", "grün 灯", encoding.removesuffix("-sig"))
@@ -122,7 +151,9 @@ def test_damage_anywhere_is_a_document_or_a_read_error(folder, tmp_path, name):
             data = bytearray(whole[: len(whole) * (number + 1) // 4])  # first cut off
             for _ in range(chance.randint(1, 30) if number > 2 else 0):
                 at = chance.randrange(len(data))
-                data[at : at + chance.choice((0, 1, 4))] = chance.randbytes(chance.choice((0, 1, 1, 4)))
+                data[at : at + chance.choice((0, 1, 4))] = chance.randbytes(
+                    chance.choice((0, 1, 1, 4))
+                )
             (tmp_path / name).write_bytes(data)
             try:
                 for document in reader.read(tmp_path / name):
@@ -150,22 +181,47 @@ def test_other_archives_are_named(folder, tmp_path):
         ("pdf", [(b"%PDF-1.7\n", "a.txt"), (b"\xef\xbb\xbf\n %PDF-1.4", "a")]),
         ("zip", [(b"PK\x03\x04", "a.pdf")]),
         ("packed", [(b"\x28\xb5\x2f\xfd", "a.md")]),
-        ("html", [(b"<!DOCTYPE html>", "a.txt"), (b"\xef\xbb\xbf <!-- saved --> <HTML lang=en>", "page"), (b"<p>", "a.HTM")]),
-        ("html", [(b'<?xml version="1.0"?>\n<html xmlns="x">', "a.xml"), ("<html>".encode("utf-16-le"), "a")]),
+        (
+            "html",
+            [
+                (b"<!DOCTYPE html>", "a.txt"),
+                (b"\xef\xbb\xbf <!-- saved --> <HTML lang=en>", "page"),
+                (b"<p>", "a.HTM"),
+            ],
+        ),
+        (
+            "html",
+            [
+                (b'<?xml version="1.0"?>\n<html xmlns="x">', "a.xml"),
+                ("<html>".encode("utf-16-le"), "a"),
+            ],
+        ),
         ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
         ("txt", [(b"<htmlish>", "a"), (b"About %PDF- headers", "a.txt"), (b"", "a.docx")]),
         ("jsonl", [(b"", "a.jsonl.gz"), (b"{}", "a.ndjson.zst")]),
-        ("code", [(b"import x", "a.py"), (b"<html>in a string", "a.py"), (b"x", "A.JS"), (b"", "a.rs.gz")]),
+        (
+            "code",
+            [
+                (b"import x", "a.py"),
+                (b"<html>in a string", "a.py"),
+                (b"x", "A.JS"),
+                (b"", "a.rs.gz"),
+            ],
+        ),
     ],
 )
 def test_kinds_are_recognized_by_content_before_name(kind, files):
     assert {recognize(*file) for file in files} == {kind}
-    for head, message in ((b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"), (b"{\\rtf1", "RTF"), (b"\x89PNG", "image")):
+    for head, message in (
+        (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Office"),
+        (b"{\\rtf1", "RTF"),
+        (b"\x89PNG", "image"),
+    ):
         with pytest.raises(ReadError, match=f"a.x is .*{message}"):
             recognize(head, "a.x")
 
 
-# ---- the second process ----------------------------------------------------------------------------------------------
+# ---- the second process --------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -184,7 +240,9 @@ def failing(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize(("deed", "message"), [("segfault", "SIGSEGV"), ("exit", "exit code 3")])
-def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_process(failing, deed, message):
+def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_process(
+    failing, deed, message
+):
     before = failing("")
     with pytest.raises(ReadError, match=rf"{deed}\.html .*{message}"):
         failing(deed)
@@ -198,22 +256,33 @@ def test_a_crash_is_a_read_error_the_next_file_is_read_and_closing_ends_the_proc
 
 def test_what_a_parser_raises_is_a_read_error_and_costs_no_new_process(failing):
     before = failing("")
-    memory = {"memory": "2,147,483,648 bytes"} if sys.platform == "linux" else {}  # else it is not limited
-    for deed, message in {"raise": "ZeroDivisionError: by the parser", "recurse": "RecursionError", **memory}.items():
+    # else it is not limited
+    memory = {"memory": "2,147,483,648 bytes"} if sys.platform == "linux" else {}
+    for deed, message in {
+        "raise": "ZeroDivisionError: by the parser",
+        "recurse": "RecursionError",
+        **memory,
+    }.items():
         with pytest.raises(ReadError, match=rf"{deed}\.html: .*{message}"):
             failing(deed)
         assert failing("") == before == failing("chatter")
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGPROF"), reason="processor time is not limited on Windows")
-def test_a_parser_that_hangs_or_is_stopped_or_interrupted_is_ended_and_one_that_waits_is_not(failing, monkeypatch):
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGPROF"), reason="processor time is not limited on Windows"
+)
+def test_a_parser_that_hangs_or_is_stopped_or_interrupted_is_ended_and_one_that_waits_is_not(
+    failing, monkeypatch
+):
     good = failing("")
     failing.reader.limits = Limits(seconds=0.2)
     assert failing("wait") == good  # for longer, as on a busy machine
     with pytest.raises(ReadError, match=r"hang\.html was not parsed within 2 s"):
         failing("hang")
     failing.reader.limits = Limits(seconds=1)
-    with pytest.raises(ReadError, match=r"busy\.html was not parsed in 1 s of processor time.* --parse-seconds"):
+    with pytest.raises(
+        ReadError, match=r"busy\.html was not parsed in 1 s of processor time.* --parse-seconds"
+    ):
         failing("busy")
     failing.reader.limits = Limits(seconds=GIVE_UP_S)
     after = failing("")
@@ -238,28 +307,44 @@ def test_a_parser_that_hangs_or_is_stopped_or_interrupted_is_ended_and_one_that_
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which Linux has")
 def test_the_process_ends_with_its_caller(tmp_path, folder):
     program = (
-        "import os, sys\nfrom runnel.text.documents.reader import DocumentReader\nreader = DocumentReader()\n"
-        f"next(reader.read({str(folder / 'a.html')!r}))\nprint(reader._worker.pid, flush=True)\nos._exit(0)"
+        "import os, sys\nfrom runnel.text.documents.reader import DocumentReader\nreader ="
+        f" DocumentReader()\nnext(reader.read({str(folder / 'a.html')!r}))\nprint(reader._worker.pid,"
+        " flush=True)\nos._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     worker = Path("/proc") / done.stdout.strip()
     for _ in range(100):
-        if not worker.exists() or "Z" in worker.joinpath("stat").read_text().rpartition(")")[2].split()[0]:
+        if (
+            not worker.exists()
+            or "Z" in worker.joinpath("stat").read_text().rpartition(")")[2].split()[0]
+        ):
             return
         time.sleep(0.05)
     pytest.fail("the parsing process outlives its caller")
 
 
-@pytest.mark.parametrize(("name", "package"), [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2")])
-def test_a_missing_package_is_named_with_the_install_line(folder, tmp_path, monkeypatch, name, package):
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2")],
+)
+def test_a_missing_package_is_named_with_the_install_line(
+    folder, tmp_path, monkeypatch, name, package
+):
     program = tmp_path / "worker.py"
-    program.write_text(f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import worker\nworker.main()")
+    program.write_text(
+        f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import"
+        " worker\nworker.main()"
+    )
     monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(program)))
-    with pytest.raises(MissingDependency, match=rf"{name}: reading .* needs .*pip install .*\[documents\]"):
+    with pytest.raises(
+        MissingDependency, match=rf"{name}: reading .* needs .*pip install .*\[documents\]"
+    ):
         read_document(folder / name)
 
 
-# ---- rows of jsonl, csv and tsv --------------------------------------------------------------------------------------
+# ---- rows of jsonl, csv and tsv ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -274,7 +359,10 @@ def rows(tmp_path):
 
 
 def test_jsonl(rows, tmp_path):
-    content = '\ufeff{"id": "a b", "text": "one\\r\\ntwo", "more": [1]}\n\n{"_id": 7, "title": "T", "text": "x"}\r\n{"text": ""}'
+    content = (
+        '\ufeff{"id": "a b", "text": "one\\r\\ntwo", "more": [1]}\n\n{"_id": 7, "title": "T",'
+        ' "text": "x"}\r\n{"text": ""}'
+    )
     assert rows("a.jsonl", content) == [("a b", "one\ntwo"), ("7", "T x"), ("3", "")]
     assert rows("a.ndjson", "") == []
     with DocumentReader() as reader:
@@ -290,16 +378,27 @@ def test_jsonl(rows, tmp_path):
 @pytest.mark.parametrize(
     ("content", "error", "named"),
     [
-        ('{"body": "x"}', UnsupportedKind, "row 1: .*the keys 'body'"),  # of another kind, which folders may hold
-        ('\n{"question": "q", "file": "a.txt", "text": "x"}\n{"text": "x"}', UnsupportedKind, "row 1: .*a question"),
+        # of another kind, which folders may hold
+        ('{"body": "x"}', UnsupportedKind, "row 1: .*the keys 'body'"),
+        (
+            '\n{"question": "q", "file": "a.txt", "text": "x"}\n{"text": "x"}',
+            UnsupportedKind,
+            "row 1: .*a question",
+        ),
         ('{"query": "q", "document": "d", "evidence": []}', UnsupportedKind, "row 1: .*a question"),
-        ('{"query": "q", "positive": "d"}', UnsupportedKind, "row 1: .*the keys 'query', 'positive'"),
+        (
+            '{"query": "q", "positive": "d"}',
+            UnsupportedKind,
+            "row 1: .*the keys 'query', 'positive'",
+        ),
         ('{"text": 7}', ReadError, "row 1: .*'text'"),
         ('{"text": "x"}\n{"body": "x"}', ReadError, "row 2: .*'body'"),
         ('{"text": "' + "x" * 1000, ReadError, "line 1 .*1,000 bytes"),
     ],
 )
-def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_kind(rows, content, error, named, tmp_path):
+def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_kind(
+    rows, content, error, named, tmp_path
+):
     with pytest.raises(ReadError, match=rf"bad\.jsonl.*{named}") as refused:
         rows("bad.jsonl", content, Limits(unpacked_bytes=1000))
     assert type(refused.value) is error
@@ -328,9 +427,13 @@ def test_csv_and_tsv(rows):
     named = [("1", "name: ox\nsize: 3"), ("2", "name: ant\nsize: 1\nnote: small")]
     assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
-    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]  # longer than Python's limit
+    # longer than Python's limit
+    assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]
     assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row
-    assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [("d1", "one text"), ("d2", "two \t tabs")]
+    assert rows("a.tsv", "d1\tone text\nd2\ttwo \t tabs\n\n") == [
+        ("d1", "one text"),
+        ("d2", "two \t tabs"),
+    ]
     assert rows("a.tsv", "id\ttext\nd1\tone\n") == [("d1", "one")]
 
 
@@ -340,6 +443,8 @@ def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkey
         (tmp_path / name).write_text(name)
     (tmp_path / "empty").mkdir()
     skipped, said, paths = [], [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
-    read = [(Path(name).name, named) for name, named in files_at(paths, skipped, report=said.append)]
+    read = [
+        (Path(name).name, named) for name, named in files_at(paths, skipped, report=said.append)
+    ]
     assert read == [("b.txt", True), ("-", True), ("a.txt", False), ("-", True)] and skipped == []
     assert said == ["note: empty has no files to read"]

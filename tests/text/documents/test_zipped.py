@@ -1,4 +1,6 @@
-"""Documents in zip archives: Word, PowerPoint, Excel, OpenDocument, EPUB; bombs, damage, and parts that no reader may trust."""
+"""Documents in zip archives: Word, PowerPoint, Excel, OpenDocument, EPUB; bombs, damage, and parts
+that no reader may trust.
+"""
 
 import datetime
 import functools
@@ -32,7 +34,7 @@ def read(path, limits=None):
     return read_zip(READERS.get(path.suffix, read_odf), path, limits)
 
 
-# ---- Word documents, written by python-docx --------------------------------------------------------------------------
+# ---- Word documents, written by python-docx ------------------------------------------------------
 
 
 def read_with(letter, more):
@@ -52,7 +54,9 @@ def letter(tmp_path):
     document.add_paragraph("An item", style="List Bullet")
     document.add_paragraph("  ")
     table = document.add_table(2, 2)
-    for cell, text in zip((c for row in table.rows for c in row.cells), ("Name", "Size", "ox", "3\nfeet"), strict=True):
+    for cell, text in zip(
+        (c for row in table.rows for c in row.cells), ("Name", "Size", "ox", "3\nfeet"), strict=True
+    ):
         cell.text = text
     document.add_heading("Detail", 2)
     style = document.styles.add_style("My own", docx.enum.style.WD_STYLE_TYPE.PARAGRAPH)
@@ -71,12 +75,23 @@ def test_blocks_and_headings(letter):
     document = read(letter)
     assert document.title == "A title" and document.pages is None
     assert shown(document) == [  # the item is one by its style alone
-        ("heading", "The title"), ("heading", "Part one"), ("paragraph", "First bold\ttab"), ("paragraph", "An item"),
-        ("row", "Name | Size"), ("row", "ox | 3 feet"), ("heading", "Detail"), ("heading", "Part two"),
-        ("contents", "Part\t5"), ("contents", "Part\t11"), ("paragraph", "Last."),
-    ]  # fmt: skip
+        ("heading", "The title"),
+        ("heading", "Part one"),
+        ("paragraph", "First bold\ttab"),
+        ("paragraph", "An item"),
+        ("row", "Name | Size"),
+        ("row", "ox | 3 feet"),
+        ("heading", "Detail"),
+        ("heading", "Part two"),
+        ("contents", "Part\t5"),
+        ("contents", "Part\t11"),
+        ("paragraph", "Last."),
+    ]
     path_of = paths(document)
-    assert path_of["Detail"] == ("The title", "Part one", "Detail") and path_of["Last."] == ("The title", "Part two")
+    assert path_of["Detail"] == ("The title", "Part one", "Detail") and path_of["Last."] == (
+        "The title",
+        "Part two",
+    )
 
 
 def paragraph(text, properties=""):
@@ -85,7 +100,10 @@ def paragraph(text, properties=""):
 
 BOX = paragraph("in a box")
 MATH = "xmlns:m='http://schemas.openxmlformats.org/officeDocument/2006/math'"
-FALLBACK = f'<x:Fallback xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">{BOX}</x:Fallback>'
+FALLBACK = (
+    "<x:Fallback"
+    f' xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">{BOX}</x:Fallback>'
+)
 CELL = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p>{}</w:tc></w:tr></w:tbl>"
 LEVEL = '<w:pPr><w:outlineLvl w:val="{}"/></w:pPr>'
 
@@ -111,22 +129,33 @@ def test_what_a_body_may_hold(letter, more, expected):
 
 
 def test_page_breaks_notes_and_a_body_of_another_name(letter, tmp_path):
-    document = read_with(letter, "<w:p><w:r><w:br w:type='page'/><w:lastRenderedPageBreak/><w:t>on page two</w:t></w:r></w:p>")
+    document = read_with(
+        letter,
+        "<w:p><w:r><w:br w:type='page'/><w:lastRenderedPageBreak/><w:t>on page"
+        " two</w:t></w:r></w:p>",
+    )
     assert document.pages == 2 and document.blocks[0].page == 1
     assert shown(document)[-1] == ("paragraph", "on page two") and document.blocks[-1].page == 2
     w = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    notes = f"<w:footnotes {w}><w:footnote><w:p><w:r><w:t>A note.</w:t></w:r></w:p></w:footnote></w:footnotes>"
+    notes = (
+        f"<w:footnotes {w}><w:footnote><w:p><w:r><w:t>A"
+        " note.</w:t></w:r></w:p></w:footnote></w:footnotes>"
+    )
     link = b'<Relationship Id="rId99" Type="x/footnotes" Target="footnotes.xml"/></Relationships>'
     with zipfile.ZipFile(letter) as old, zipfile.ZipFile(tmp_path / "c.docx", "w") as new:
         for name in old.namelist():
             content = old.read(name).replace(b"word/document.xml", b"word/body.dat")
-            content = content.replace(b"</Relationships>", link) if name.endswith("document.xml.rels") else content
+            content = (
+                content.replace(b"</Relationships>", link)
+                if name.endswith("document.xml.rels")
+                else content
+            )
             new.writestr(name.replace("document.xml", "body.dat"), content)
         new.writestr("word/footnotes.xml", notes)
     assert shown(read(tmp_path / "c.docx")) == [*shown(read(letter)), ("note", "A note.")]
 
 
-# ---- PowerPoint files ------------------------------------------------------------------------------------------------
+# ---- PowerPoint files ----------------------------------------------------------------------------
 
 TABLE = (
     "<p:graphicFrame><a:tbl><a:tr><a:tc><a:p><a:r><a:t>Name</a:t></a:r></a:p></a:tc><a:tc/></a:tr>"
@@ -136,12 +165,16 @@ TABLE = (
 SPLIT = "<a:p><a:r><a:t>Re</a:t></a:r><a:r><a:t>sults</a:t></a:r><a:br/><a:fld><a:t>2024</a:t></a:fld></a:p>"
 SLIDES = [
     shape(["7"], "sldNum") + shape(["Plan", "of work"], "ctrTitle") + shape(["by Ann"], "subTitle"),
-    shape(["First.", "", "Second."], "") + f"<p:grpSp><p:grpSp>{shape(['In a box &amp; group.'])}</p:grpSp></p:grpSp>{TABLE}",
+    shape(["First.", "", "Second."], "")
+    + f"<p:grpSp><p:grpSp>{shape(['In a box &amp; group.'])}</p:grpSp></p:grpSp>{TABLE}",
     shape(["Body before the title."]) + shape(SPLIT, "title") + shape(["footer"], "ftr"),
     "",
     f"<mc:AlternateContent><mc:Choice>{shape(['New.'])}</mc:Choice><mc:Fallback>{shape(['Old.'])}</mc:Fallback></mc:AlternateContent>",
 ]
-NOTES = {2: shape(["Say this."], "body") + shape(["2"], "sldNum") + shape(["picture"], "sldImg"), 5: shape([""], "body")}
+NOTES = {
+    2: shape(["Say this."], "body") + shape(["2"], "sldNum") + shape(["picture"], "sldImg"),
+    5: shape([""], "body"),
+}
 
 
 @pytest.fixture
@@ -152,22 +185,41 @@ def deck(tmp_path):
 
 def test_slides_in_order_with_smartart_and_no_links_followed(deck, tmp_path):
     document = read(deck)
-    assert (document.kind, document.title, document.pages, document.warnings) == ("pptx", "A deck", 5, ())
+    assert (document.kind, document.title, document.pages, document.warnings) == (
+        "pptx",
+        "A deck",
+        5,
+        (),
+    )
     assert shown(document) == [
-        ("heading", "Plan of work"), ("paragraph", "by Ann"), ("item", "First."), ("item", "Second."),
-        ("paragraph", "In a box & group."), ("row", "Name |"), ("row", "ox | 3 feet"), ("note", "Say this."),
-        ("heading", "Results 2024"), ("paragraph", "Body before the title."), ("paragraph", "New."),
-    ]  # fmt: skip
+        ("heading", "Plan of work"),
+        ("paragraph", "by Ann"),
+        ("item", "First."),
+        ("item", "Second."),
+        ("paragraph", "In a box & group."),
+        ("row", "Name |"),
+        ("row", "ox | 3 feet"),
+        ("note", "Say this."),
+        ("heading", "Results 2024"),
+        ("paragraph", "Body before the title."),
+        ("paragraph", "New."),
+    ]
     assert [block.page for block in document.blocks] == [1, 1, 2, 2, 2, 2, 2, 2, 3, 3, 5]
     assert paths(document)["Say this."] == ("Slide 2",) and paths(document)["New."] == ("Slide 5",)
-    assert paths(document)["by Ann"] == ("Plan of work",) and paths(document)["Body before the title."] == ("Results 2024",)
+    assert paths(document)["by Ann"] == ("Plan of work",) and paths(document)[
+        "Body before the title."
+    ] == ("Results 2024",)
     assert read_document(deck.rename(deck.with_name("slides.pdf"))) == document  # by content
     relations = (
-        '<r><Relationship Id="rId0" Type="x/diagramData" Target="/ppt/diagrams/data1.xml"/>'
-        '<Relationship Id="rId1" Type="x/notesSlide" TargetMode="External" Target="file:///etc/passwd"/>'
-        '<Relationship Id="rId2" Type="x/image" Target="../../../../etc/passwd"/></r>'
+        '<r><Relationship Id="rId0" Type="x/diagramData"'
+        ' Target="/ppt/diagrams/data1.xml"/><Relationship Id="rId1" Type="x/notesSlide"'
+        ' TargetMode="External" Target="file:///etc/passwd"/><Relationship Id="rId2" Type="x/image"'
+        ' Target="../../../../etc/passwd"/></r>'
     )
-    data = '<d xmlns:a="y" xmlns:d="z"><d:pt><d:t><a:p><a:r><a:t>Step one</a:t></a:r></a:p></d:t></d:pt></d>'
+    data = (
+        '<d xmlns:a="y" xmlns:d="z"><d:pt><d:t><a:p><a:r><a:t>Step'
+        " one</a:t></a:r></a:p></d:t></d:pt></d>"
+    )
     more = {"ppt/slides/_rels/slide1.xml.rels": relations, "ppt/diagrams/data1.xml": data}
     pptx(tmp_path / "c.pptx", [shape(["Title"], "title")], more=more)
     assert shown(read(tmp_path / "c.pptx")) == [("heading", "Title"), ("paragraph", "Step one")]
@@ -175,7 +227,7 @@ def test_slides_in_order_with_smartart_and_no_links_followed(deck, tmp_path):
     assert (read(tmp_path / "b.pptx").text, read(tmp_path / "b.pptx").pages) == ("", 0)
 
 
-# ---- OpenDocument texts, spreadsheets and presentations --------------------------------------------------------------
+# ---- OpenDocument texts, spreadsheets and presentations ------------------------------------------
 
 ODT = """
 <text:tracked-changes><text:p>deleted</text:p></text:tracked-changes>
@@ -210,7 +262,11 @@ ODP = """
 <draw:page><draw:frame><draw:text-box><text:list><text:list-item><text:p>point</text:p></text:list-item></text:list></draw:text-box>
 </draw:frame></draw:page>
 """
-DEEP_LIST = "<text:list><text:list-item>" * 2000 + "<text:p>deep</text:p>" + "</text:list-item></text:list>" * 2000
+DEEP_LIST = (
+    "<text:list><text:list-item>" * 2000
+    + "<text:p>deep</text:p>"
+    + "</text:list-item></text:list>" * 2000
+)
 
 
 @pytest.fixture
@@ -221,13 +277,28 @@ def text(tmp_path):
 
 def test_a_text(text):
     document = read(text)
-    assert (document.kind, document.title, document.pages, document.warnings) == ("odt", "A title", None, ())
+    assert (document.kind, document.title, document.pages, document.warnings) == (
+        "odt",
+        "A title",
+        None,
+        (),
+    )
     assert shown(document) == [
-        ("heading", "Part one"), ("paragraph", "First, then more text.\nNew line: 12."), ("item", "An item"),
-        ("heading", "Detail"), ("row", "Name |"), ("row", "ox cow | 3"), ("paragraph", "With picture."),
-        ("heading", "Part two"), ("contents", "Part 3"), ("paragraph", "Last."), ("note", "A footnote."),
-    ]  # fmt: skip
-    assert paths(document)["ox cow | 3"] == ("Part one", "Detail") and paths(document)["Last."] == ("Part two",)
+        ("heading", "Part one"),
+        ("paragraph", "First, then more text.\nNew line: 12."),
+        ("item", "An item"),
+        ("heading", "Detail"),
+        ("row", "Name |"),
+        ("row", "ox cow | 3"),
+        ("paragraph", "With picture."),
+        ("heading", "Part two"),
+        ("contents", "Part 3"),
+        ("paragraph", "Last."),
+        ("note", "A footnote."),
+    ]
+    assert paths(document)["ox cow | 3"] == ("Part one", "Detail") and paths(document)["Last."] == (
+        "Part two",
+    )
     assert read_document(text) == document
 
 
@@ -238,15 +309,25 @@ def test_a_spreadsheet_a_presentation_and_a_drawing(tmp_path):
     assert document.kind == "ods" and document.pages is None
     odf(tmp_path / "a.odp", "presentation", ODP)
     document = read(tmp_path / "a.odp")
-    assert shown(document) == [("heading", "The plan"), ("paragraph", "Before"), ("note", "Say this."), ("item", "point")]
-    assert [block.page for block in document.blocks] == [1, 1, 1, 2] and (document.kind, document.pages) == ("odp", 2)
-    assert paths(document)["Say this."] == ("The plan",) and paths(document)["point"] == ("Slide 2",)
+    assert shown(document) == [
+        ("heading", "The plan"),
+        ("paragraph", "Before"),
+        ("note", "Say this."),
+        ("item", "point"),
+    ]
+    assert [block.page for block in document.blocks] == [1, 1, 1, 2] and (
+        document.kind,
+        document.pages,
+    ) == ("odp", 2)
+    assert paths(document)["Say this."] == ("The plan",) and paths(document)["point"] == (
+        "Slide 2",
+    )
     odf(tmp_path / "a.odg", "drawing", "")
     with pytest.raises(UnsupportedKind, match="'drawing'"):
         read(tmp_path / "a.odg")
 
 
-# ---- Excel workbooks, written by openpyxl ----------------------------------------------------------------------------
+# ---- Excel workbooks, written by openpyxl --------------------------------------------------------
 
 
 @pytest.fixture
@@ -256,7 +337,17 @@ def workbook(tmp_path):
     sheet = book.active
     sheet.title = "Goods"
     sheet.append(["name", None, "price", "share", "day", "at", "sold"])
-    sheet.append(["ox\n and cow", None, 0.1 + 0.2, 0.125, datetime.date(2024, 2, 29), datetime.datetime(2024, 1, 2, 3, 4), True])
+    sheet.append(
+        [
+            "ox\n and cow",
+            None,
+            0.1 + 0.2,
+            0.125,
+            datetime.date(2024, 2, 29),
+            datetime.datetime(2024, 1, 2, 3, 4),
+            True,
+        ]
+    )
     sheet["D2"].number_format = "0.0%"
     sheet.append([None, " "])
     sheet.append([123456789012345, 3.0, -1])
@@ -271,15 +362,25 @@ def workbook(tmp_path):
 
 def test_sheets_and_rows(workbook, tmp_path, monkeypatch):
     document = read(workbook)
-    assert (document.kind, document.title, document.pages, document.warnings) == ("xlsx", "Prices", None, ())
+    assert (document.kind, document.title, document.pages, document.warnings) == (
+        "xlsx",
+        "Prices",
+        None,
+        (),
+    )
     assert shown(document) == [
-        ("heading", "Goods"), ("row", "name | price | share | day | at | sold"),
-        ("row", "ox and cow | 0.3 | 12.5% | 2024-02-29 | 2024-01-02 03:04:00 | TRUE"), ("row", "123456789012345 | 3 | -1"),
-        ("heading", "Hidden"), ("row", "far away"), ("heading", "Empty"),
-    ]  # fmt: skip
+        ("heading", "Goods"),
+        ("row", "name | price | share | day | at | sold"),
+        ("row", "ox and cow | 0.3 | 12.5% | 2024-02-29 | 2024-01-02 03:04:00 | TRUE"),
+        ("row", "123456789012345 | 3 | -1"),
+        ("heading", "Hidden"),
+        ("row", "far away"),
+        ("heading", "Empty"),
+    ]
     assert paths(document)["far away"] == ("Hidden",)
     assert read_document(workbook) == document
-    change = functools.partial(re.sub, rb"<dimension [^/]*", b'<dimension ref="A1"')  # wrong ones hide no rows
+    # wrong ones hide no rows
+    change = functools.partial(re.sub, rb"<dimension [^/]*", b'<dimension ref="A1"')
     replace_in_zip(workbook, tmp_path / "b.xlsx", {"xl/worksheets/sheet1.xml": change})
     assert shown(read(tmp_path / "b.xlsx")) == shown(document)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
@@ -293,17 +394,26 @@ def test_results_of_formulas_are_read_and_missing_ones_are_reported(workbook, tm
     book.save(tmp_path / "b.xlsx")
     document = read(tmp_path / "b.xlsx")
     assert shown(document)[-1] == ("row", "text")
-    assert document.warnings == ("formulas without a stored result were left out (2); save the file with a spreadsheet program",)
+    assert document.warnings == (
+        (
+            "formulas without a stored result were left out (2); save the file with a spreadsheet"
+            " program"
+        ),
+    )
 
     def change(old, new):
-        replace_in_zip(tmp_path / "b.xlsx", tmp_path / "c.xlsx", {"xl/worksheets/sheet3.xml": lambda xml: xml.replace(old, new)})
+        replace_in_zip(
+            tmp_path / "b.xlsx",
+            tmp_path / "c.xlsx",
+            {"xl/worksheets/sheet3.xml": lambda xml: xml.replace(old, new)},
+        )
         return read(tmp_path / "c.xlsx")
 
     assert shown(change(b"<v></v>", b"<v>2</v>"))[-1] == ("row", "2 | 2 | text")
     assert change(b'"><f>', b'" t="str"><f>').warnings == ()
 
 
-# ---- EPUB books ------------------------------------------------------------------------------------------------------
+# ---- EPUB books ----------------------------------------------------------------------------------
 
 MORE = "<h2>Inside one</h2><p>More.<br/>Lines.</p>"
 CHAPTERS = ["<h1>One</h1><p>Caf&#233; text.</p>", MORE, "<h1>Two</h1><nav>menu</nav><p>End.</p>"]
@@ -318,17 +428,39 @@ def book(tmp_path):
 def test_pages_in_reading_order_once(book, tmp_path):
     document = read(book)
     assert document.title == "A book" and document.warnings == ()
-    assert [text for _, text in shown(document)] == ["One", "Café text.", "Inside one", "More.\nLines.", "Two", "End."]
-    chapters = ["text/chapter%200.xhtml", "text/chapter%200.xhtml#part", "text/chapter%201.xhtml", "text/./chapter%200.xhtml"]
+    assert [text for _, text in shown(document)] == [
+        "One",
+        "Café text.",
+        "Inside one",
+        "More.\nLines.",
+        "Two",
+        "End.",
+    ]
+    chapters = [
+        "text/chapter%200.xhtml",
+        "text/chapter%200.xhtml#part",
+        "text/chapter%201.xhtml",
+        "text/./chapter%200.xhtml",
+    ]
     epub(tmp_path / "b.epub", CHAPTERS, spine=chapters)  # an entry for each section
     assert shown(read(tmp_path / "b.epub")) == shown(document)[:4]
-    assert paths(document)["More.\nLines."] == ("One", "Inside one") and paths(document)["End."] == ("Two",)
+    assert paths(document)["More.\nLines."] == ("One", "Inside one") and paths(document)[
+        "End."
+    ] == ("Two",)
 
 
-def test_missing_pages_are_told_no_name_leaves_the_archive_and_protected_books_are_refused(tmp_path):
+def test_missing_pages_are_told_no_name_leaves_the_archive_and_protected_books_are_refused(
+    tmp_path,
+):
     (tmp_path / "secret.xhtml").write_text("<p>secret</p>")
     named = str(tmp_path / "secret.xhtml")
-    outside = ["../../secret.xhtml", named, "text/chapter%200.xhtml", "../../../etc/passwd", "file:///etc/passwd"]
+    outside = [
+        "../../secret.xhtml",
+        named,
+        "text/chapter%200.xhtml",
+        "../../../etc/passwd",
+        "file:///etc/passwd",
+    ]
     more = {"../../secret.xhtml": "<p>reached by its name in the archive</p>"}
     epub(tmp_path / "a.epub", ["<p>fine</p>"], spine=outside, more=more)
     document = read(tmp_path / "a.epub")
@@ -351,19 +483,27 @@ def test_missing_pages_are_told_no_name_leaves_the_archive_and_protected_books_a
         read(tmp_path / "a.epub")
 
 
-# ---- archives of all sorts -------------------------------------------------------------------------------------------
+# ---- archives of all sorts -----------------------------------------------------------------------
 
 
 RELATIONS = "ppt/_rels/presentation.xml.rels"
 ENCRYPTED = b"<m><e><encryption-data/></e></m>"
-ENTITY = b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY e SYSTEM "file:///etc/passwd">]>'
+ENTITY = (
+    b'<!DOCTYPE x [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY e SYSTEM'
+    b' "file:///etc/passwd">]>'
+)
 XML_PARTS = {
-    "letter": "word/document.xml word/styles.xml _rels/.rels", "deck": "ppt/presentation.xml ppt/slides/slide1.xml",
-    "workbook": "xl/workbook.xml xl/worksheets/sheet1.xml", "text": "content.xml",
+    "letter": "word/document.xml word/styles.xml _rels/.rels",
+    "deck": "ppt/presentation.xml ppt/slides/slide1.xml",
+    "workbook": "xl/workbook.xml xl/worksheets/sheet1.xml",
+    "text": "content.xml",
     "book": "META-INF/container.xml OEBPS/book.opf",
-}  # fmt: skip
+}
 HOSTILE = [
-    (lambda xml: b"<?xml version='1.0'?>" + ENTITY + xml.partition(b"?>")[2], "declares XML entities"),
+    (
+        lambda xml: b"<?xml version='1.0'?>" + ENTITY + xml.partition(b"?>")[2],
+        "declares XML entities",
+    ),
     (lambda xml: (ENTITY + b"<x/>").decode().encode("utf-16"), "declares XML entities"),
     (lambda xml: b"<?xml version='1.0' encoding='nonsense'?><x/>", "is damaged|not a complete"),
     (lambda xml: xml[: len(xml) - 20], "is damaged|not a complete"),
@@ -375,13 +515,23 @@ HOSTILE = [
     [
         *((name, part, HOSTILE) for name, parts in XML_PARTS.items() for part in parts.split()),
         ("letter", "word/document.xml", [(lambda xml: b"<other/>", r"document\.xml.* no body")]),
-        ("deck", RELATIONS, [(methodcaller("replace", b"slide2.xml", b"gone.xml"), r"'ppt/slides/gone\.xml'")]),
+        (
+            "deck",
+            RELATIONS,
+            [(methodcaller("replace", b"slide2.xml", b"gone.xml"), r"'ppt/slides/gone\.xml'")],
+        ),
         ("deck", RELATIONS, [(methodcaller("replace", b'"rId2"', b'"none"'), "slide 3")]),
         ("text", "META-INF/manifest.xml", [(lambda xml: ENCRYPTED, "encrypted")]),
-        ("book", "META-INF/container.xml", [(methodcaller("replace", b"book.opf", b"none.opf"), r"none\.opf' is damaged")]),
+        (
+            "book",
+            "META-INF/container.xml",
+            [(methodcaller("replace", b"book.opf", b"none.opf"), r"none\.opf' is damaged")],
+        ),
     ],
 )
-def test_parts_that_are_hostile_damaged_or_missing_are_refused(request, tmp_path, name, part, changes):
+def test_parts_that_are_hostile_damaged_or_missing_are_refused(
+    request, tmp_path, name, part, changes
+):
     source = request.getfixturevalue(name)
     for change, reason in changes:
         replace_in_zip(source, tmp_path / f"b{source.suffix}", {part: change})
@@ -424,7 +574,11 @@ def test_bombs_many_entries_encryption_rare_packing_and_false_declarations_are_r
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("big", bytes(1 << 22))
-    data = packed.getvalue().replace(struct.pack("<I", 1 << 22), struct.pack("<I", 100))  # reading ends there
+    # reading ends there
+    data = packed.getvalue().replace(struct.pack("<I", 1 << 22), struct.pack("<I", 100))
     (tmp_path / "a.zip").write_bytes(data)
-    with Archive(tmp_path / "a.zip", Limits(unpacked_bytes=1000)) as archive, pytest.raises(ReadError, match="'big' is damaged"):
+    with (
+        Archive(tmp_path / "a.zip", Limits(unpacked_bytes=1000)) as archive,
+        pytest.raises(ReadError, match="'big' is damaged"),
+    ):
         archive.read("big")

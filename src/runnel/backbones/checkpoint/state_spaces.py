@@ -1,4 +1,5 @@
-"""Shared by the readers of Mamba-1, Mamba-2 and Mamba-3: layouts, sizes, refused options, names of tensors, a scanner's head.
+"""Shared by the readers of Mamba-1, Mamba-2 and Mamba-3: layouts, sizes, refused options, names of
+tensors, a scanner's head.
 
 Sizes are read from the tensors, and what the config says must agree.
 """
@@ -22,25 +23,57 @@ from runnel.backbones.checkpoint.tensors import (
 )
 from runnel.errors import CheckpointError
 
-TRANSFORMERS, ORIGINAL, MISTRAL, BARE = "transformers", "state-spaces original", "Mistral's own", "bare tensors"
-COMMON = frozenset({"d_conv", "d_state", "expand", "bias", "conv_bias"})  # keys of ssm_cfg in the original layout
+TRANSFORMERS, ORIGINAL, MISTRAL, BARE = (
+    "transformers",
+    "state-spaces original",
+    "Mistral's own",
+    "bare tensors",
+)
+# keys of ssm_cfg in the original layout
+COMMON = frozenset({"d_conv", "d_state", "expand", "bias", "conv_bias"})
 MIXER = "layers.0.mixer."
 _HEAD = "binary_head."
 _NAMES = {  # what a layout calls the sizes
-    TRANSFORMERS: ("hidden_size", "num_hidden_layers", "conv_kernel", "expand", "use_bias", "use_conv_bias"),
+    TRANSFORMERS: (
+        "hidden_size",
+        "num_hidden_layers",
+        "conv_kernel",
+        "expand",
+        "use_bias",
+        "use_conv_bias",
+    ),
     ORIGINAL: ("d_model", "n_layer", "d_conv", "expand", "bias", "conv_bias"),
     MISTRAL: ("dim", "n_layers"),
     BARE: (),
 }
 # Keys of ssm_cfg that say how weights were initialized or which kernel ran, not what is computed.
-_SSM_IGNORED = {"dt_min", "dt_max", "dt_init", "dt_scale", "dt_init_floor", "A_init_range", "conv_init", "layer", "chunk_size"}
-_SSM_IGNORED |= {"use_fast_path", "use_mem_eff_path", "device", "dtype", "process_group", "sequence_parallel"}
+_SSM_IGNORED = {
+    "dt_min",
+    "dt_max",
+    "dt_init",
+    "dt_scale",
+    "dt_init_floor",
+    "A_init_range",
+    "conv_init",
+    "layer",
+    "chunk_size",
+}
+_SSM_IGNORED |= {
+    "use_fast_path",
+    "use_mem_eff_path",
+    "device",
+    "dtype",
+    "process_group",
+    "sequence_parallel",
+}
 
 
 def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
-    """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is that of the model whose tensors these are.
+    """Return the layout of a Mamba-1 or Mamba-2 in words; `title` is that of the model whose
+    tensors these are.
 
-    Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; MambaConfig and Mamba2Config of transformers 5.23.
+    Source: MambaConfig, Mamba and Mamba2 of state-spaces/mamba e9594ce; MambaConfig and
+        Mamba2Config of transformers 5.23.
     """
     if "dim" in config:  # before model_type: these files say "mamba" whatever they hold
         layout = MISTRAL
@@ -49,7 +82,9 @@ def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
         return TRANSFORMERS  # what the library ignores (norm_before_gate, rms_norm) is ignored here
     elif "d_model" in config:
         layout = ORIGINAL
-        expect_options({"layer": "Mamba1", **ssm_options(config)}, {"layer": (title.replace("-", ""),)}, where)
+        expect_options(
+            {"layer": "Mamba1", **ssm_options(config)}, {"layer": (title.replace("-", ""),)}, where
+        )
     else:
         return BARE
     refuse_options(config, where)
@@ -57,11 +92,17 @@ def find_layout(config: Mapping[str, Any], title: str, where: str) -> str:
     return layout
 
 
-def read_sizes(layout: str, config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> dict[str, Any]:
+def read_sizes(
+    layout: str, config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
+) -> dict[str, Any]:
     """Return the fields that the configs of Mamba-1 and Mamba-2 have in common."""
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
-    expect_fit(hidden > 0 and inner % hidden == 0, f"first layer: inner size {inner} of the hidden size {hidden}", where)
+    expect_fit(
+        hidden > 0 and inner % hidden == 0,
+        f"first layer: inner size {inner} of the hidden size {hidden}",
+        where,
+    )
     sizes: dict[str, Any] = {
         "hidden_size": hidden,
         "num_layers": count_layers(tensors),
@@ -76,7 +117,9 @@ def read_sizes(layout: str, config: Mapping[str, Any], tensors: Mapping[str, Sto
         rows = padded_vocab(config, where, multiple=8 if layout == ORIGINAL else 1)
         expect_agreement({"vocab_size": rows}, {"vocab_size": vocab}, where)
     if layout == TRANSFORMERS:  # `norm_epsilon` is not in the original files, always 1e-5
-        sizes["norm_eps"] = number(config.get("layer_norm_epsilon", 1e-5), "layer_norm_epsilon", where)
+        sizes["norm_eps"] = number(
+            config.get("layer_norm_epsilon", 1e-5), "layer_norm_epsilon", where
+        )
     return {"vocab_size": vocab, **sizes}
 
 
@@ -86,15 +129,20 @@ def ssm_options(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_options(config: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError for options of the original formats that change the computation: attention, another norm."""
+    """Raise CheckpointError for options of the original formats that change the computation:
+    attention, another norm.
+    """
     expect_options(config, {"attn_layer_idx": OFF, "rms_norm": (True,)}, where)
 
 
 def refuse_ssm(ssm: Mapping[str, Any], known: Set[str], where: str) -> None:
-    """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the computation."""
+    """Raise CheckpointError for keys of ssm_cfg that are neither known nor without effect on the
+    computation.
+    """
     if unknown := sorted(ssm.keys() - known - _SSM_IGNORED):
         raise CheckpointError(
-            f"{where}: ssm_cfg has options that runnel does not know: {some(unknown)}; its vectors would be a guess"
+            f"{where}: ssm_cfg has options that runnel does not know: {some(unknown)}; its vectors"
+            " would be a guess"
         )
 
 
@@ -104,12 +152,15 @@ def padded_vocab(config: Mapping[str, Any], where: str, multiple: int) -> int:
     return -(-whole(config, "vocab_size", where) // multiple) * multiple
 
 
-def sort_tensors(tensors: Mapping[str, Stored], where: str) -> tuple[dict[str, Stored], dict[str, Stored]]:
+def sort_tensors(
+    tensors: Mapping[str, Stored], where: str
+) -> tuple[dict[str, Stored], dict[str, Stored]]:
     """Return tensors by the module's names, and a scanner's head ("weight" and mostly "bias")."""
     backbone = renamed(tensors, _module_name, where)
     heads = {name: backbone.pop(name) for name in list(backbone) if name.startswith(_HEAD)}
     table = backbone.get("embeddings.weight")
-    if heads and table is not None and len(table.shape) == 2:  # else it is reported later as missing or mis-shaped
+    # else it is reported later as missing or mis-shaped
+    if heads and table is not None and len(table.shape) == 2:
         weight = heads.get(_HEAD + "weight")
         outputs = weight.shape[0] if weight is not None and weight.shape else 0
         expected: dict[str, tuple[int, ...]] = {_HEAD + "weight": (outputs, table.shape[1])}

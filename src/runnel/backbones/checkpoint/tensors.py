@@ -1,8 +1,10 @@
-"""Shared by the readers of published formats: values of a config, and tensors of a file, read and checked where they are used.
+"""Shared by the readers of published formats: values of a config, and tensors of a file, read and
+checked where they are used.
 
-The file is mapped: a page comes into memory when it is first used, and `read_tensor` gives the pages of a tensor back that it
-converts, so that converting a file of any size keeps one of its tensors in memory at a time. Pickles are only ever opened with
-`weights_only=True`, which builds tensors and plain containers and runs no code from the file.
+The file is mapped: a page comes into memory when it is first used, and `read_tensor` gives the
+pages of a tensor back that it converts, so that converting a file of any size keeps one of its
+tensors in memory at a time. Pickles are only ever opened with `weights_only=True`, which builds
+tensors and plain containers and runs no code from the file.
 """
 
 from __future__ import annotations
@@ -39,9 +41,12 @@ class Stored:
     shape: tuple[int, ...]
     file: str
     read: Callable[[], Tensor]
-    dtype: torch.dtype | None = None  # the file's; None where `read` computes the tensor from others
-    rows: tuple[Stored, Stored] | None = None  # what it is computed from if in 8 bits: numbers (N, K) int8, a scale per row (N,)
-    mapping: tuple[int, int] | None = None  # where the file is mapped, as addresses; None: `read` returns memory of its own
+    # the file's; None where `read` computes the tensor from others
+    dtype: torch.dtype | None = None
+    # what it is computed from if in 8 bits: numbers (N, K) int8, a scale per row (N,)
+    rows: tuple[Stored, Stored] | None = None
+    # where the file is mapped, as addresses; None: `read` returns memory of its own
+    mapping: tuple[int, int] | None = None
 
     def changed(self, shape: tuple[int, ...], change: Callable[[Tensor], Tensor]) -> Stored:
         """Return what `change` makes of the tensor, not read yet."""
@@ -51,8 +56,9 @@ class Stored:
 class Recognized(NamedTuple):
     """A recognized checkpoint, whose weights are not read yet.
 
-    Each family has `recognizes(config, names)` in its `formats.py`, which says whether a config (empty: none) and these names of
-    tensors are its own, and `read(config, tensors, where)`, which returns this record; `where` is for messages.
+    Each family has `recognizes(config, names)` in its `formats.py`, which says whether a config
+    (empty: none) and these names of tensors are its own, and `read(config, tensors, where)`, which
+    returns this record; `where` is for messages.
     """
 
     architecture: str
@@ -62,8 +68,12 @@ class Recognized(NamedTuple):
     heads: dict[str, Stored]
 
 
-def from_tensors(tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tuple[int, int]] = ()) -> dict[str, Stored]:
-    """Return tensors in memory as `Stored`; `mapped` are the addresses where their file is mapped."""
+def from_tensors(
+    tensors: Mapping[str, Tensor], origin: str, mapped: Sequence[tuple[int, int]] = ()
+) -> dict[str, Stored]:
+    """Return tensors in memory as `Stored`; `mapped` are the addresses where
+    their file is mapped.
+    """
 
     def stored(tensor: Tensor) -> Stored:
         at = tensor.data_ptr() if mapped and tensor.layout == torch.strided else 0
@@ -83,38 +93,71 @@ def open_file(path: Path) -> dict[str, Stored]:
                 content = {name: file.get_tensor(name) for name in file.keys()}
         else:  # files from before torch 1.6 are no zip archives, and cannot be mapped
             content = torch.load(path, map_location="cpu", mmap=is_zipfile(path), weights_only=True)
-    except (SafetensorError, UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+    except (
+        SafetensorError,
+        UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        KeyError,
+    ) as error:
         raise _damaged(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
-        whole = {key for key, value in lists.items() if all(type(one) is int and abs(one) < 1 << 31 for one in value)}
+        whole = {
+            key
+            for key, value in lists.items()
+            if all(type(one) is int and abs(one) < 1 << 31 for one in value)
+        }
         content |= {key: torch.tensor(lists[key]) for key in whole}
-    if not isinstance(content, dict) or not all(isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()):
-        keys = some([str(key) for key in content]) if isinstance(content, dict) else type(content).__name__
-        raise CheckpointError(f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state dict")
+    if not isinstance(content, dict) or not all(
+        isinstance(k, str) and isinstance(v, Tensor) for k, v in content.items()
+    ):
+        keys = (
+            some([str(key) for key in content])
+            if isinstance(content, dict)
+            else type(content).__name__
+        )
+        raise CheckpointError(
+            f"{path} is not a flat dict of tensors (it holds {keys}); save only the model's state"
+            " dict"
+        )
     return from_tensors(content, path.name, _mapped(path))
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
     with suppress(OSError), path.open("rb") as file:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            return CheckpointError(f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its repository")
+            return CheckpointError(
+                f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its"
+                " repository"
+            )
     if isinstance(error, UnpicklingError):
         return CheckpointError(
-            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never runs code from a checkpoint: "
-            "save the plain state dict, best as model.safetensors"
+            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never"
+            " runs code from a checkpoint: save the plain state dict, best as model.safetensors"
         )
     size = path.stat().st_size if path.exists() else 0
-    if "allocate memory" in str(error):  # torch maps files so that the system wants to have room for a copy of all pages
+    # torch maps files so that the system wants to have room for a copy of all pages
+    if "allocate memory" in str(error):
         return CheckpointError(
-            f"{path} has {size:,} bytes, more than this machine lets a program map; use one with more memory, or several files"
+            f"{path} has {size:,} bytes, more than this machine lets a program map; use one with"
+            " more memory, or several files"
         )
-    return CheckpointError(f"{path} is damaged or was cut short ({size:,} bytes; {reason_of(error)}); copy or download it again")
+    return CheckpointError(
+        f"{path} is damaged or was cut short ({size:,} bytes; {reason_of(error)}); copy or download"
+        " it again"
+    )
 
 
 def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, without passwords and keys: the hub's have addresses."""
-    return redact(next((line for line in str(error).strip().splitlines() if line), type(error).__name__))
+    """Return the first line of an error's message, without passwords and keys: the hub's have
+    addresses.
+    """
+    return redact(
+        next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
+    )
 
 
 def some(names: list[str], most: int = 6) -> str:
@@ -122,39 +165,66 @@ def some(names: list[str], most: int = 6) -> str:
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
-def check_tensors(stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raise CheckpointError unless every tensor is given exactly once; one error lists all problems."""
+def check_tensors(
+    stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str
+) -> None:
+    """Raise CheckpointError unless every tensor is given exactly once; one error lists all
+    problems.
+    """
     problems = []
-    missing, extra = [name for name in expected if name not in stored], sorted(stored.keys() - expected.keys())
+    missing, extra = (
+        [name for name in expected if name not in stored],
+        sorted(stored.keys() - expected.keys()),
+    )
     for what, names in (("missing", missing), ("unexpected", extra)):
         if names:
             place = f" in {stored[names[0]].file}" if names is extra else ""
-            problems.append(f"{what} tensor{'s' if len(names) > 1 else ''} {some([repr(name) for name in names])}{place}")
+            problems.append(
+                f"{what} tensor{'s' if len(names) > 1 else ''}"
+                f" {some([repr(name) for name in names])}{place}"
+            )
     for name, shape in expected.items():
         if name in stored and stored[name].shape != shape:
-            problems.append(f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file}, expected {shape}")
+            problems.append(
+                f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file},"
+                f" expected {shape}"
+            )
     if problems:
-        raise CheckpointError(f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config or model")
+        raise CheckpointError(
+            f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config"
+            " or model"
+        )
 
 
 def read_tensor(
-    name: str, stored: Stored, where: str, dtype: torch.dtype | None = None, device: torch.device | None = None
+    name: str,
+    stored: Stored,
+    where: str,
+    dtype: torch.dtype | None = None,
+    device: torch.device | None = None,
 ) -> Tensor:
-    """Read a tensor and check every number in it; a copy where dtype and device (default: the tensor's) are others."""
+    """Read a tensor and check every number in it; a copy where dtype and device (default: the
+    tensor's) are others.
+    """
     place = f"tensor {name!r} in {stored.file}"
     try:
         tensor = stored.read().detach()
-    except (OSError, RuntimeError, ValueError) as error:  # the file changed, or vanished, since it was opened
-        raise CheckpointError(f"{where}: cannot read {place}: {error}; copy the file again") from error
+    except (OSError, RuntimeError, ValueError) as error:
+        # the file changed, or vanished, since it was opened
+        raise CheckpointError(
+            f"{where}: cannot read {place}: {error}; copy the file again"
+        ) from error
     if tensor.dtype not in _FLOATS:
         raise CheckpointError(
-            f"{where}: {place} is stored as {tensor.dtype}; quantized weights cannot be loaded, use the originals"
+            f"{where}: {place} is stored as {tensor.dtype}; quantized weights cannot be loaded, use"
+            " the originals"
         )
     if tensor.numel():
         low, high = torch.aminmax(tensor)  # both carry a NaN on; needs no further memory
         if not (torch.isfinite(low) and torch.isfinite(high)):
             raise NumericalError(
-                f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its training failed: use another"
+                f"{where}: {place} holds NaN or infinite numbers; the checkpoint is damaged or its"
+                " training failed: use another"
             )
     converted = tensor.to(device or tensor.device, dtype or tensor.dtype).contiguous()
     if stored.rows or converted.data_ptr() != tensor.data_ptr():
@@ -169,16 +239,29 @@ def shape_of(tensors: Mapping[str, Stored], name: str, ndim: int, where: str) ->
     return tensors[name].shape
 
 
-def expect_tensor(tensors: Mapping[str, Stored], name: str, where: str, ndim: int | None = None) -> None:
+def expect_tensor(
+    tensors: Mapping[str, Stored], name: str, where: str, ndim: int | None = None
+) -> None:
     """Raise CheckpointError unless a tensor exists and has `ndim` dimensions; None: any number."""
     shape = tensors[name].shape if name in tensors else None
     if shape is None or len(shape) != (ndim or len(shape)):
-        what = "missing tensor" if shape is None else f"mis-shaped tensor of {len(shape)} dimensions, expected {ndim},"
-        raise CheckpointError(f"{where}: {what} {name!r}; the weights are incomplete, or belong to another config or model")
+        what = (
+            "missing tensor"
+            if shape is None
+            else f"mis-shaped tensor of {len(shape)} dimensions, expected {ndim},"
+        )
+        raise CheckpointError(
+            f"{where}: {what} {name!r}; the weights are incomplete, or belong to another config or"
+            " model"
+        )
 
 
 def renamed(
-    tensors: Mapping[str, Stored], rename: Callable[[str], str], where: str, *, unused: str = "lm_head.weight"
+    tensors: Mapping[str, Stored],
+    rename: Callable[[str], str],
+    where: str,
+    *,
+    unused: str = "lm_head.weight",
 ) -> dict[str, Stored]:
     """Return tensors by their new names, without the unused one, which is no part of a backbone."""
     named: dict[str, Stored] = {}
@@ -186,7 +269,9 @@ def renamed(
     for name, stored in tensors.items():
         new = rename(name)
         if new in origins:
-            raise CheckpointError(f"{where} holds the same tensor twice, as {origins[new]!r} and {name!r}; keep one")
+            raise CheckpointError(
+                f"{where} holds the same tensor twice, as {origins[new]!r} and {name!r}; keep one"
+            )
         origins[new] = name
         if new != unused:
             named[new] = stored
@@ -199,19 +284,25 @@ def count_layers(names: Mapping[str, Stored]) -> int:
 
 
 def _mapped(path: Path) -> list[tuple[int, int]]:
-    """Return the addresses where this process has mapped a file; nothing where the system does not tell."""
+    """Return the addresses where this process has mapped a file; nothing where the system does not
+    tell.
+    """
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
-    spans = [line.partition(" ")[0].split("-") for line in lines if line.endswith(f" {path.resolve()}")]
+    spans = [
+        line.partition(" ")[0].split("-") for line in lines if line.endswith(f" {path.resolve()}")
+    ]
     return [(int(first, 16), int(last, 16)) for first, last in spans]
 
 
 def _give_back(stored: Stored) -> None:
-    """Drop the pages of a mapped tensor, and those that the system mapped around them, from memory; the next use reads the file.
+    """Drop the pages of a mapped tensor, and those that the system mapped around them, from memory;
+    the next use reads the file.
 
-    Pages that were written to would lose that: so this is for loading, before anybody has the tensors.
+    Pages that were written to would lose that: so this is for loading, before anybody has the
+    tensors.
     """
     if stored.mapping is None:
         return
@@ -219,16 +310,21 @@ def _give_back(stored: Stored) -> None:
     first = max(stored.mapping[0], storage.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE - _AROUND)
     last = min(stored.mapping[1], storage.data_ptr() + storage.nbytes() + _AROUND)
     if storage.nbytes() >= _SMALL and first < last:
-        ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+        ctypes.CDLL(None).madvise(
+            ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED
+        )
 
 
 OFF: tuple[Any, ...] = (None, False, [], {})  # an option that published models do not use
-_BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")  # BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
+# BiMambaModel, LlamaBiForMNTP; not BigBird, BioGpt
+_BOTH_WAYS_CLASS = re.compile(r"(^|[a-z0-9])Bi(?=[A-Z])|[Bb]idirec")
 _BOTH_WAYS_KEY = re.compile("bi_?direc", re.IGNORECASE)
 
 
 def reads_both_ways(config: Mapping[str, Any]) -> str | None:
-    """Return what in a config.json says that a token is read with later tokens too; None if nothing does."""
+    """Return what in a config.json says that a token is read with later tokens too; None if nothing
+    does.
+    """
     if config.get("is_causal") is True:
         return None
     for key, value in config.items():
@@ -242,29 +338,46 @@ def reads_both_ways(config: Mapping[str, Any]) -> str | None:
 def code_classes(config: Mapping[str, Any]) -> list[str]:
     """Return the classes that auto_map of a config.json names, other than tokenizers."""
     named = config.get("auto_map") or {}
-    return [str(name) for key, name in named.items() if key != "AutoTokenizer"] if isinstance(named, Mapping) else [str(named)]
+    return (
+        [str(name) for key, name in named.items() if key != "AutoTokenizer"]
+        if isinstance(named, Mapping)
+        else [str(named)]
+    )
 
 
 def expect_options(
-    config: Mapping[str, Any], known: Mapping[str, tuple[Any, ...]], where: str, what: str = "published models have"
+    config: Mapping[str, Any],
+    known: Mapping[str, tuple[Any, ...]],
+    where: str,
+    what: str = "published models have",
 ) -> None:
-    """Raise CheckpointError for an option that changes what is computed, unless it has one of the `known` values."""
+    """Raise CheckpointError for an option that changes what is computed, unless it has one of the
+    `known` values.
+    """
     for key, values in known.items():
         if config.get(key, values[0]) not in values:
             expected = " or ".join(map(repr, values[:2]))
-            raise CheckpointError(f"{where}: {key} is {config[key]!r} in its config, {what} {expected}")
+            raise CheckpointError(
+                f"{where}: {key} is {config[key]!r} in its config, {what} {expected}"
+            )
 
 
 def expect_agreement(config: Mapping[str, Any], weights: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError if a config says something else than the weights; None: it does not say."""
+    """Raise CheckpointError if a config says something else than the weights; None: it does not
+    say.
+    """
     said = {key: value for key, value in config.items() if value is not None}
-    expect_options(said, {key: (value,) for key, value in weights.items()}, where, "in the weights it is")
+    expect_options(
+        said, {key: (value,) for key, value in weights.items()}, where, "in the weights it is"
+    )
 
 
 def expect_fit(fits: bool, what: str, where: str) -> None:
     """Raise CheckpointError for shapes that contradict each other."""
     if not fits:
-        raise CheckpointError(f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model")
+        raise CheckpointError(
+            f"{where}: mis-shaped {what}; the weights are damaged, or belong to another model"
+        )
 
 
 def whole(config: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
@@ -274,15 +387,21 @@ def whole(config: Mapping[str, Any], key: str, where: str, default: int | None =
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         came = "is missing" if value is None else f"is {value!r}"
-        raise CheckpointError(f"{where}: {key} {came} in its config, expected a positive whole number")
+        raise CheckpointError(
+            f"{where}: {key} {came} in its config, expected a positive whole number"
+        )
     return value
 
 
 def number(value: object, key: str, where: str) -> float:
-    """Return a JSON number; infinity may also be a word, which transformers 5 wraps as {"__float__": "Infinity"}."""
+    """Return a JSON number; infinity may also be a word, which transformers 5 wraps as
+    {"__float__": "Infinity"}.
+    """
     if isinstance(value, Mapping):
         value = value.get("__float__")
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{where}: {key} is {value!r} in its config, expected a number") from error
+        raise CheckpointError(
+            f"{where}: {key} is {value!r} in its config, expected a number"
+        ) from error

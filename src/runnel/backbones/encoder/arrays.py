@@ -1,10 +1,12 @@
 """An encoder computed from arrays, without torch: for inference on a CPU.
 
-`EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases in fp32 and in 8 bits write the
-inputs of products as bytes. Its weights are those of torch's `Encoder` (`cpu.py`), or of `ArrayEncoder`, which reads a model
-folder that runnel wrote. bf16 is held as bits (uint16).
+`EncoderStep` runs matrix products, and between them the kernels of `kernels.py`, which add biases
+in fp32 and in 8 bits write the inputs of products as bytes. Its weights are those of torch's
+`Encoder` (`cpu.py`), or of `ArrayEncoder`, which reads a model folder that runnel wrote. bf16 is
+held as bits (uint16).
 
-T  tokens    S  sequences    D  hidden_size    F  intermediate_size    K  inputs, N  outputs of a product    G  groups of inputs
+T  tokens      S  sequences      D  hidden_size      F  intermediate_size
+K  inputs, N  outputs of a product      G  groups of inputs
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from runnel.backbones.encoder.kernels import add_layer_norm, attend, attention_memory, bias_gelu, bias_gelu_bytes, copy_rows
+from runnel.backbones.encoder.kernels import (
+    add_layer_norm,
+    attend,
+    attention_memory,
+    bias_gelu,
+    bias_gelu_bytes,
+    copy_rows,
+)
 from runnel.config import FORMS, EncoderBlocks, EncoderConfig, Form, digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops import int8_matmul, matmul
@@ -26,8 +35,11 @@ from runnel.ops.simd import NATIVE_BF16
 
 Dtype = Literal["float32", "bfloat16", "int8"]
 _LINEAR = ("qkv", "out", "up", "down")
-_LOW = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")  # ends of the names of what takes the low dtype
-_GROUP = 64  # inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share one per head
+# ends of the names of what takes the low dtype
+_LOW = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
+# inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share
+# one per head
+_GROUP = 64
 
 Floats = NDArray[np.float32]
 _Norm = tuple[Floats, Floats, float]  # weight, bias, eps
@@ -44,7 +56,9 @@ Product = Callable[[ProductInputs, NDArray[Any]], None]  # out (T, N) = x (T, K)
 
 
 class EncoderWeights(Protocol):
-    """Where the weights of an encoder come from: `ArrayEncoder`, or torch's `Encoder` (`EncoderCpu`)."""
+    """Where the weights of an encoder come from: `ArrayEncoder`, or torch's `Encoder`
+    (`EncoderCpu`).
+    """
 
     config: EncoderConfig
     numbers: type[np.generic]  # of what products give: float32, or uint16 for bf16
@@ -54,7 +68,9 @@ class EncoderWeights(Protocol):
         """Return a small weight."""
 
     def product(self, name: str, groups: int, memory: StepMemory) -> Product:
-        """Return the product with a linear layer, whose inputs have G scales in 8 bits, in the memory of a step."""
+        """Return the product with a linear layer, whose inputs have G scales in 8 bits, in the
+        memory of a step.
+        """
 
 
 class _Layer(NamedTuple):
@@ -70,10 +86,13 @@ class _Layer(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """A step's residual stream, the inputs and outputs of products, and what the kernels are given."""
+    """A step's residual stream, the inputs and outputs of products, and what
+    the kernels are given.
+    """
 
     residual: Floats  # (T, D)
-    normed: ProductInputs | None  # (T, D): for qkv and up; None where these are fp32 and take the residual stream
+    # (T, D): for qkv and up; None where these are fp32 and take the residual stream
+    normed: ProductInputs | None
     qkv: NDArray[Any]  # (T, 3 D), in the same memory as the next
     up: NDArray[Any]  # (T, F)
     seen: ProductInputs  # (T, D): for out
@@ -86,8 +105,9 @@ class _Work(NamedTuple):
 class EncoderStep:
     """The steps of an encoder whose linear layers are all fp32, all bf16 or all in 8 bits.
 
-    Small weights are copied: build a new one after changing the model's. Memory grows to the largest step seen and is
-    reused. Steps may be called from several threads; one runs at a time, on `count_workers` cores.
+    Small weights are copied: build a new one after changing the model's. Memory grows to the
+    largest step seen and is reused. Steps may be called from several threads; one runs at a time,
+    on `count_workers` cores.
     """
 
     def __init__(self, weights: EncoderWeights) -> None:
@@ -97,13 +117,20 @@ class EncoderStep:
         self._groups = self._middle_groups = 1
         if self._in_8_bits:
             sizes = (c.hidden_size, c.intermediate_size)
-            self._groups, self._middle_groups = (int8_matmul.count_groups(size, _GROUP) for size in sizes)
+            self._groups, self._middle_groups = (
+                int8_matmul.count_groups(size, _GROUP) for size in sizes
+            )
         self._norm = self._read_norm(weights, "norm")
         self._memory = StepMemory()
-        layers = {name: self._layer(weights, name) for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))}
+        layers = {
+            name: self._layer(weights, name)
+            for name in dict.fromkeys(n for form in FORMS for n in c.layer_names(form))
+        }
         self._forms = {form: [layers[name] for name in c.layer_names(form)] for form in FORMS}
 
-    def step_forms(self, hidden: Floats, cu_seqlens: NDArray[np.int64], forms: Sequence[Form]) -> Floats:
+    def step_forms(
+        self, hidden: Floats, cu_seqlens: NDArray[np.int64], forms: Sequence[Form]
+    ) -> Floats:
         """Run all layers of each form, the common ones once.
 
         Args:
@@ -141,14 +168,18 @@ class EncoderStep:
         return work
 
     def _read(self, work: _Work, layers: list[_Layer], target: Floats) -> None:
-        """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in the first one."""
+        """Run layers; the residual stream moves to `target` (T, D), whose rows may be far apart, in
+        the first one.
+        """
         residual = work.residual
         for layer in layers:
             bias_qkv, bias_out, bias_up, bias_down = layer.biases
             layer.qkv(work.normed or _rows(residual), work.qkv)
             with parallel():
                 scratch = self._memory.scratch("attention", work.attention)
-                attend(work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch)
+                attend(
+                    work.qkv, bias_qkv, work.cu_seqlens, self._config.num_heads, *work.seen, scratch
+                )
             layer.out(work.seen, work.out)
             with parallel():
                 self._add_norm(work, residual, bias_out, layer.attention_norm, target)
@@ -166,13 +197,21 @@ class EncoderStep:
         if not layers:
             target[...] = residual
 
-    def _add_norm(self, work: _Work, residual: Floats, bias: Floats, norm: _Norm, target: Floats) -> None:
-        """Add what a product gave to the residual stream, and norm it into `target` and the next product's inputs."""
+    def _add_norm(
+        self, work: _Work, residual: Floats, bias: Floats, norm: _Norm, target: Floats
+    ) -> None:
+        """Add what a product gave to the residual stream, and norm it into `target` and the next
+        product's inputs.
+        """
         low = work.normed or _rows(np.empty((len(residual), 0), np.float32))
         add_layer_norm(*flat_rows(residual), work.out, bias, *norm, *flat_rows(target), *low)
 
     def _work(self, residual: Floats, cu_seqlens: NDArray[np.int64], longest: int) -> _Work:
-        c, tokens, low = self._config, len(residual), self._in_8_bits or self._numbers is not np.float32
+        c, tokens, low = (
+            self._config,
+            len(residual),
+            self._in_8_bits or self._numbers is not np.float32,
+        )
         widths, reserve = (3 * c.hidden_size, c.intermediate_size), self._memory.array
         wide = reserve("wide", tokens * max(widths), dtype=self._numbers)
         qkv, up = (wide[: tokens * width].reshape(tokens, width) for width in widths)
@@ -182,7 +221,11 @@ class EncoderStep:
             qkv=qkv,
             up=up,
             seen=self._inputs("seen", tokens, c.hidden_size, c.num_heads),
-            middle=self._inputs("middle", tokens, c.intermediate_size, self._middle_groups) if self._in_8_bits else _rows(up),
+            middle=(
+                self._inputs("middle", tokens, c.intermediate_size, self._middle_groups)
+                if self._in_8_bits
+                else _rows(up)
+            ),
             out=reserve("out", tokens, c.hidden_size, dtype=self._numbers),
             cu_seqlens=cu_seqlens,
             attention=int(attention_memory(c.head_size, longest)[-1]),
@@ -192,7 +235,9 @@ class EncoderStep:
         """Return memory for the inputs of a product, (T, K) in G groups."""
         if not self._in_8_bits:
             return _rows(self._memory.array(name, tokens, columns, dtype=self._numbers))
-        read = self._memory.array(name, tokens, groups * int8_matmul.bytes_per_group(columns, groups), dtype=np.uint8)
+        read = self._memory.array(
+            name, tokens, groups * int8_matmul.bytes_per_group(columns, groups), dtype=np.uint8
+        )
         return ProductInputs(read, self._memory.array(f"{name} scales", tokens, groups))
 
     def _layer(self, weights: EncoderWeights, name: str) -> _Layer:
@@ -207,7 +252,11 @@ class EncoderStep:
         )
 
     def _read_norm(self, weights: EncoderWeights, name: str) -> _Norm:
-        return weights.floats(f"{name}.weight"), weights.floats(f"{name}.bias"), self._config.layer_norm_eps
+        return (
+            weights.floats(f"{name}.weight"),
+            weights.floats(f"{name}.bias"),
+            self._config.layer_norm_eps,
+        )
 
 
 def _rows(numbers: NDArray[Any]) -> ProductInputs:
@@ -220,11 +269,12 @@ class ArrayEncoder(EncoderBlocks):
     Args:
         file: the weights of a model folder.
         config: its shape.
-        dtype: of the linear layers and the embedding; in 8 bits the embedding, and what is between the layers, is bf16 where the
-            processor computes it, else fp32.
+        dtype: of the linear layers and the embedding; in 8 bits the embedding, and what is between
+            the layers, is bf16 where the processor computes it, else fp32.
 
     Raises:
-        ValueError: the file's weights have other names, shapes or dtypes, which torch may be able to read.
+        ValueError: the file's weights have other names, shapes or dtypes, which torch may be able
+            to read.
     """
 
     architecture = "encoder"
@@ -234,8 +284,13 @@ class ArrayEncoder(EncoderBlocks):
 
     def __init__(self, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
         self.set_config(config)
-        self.folder, self.dtype, self.device = file.parent, dtype, SimpleNamespace(type="cpu", index=None)
-        self._file: Any = safe_open(file, "numpy")  # stays open: the weights are those of this file even if it is replaced
+        self.folder, self.dtype, self.device = (
+            file.parent,
+            dtype,
+            SimpleNamespace(type="cpu", index=None),
+        )
+        # stays open: the weights are those of this file even if it is replaced
+        self._file: Any = safe_open(file, "numpy")
         self._names = set(self._file.keys())
         self._check()
         self.in_8_bits = dtype == "int8"
@@ -250,17 +305,24 @@ class ArrayEncoder(EncoderBlocks):
 
     def __call__(self, *_: object, **__: object) -> Any:
         raise InputError(
-            "this encoder was loaded without torch; `Model.with_torch()` returns the one that reads and trains tensors"
+            "this encoder was loaded without torch; `Model.with_torch()` returns the one that reads"
+            " and trains tensors"
         )
 
-    def step_forms(self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form] = ("texts",)) -> Floats:
-        """Run one step of the engine; see `Encoder.step_forms`. ids (T,) and cu_seqlens (S+1,) int64 -> (T, forms D)."""
+    def step_forms(
+        self, ids: np.ndarray, cu_seqlens: np.ndarray, forms: Sequence[Form] = ("texts",)
+    ) -> Floats:
+        """Run one step of the engine; see `Encoder.step_forms`. ids (T,) and cu_seqlens (S+1,)
+        int64 -> (T, forms D).
+        """
         expect_ids(ids, self.vocab_size)
         self.check_whole(cu_seqlens, continues=False)
         rows = self._table[ids].astype(np.float32)
         if self._scale is not None:
             rows *= self._scale[ids, None]
-        return self._step.step_forms(widened(bf16_bits(rows)) if self.numbers is np.uint16 else rows, cu_seqlens, forms)
+        return self._step.step_forms(
+            widened(bf16_bits(rows)) if self.numbers is np.uint16 else rows, cu_seqlens, forms
+        )
 
     def floats(self, name: str) -> Floats:
         """See `EncoderWeights`."""
@@ -271,30 +333,44 @@ class ArrayEncoder(EncoderBlocks):
         """See `EncoderWeights`."""
         array, scale = self._stored(f"{name}.weight")
         if self.in_8_bits:
-            return partial(_multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups), memory)
+            return partial(
+                _multiply_bytes, int8_matmul.pack(*self._bytes(f"{name}.weight"), groups), memory
+            )
         if self.numbers is np.float32:
             packed = matmul.pack_floats(self.floats(f"{name}.weight"))
         else:
-            packed = matmul.pack(bf16_bits(array)) if scale is None else matmul.pack_int8(array, scale)
+            packed = (
+                matmul.pack(bf16_bits(array)) if scale is None else matmul.pack_int8(array, scale)
+            )
         return partial(_multiply, packed, memory)
 
     @property
     def dtypes(self) -> list[str]:
         """As those of `Backbone`."""
-        return sorted({"float32", "bfloat16" if self.numbers is np.uint16 else "float32", self.dtype})
+        return sorted(
+            {"float32", "bfloat16" if self.numbers is np.uint16 else "float32", self.dtype}
+        )
 
     def fingerprint(self) -> str:
         """Return what `Backbone.fingerprint` returns of the same weights."""
         if not self._fingerprint:
             names = set(self._shapes())
-            names |= {f"{name}_scale" for name in names if self.in_8_bits and name.endswith(_LOW[:-1])}
-            self._fingerprint = digest_arrays(self.architecture, ((name, self._as_loaded(name)) for name in sorted(names)))
+            names |= {
+                f"{name}_scale" for name in names if self.in_8_bits and name.endswith(_LOW[:-1])
+            }
+            self._fingerprint = digest_arrays(
+                self.architecture, ((name, self._as_loaded(name)) for name in sorted(names))
+            )
         return self._fingerprint
 
     def read_head(self, name: str) -> dict[str, NDArray[Any]]:
         """Return the weights of a head in the same file."""
         start = f"heads.{name}."
-        return {key.removeprefix(start): self._file.get_tensor(key) for key in self._names if key.startswith(start)}
+        return {
+            key.removeprefix(start): self._file.get_tensor(key)
+            for key in self._names
+            if key.startswith(start)
+        }
 
     def _as_loaded(self, name: str) -> NDArray[Any]:
         """Return a weight as torch holds it: in bf16, 8 bits or fp32."""
@@ -308,7 +384,9 @@ class ArrayEncoder(EncoderBlocks):
     def _stored(self, name: str) -> tuple[NDArray[Any], Floats | None]:
         """Return a weight as the file has it, and the scales of its rows if it is in 8 bits."""
         scale = f"backbone.{name}.scale"
-        return self._file.get_tensor(f"backbone.{name}"), self._file.get_tensor(scale) if scale in self._names else None
+        return self._file.get_tensor(f"backbone.{name}"), (
+            self._file.get_tensor(scale) if scale in self._names else None
+        )
 
     def _bytes(self, name: str) -> tuple[NDArray[np.int8], Floats]:
         """Return a matrix in 8 bits with the scales of its rows, as `int8.quantize` makes them."""
@@ -324,27 +402,47 @@ class ArrayEncoder(EncoderBlocks):
         c = self.config
         width, inner = c.hidden_size, c.intermediate_size
         shapes: dict[str, tuple[int, ...]]
-        shapes = {"embeddings.weight": (c.vocab_size, width), "positions.weight": (c.max_positions, width)}
-        sizes = {"qkv": (3 * width, width), "out": (width, width), "up": (inner, width), "down": (width, inner)}
+        shapes = {
+            "embeddings.weight": (c.vocab_size, width),
+            "positions.weight": (c.max_positions, width),
+        }
+        sizes = {
+            "qkv": (3 * width, width),
+            "out": (width, width),
+            "up": (inner, width),
+            "down": (width, inner),
+        }
         norms = ["norm"]
         for layer in {name for form in FORMS for name in c.layer_names(form)}:
             norms += [f"{layer}.attention_norm", f"{layer}.norm"]
             for name, size in sizes.items():
                 shapes |= {f"{layer}.{name}.weight": size, f"{layer}.{name}.bias": size[:1]}
-        return shapes | {f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")}
+        return shapes | {
+            f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")
+        }
 
     def _check(self) -> None:
-        """Raise ValueError unless the file has these weights and no other, in fp32, fp16, or 8 bits with a scale for each row."""
+        """Raise ValueError unless the file has these weights and no other, in fp32, fp16, or 8 bits
+        with a scale for each row.
+        """
         held = {}
-        for name in (name.removeprefix("backbone.") for name in self._names if name.startswith("backbone.")):
+        for name in (
+            name.removeprefix("backbone.") for name in self._names if name.startswith("backbone.")
+        ):
             part = self._file.get_slice(f"backbone.{name}")
             held[name] = (tuple(part.get_shape()), part.get_dtype())
         scales = {name.removesuffix(".scale") for name in held if name.endswith(".scale")}
         expected = self._shapes()
         kinds = {True: ("I8",), False: ("F32", "F16")}
-        fits = scales <= set(expected) and set(held) == {*expected, *(f"{name}.scale" for name in scales)}
+        fits = scales <= set(expected) and set(held) == {
+            *expected,
+            *(f"{name}.scale" for name in scales),
+        }
         fits = fits and all(held[f"{name}.scale"] == (expected[name][:1], "F32") for name in scales)
-        if not fits or any(held[n][0] != shape or held[n][1] not in kinds[n in scales] for n, shape in expected.items()):
+        if not fits or any(
+            held[n][0] != shape or held[n][1] not in kinds[n in scales]
+            for n, shape in expected.items()
+        ):
             raise ValueError(f"the weights are {held}; expected {expected}")
 
 
@@ -364,11 +462,15 @@ def widened(bits: NDArray[np.uint16]) -> Floats:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _multiply(weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply(
+    weight: matmul.FloatWeights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
+) -> None:
     with parallel():
         matmul.multiply(x.array, weight, out, memory)
 
 
-def _multiply_bytes(weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply_bytes(
+    weight: int8_matmul.Int8Weights, memory: StepMemory, x: ProductInputs, out: NDArray[Any]
+) -> None:
     with parallel():
         int8_matmul.multiply(*x, weight, out, memory)

@@ -1,4 +1,6 @@
-"""`EncoderStep` with the weights of torch's `Encoder`, whose products in fp32 and bf16 are torch's."""
+"""`EncoderStep` with the weights of torch's `Encoder`, whose products in fp32
+and bf16 are torch's.
+"""
 
 from collections.abc import Sequence
 from functools import partial
@@ -42,13 +44,19 @@ class EncoderCpu:
         assert isinstance(layer, nn.Linear | Int8Linear)
         return partial(_multiply, cpu_step.Product(layer, memory, groups, bias=False))
 
-    def step(self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor) -> Tensor:
+    def step(
+        self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
+    ) -> Tensor:
         """See `FastPath.step`; there is no state."""
         return self.step_forms(hidden, cu_seqlens, ("texts",))
 
     def step_forms(self, hidden: Tensor, cu_seqlens: Tensor, forms: Sequence[Form]) -> Tensor:
         """See `Encoder.step_forms`; `hidden` may be overwritten."""
-        return torch.from_numpy(self._step.step_forms(hidden.float().contiguous().numpy(), index_array(cu_seqlens), forms))
+        return torch.from_numpy(
+            self._step.step_forms(
+                hidden.float().contiguous().numpy(), index_array(cu_seqlens), forms
+            )
+        )
 
 
 def _multiply(product: cpu_step.Product, x: ProductInputs, out: NDArray[Any]) -> None:

@@ -1,4 +1,5 @@
-"""Read BERT, RoBERTa and XLM-R checkpoints in the transformers layout, without the transformers library.
+"""Read BERT, RoBERTa and XLM-R checkpoints in the transformers layout, without the transformers
+library.
 
 The names of their tensors, with or without "bert." or "roberta." before them:
 
@@ -7,7 +8,8 @@ The names of their tensors, with or without "bert." or "roberta." before them:
     encoder.layer.{i}.{attention.output,intermediate,output}.dense.{weight,bias}
     encoder.layer.{i}.{attention.output,output}.LayerNorm.{weight,bias}
 
-The pooler and the heads of pretraining are no part of an encoder and are left unread. RoBERTa's first positions are padding's.
+The pooler and the heads of pretraining are no part of an encoder and are left unread. RoBERTa's
+first positions are padding's.
 """
 
 import re
@@ -47,9 +49,16 @@ _EXPECTED: dict[str, Any] = {  # what a config may say otherwise, and what is co
 
 
 def recognizes(config: Mapping[str, Any], names: Collection[str] = ()) -> bool:
-    """See `Recognized`: whether a config.json is of a model that computes what an `Encoder` does."""
+    """See `Recognized`: whether a config.json is of a model that computes what
+    an `Encoder` does.
+    """
     same = all(config.get(key, expected) == expected for key, expected in _EXPECTED.items())
-    return config.get("model_type") in Encoder.model_types and same and not code_classes(config) and "runnel" not in config
+    return (
+        config.get("model_type") in Encoder.model_types
+        and same
+        and not code_classes(config)
+        and "runnel" not in config
+    )
 
 
 def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
@@ -57,7 +66,9 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     left: dict[str, Stored] = {}
     for name, tensor in tensors.items():  # the first published files have gamma and beta
         plain = re.sub(r"^(bert|roberta)\.", "", name)
-        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
+        plain = plain.replace("LayerNorm.gamma", "LayerNorm.weight").replace(
+            "LayerNorm.beta", "LayerNorm.bias"
+        )
         if not _LEFT_OUT.search(plain):
             left[plain] = tensor
     vocab_size, hidden_size = shape_of(left, "embeddings.word_embeddings.weight", 2, where)
@@ -75,20 +86,33 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         layer_norm_eps=number(config.get("layer_norm_eps", 1e-12), "layer_norm_eps", where),
         passage_tokens=1,
     )
-    return Recognized(Encoder.architecture, "transformers", parsed, _tensors(parsed, left, padding, where), {})
+    return Recognized(
+        Encoder.architecture, "transformers", parsed, _tensors(parsed, left, padding, where), {}
+    )
 
 
-def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where: str) -> dict[str, Stored]:
-    """Return the tensors by the names of `Encoder`; those that it does not know keep their names."""
+def _tensors(
+    config: EncoderConfig, left: dict[str, Stored], padding: int, where: str
+) -> dict[str, Stored]:
+    """Return the tensors by the names of `Encoder`; those that it does not know
+    keep their names.
+    """
 
     def take(name: str) -> Stored:
         expect_tensor(left, name, where)
         return left.pop(name)
 
-    positions, types = take("embeddings.position_embeddings.weight"), take("embeddings.token_type_embeddings.weight")
+    positions, types = (
+        take("embeddings.position_embeddings.weight"),
+        take("embeddings.token_type_embeddings.weight"),
+    )
     width = config.hidden_size
     fits = len(types.shape) == 2 and positions.shape[1] == types.shape[1] == width
-    expect_fit(fits, f"positions or token types {positions.shape}, {types.shape}, expected {width} columns", where)
+    expect_fit(
+        fits,
+        f"positions or token types {positions.shape}, {types.shape}, expected {width} columns",
+        where,
+    )
     tensors = {
         "embeddings.weight": take("embeddings.word_embeddings.weight"),
         "positions.weight": Stored(
@@ -100,8 +124,14 @@ def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where
         tensors[f"norm.{kind}"] = take(f"embeddings.LayerNorm.{kind}")
         for layer in range(config.num_layers):
             theirs, ours = f"encoder.layer.{layer}", f"layers.{layer}"
-            parts = [take(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")]
-            expect_fit(len({part.shape for part in parts}) == 1, f"query, key or value {kind} in layer {layer}", where)
+            parts = [
+                take(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")
+            ]
+            expect_fit(
+                len({part.shape for part in parts}) == 1,
+                f"query, key or value {kind} in layer {layer}",
+                where,
+            )
             tensors[f"{ours}.qkv.{kind}"] = _joined(parts)
             for name, own in _OURS.items():
                 tensors[f"{ours}.{own}.{kind}"] = take(f"{theirs}.{name}.{kind}")
@@ -111,4 +141,8 @@ def _tensors(config: EncoderConfig, left: dict[str, Stored], padding: int, where
 def _joined(parts: list[Stored]) -> Stored:
     """Return the rows of several tensors of one shape as one tensor."""
     rows, *rest = parts[0].shape
-    return Stored((len(parts) * rows, *rest), parts[0].file, lambda: torch.cat([part.read() for part in parts]))
+    return Stored(
+        (len(parts) * rows, *rest),
+        parts[0].file,
+        lambda: torch.cat([part.read() for part in parts]),
+    )

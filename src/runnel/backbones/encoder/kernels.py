@@ -1,13 +1,17 @@
-"""The kernels of an encoder's layer between its matrix products (CPU inference): LayerNorm, GELU and softmax attention.
+"""The kernels of an encoder's layer between its matrix products (CPU inference): LayerNorm, GELU
+and softmax attention.
 
-    T  tokens      S  sequences    n  length of a sequence      D  width = H P     H  heads     P  head size    F  inner width
-    G  groups of 8-bit outputs     Kp  a group's width padded to whole words       Np, Pp  n and P padded to LANES
+    T  tokens      S  sequences      n  length of a sequence      D  width = H P      H  heads
+    P  head size      F  inner width
+    G  groups of 8-bit outputs      Kp  a group's width padded to whole words
+    Np, Pp  n and P padded to LANES
 
-Each is one pass over its memory and adds the bias of the product before it. Attention is within each of many packed sequences,
-in both directions. Its task is one head of one sequence: keys and values are laid out once, and queries are processed in blocks
-that fit the first-level cache together with their scores. So a result depends only on its own sequence, to the last bit.
-Factors of its products have the dtype of the activations. The bias of the keys is not needed, because it adds the same number
-to all scores of a query; that of the values is added at the end.
+Each is one pass over its memory and adds the bias of the product before it. Attention is within
+each of many packed sequences, in both directions. Its task is one head of one sequence: keys and
+values are laid out once, and queries are processed in blocks that fit the first-level cache
+together with their scores. So a result depends only on its own sequence, to the last bit. Factors
+of its products have the dtype of the activations. The bias of the keys is not needed, because it
+adds the same number to all scores of a query; that of the values is added at the end.
 """
 
 import math
@@ -18,7 +22,16 @@ from numba import njit, prange, types
 from numba.extending import intrinsic
 
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import LOG2_E, PARALLEL, SERIAL, Array, Number, Pointer, Scratch, build_constant
+from runnel.ops.numba_math import (
+    LOG2_E,
+    PARALLEL,
+    SERIAL,
+    Array,
+    Number,
+    Pointer,
+    Scratch,
+    build_constant,
+)
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -57,7 +70,9 @@ _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_RO
 
 @njit(**SERIAL)
 def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Any:
-    """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be `residual`."""
+    """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be
+    `residual`.
+    """
     whole, rest = width - width % LANES, width % LANES
     sums = splat(np.float32(0.0))
     for c in range(0, whole, LANES):
@@ -65,7 +80,10 @@ def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Poin
         store(out, c, v)
         sums = add(sums, v)
     if rest:
-        v = add(load_some(residual, whole, rest), add(load_some(added, whole, rest), load_some(bias, whole, rest)))
+        v = add(
+            load_some(residual, whole, rest),
+            add(load_some(added, whole, rest), load_some(bias, whole, rest)),
+        )
         store_some(out, whole, v, rest)
         sums = add(sums, v)
     return total(sums) / np.float32(width)
@@ -86,15 +104,24 @@ def _deviation(row: Pointer, mean: Number, width: int) -> Any:
 
 
 @njit(**SERIAL)
-def _normalize(row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int) -> None:
+def _normalize(
+    row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int
+) -> None:
     """row = (row - mean) * inverse * weight + shift_by, in place."""
     whole, rest = width - width % LANES, width % LANES
     center, factor = splat(mean), splat(inverse)
     for c in range(0, whole, LANES):
-        store(row, c, fma(mul(sub(load(row, c), center), factor), load(weight, c), load(shift_by, c)))
+        store(
+            row, c, fma(mul(sub(load(row, c), center), factor), load(weight, c), load(shift_by, c))
+        )
     if rest:
         v = mul(sub(load_some(row, whole, rest), center), factor)
-        store_some(row, whole, fma(v, load_some(weight, whole, rest), load_some(shift_by, whole, rest)), rest)
+        store_some(
+            row,
+            whole,
+            fma(v, load_some(weight, whole, rest), load_some(shift_by, whole, rest)),
+            rest,
+        )
 
 
 @njit(**SERIAL)
@@ -108,17 +135,28 @@ def _copy(row: Pointer, width: int, out: Pointer) -> None:
 
 @njit(**PARALLEL)
 def add_layer_norm(
-    residual: Array, residual_row: int, added: Array, bias: Array, weight: Array, shift_by: Array, eps: Number,
-    out: Array, out_row: int, low: Array, scales: Array,
-) -> None:  # fmt: skip
-    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias. Inside `numba_math.parallel()`.
+    residual: Array,
+    residual_row: int,
+    added: Array,
+    bias: Array,
+    weight: Array,
+    shift_by: Array,
+    eps: Number,
+    out: Array,
+    out_row: int,
+    low: Array,
+    scales: Array,
+) -> None:
+    """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias.
+    Inside `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, as from `flat_rows`: `residual_row` is the distance between rows.
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32, as from `flat_rows`; may be `residual`.
-        low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32 if that uses `out`.
+        low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32
+            if that uses `out`.
         scales: (T, G) fp32, scales of the bytes; (T, 0) without bytes.
     """
     tokens, width = added.shape
@@ -127,7 +165,13 @@ def add_layer_norm(
     for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
             row, target = shift(address(out), t * out_row), shift(address(low), t * low.shape[1])
-            mean = _add(shift(address(residual), t * residual_row), shift(address(added), t * width), address(bias), width, row)
+            mean = _add(
+                shift(address(residual), t * residual_row),
+                shift(address(added), t * width),
+                address(bias),
+                width,
+                row,
+            )
             inverse = np.float32(1.0) / np.sqrt(_deviation(row, mean, width) + np.float32(eps))
             _normalize(row, mean, inverse, address(weight), address(shift_by), width)
             for g in range(groups):
@@ -138,14 +182,17 @@ def add_layer_norm(
 
 @njit(**PARALLEL)
 def copy_rows(source: Array, out: Array) -> None:
-    """Set out (T, D), bf16 bits, to the rounded source (T, D) fp32. Call it inside `numba_math.parallel()`."""
+    """Set out (T, D), bf16 bits, to the rounded source (T, D) fp32. Call it inside
+    `numba_math.parallel()`.
+    """
     tokens, width = source.shape
     for t in prange(tokens):
         _copy(shift(address(source), t * width), width, shift(address(out), t * width))
 
 
-# GELU, for the kernels too. Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| = END, and within 2e-8 of a half
-# beyond; fitted by reweighted least squares in fp64. Highest powers first. In fp32 GELU has an error of at most 2e-7 max(1, |x|).
+# GELU, for the kernels too. Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| =
+# END, and within 2e-8 of a half beyond; fitted by reweighted least squares in fp64. Highest powers
+# first. In fp32 GELU has an error of at most 2e-7 max(1, |x|).
 _GELU_END = 5.5
 _GELU_P = (
     2.282993395499275e-08,
@@ -155,7 +202,14 @@ _GELU_P = (
     3.366523478850658e-2,
     0.39894225854283266,
 )
-_GELU_Q = (1.1979583582935856e-06, 7.29323578524655e-05, 1.8730919496306097e-3, 2.8536430754691915e-2, 0.25105241647376714, 1.0)
+_GELU_Q = (
+    1.1979583582935856e-06,
+    7.29323578524655e-05,
+    1.8730919496306097e-3,
+    2.8536430754691915e-2,
+    0.25105241647376714,
+    1.0,
+)
 
 
 def _build_gelu(builder: Any, x: Any) -> Any:
@@ -163,14 +217,20 @@ def _build_gelu(builder: Any, x: Any) -> Any:
     square = builder.fmul(x, x)
     large = builder.fcmp_ordered(">", square, build_constant(VF32, _GELU_END * _GELU_END))
     square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
-    ratio = build_divide(builder, build_polynomial(builder, square, _GELU_P), build_polynomial(builder, square, _GELU_Q))
+    ratio = build_divide(
+        builder,
+        build_polynomial(builder, square, _GELU_P),
+        build_polynomial(builder, square, _GELU_Q),
+    )
     inside = build_fma(builder, x, ratio, half)
     outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)
     phi = builder.select(large, outside, inside)
     return builder.fmul(x, phi)
 
 
-_gelu = elementwise(1, _build_gelu, "x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5")
+_gelu = elementwise(
+    1, _build_gelu, "x Phi(x), with Phi the normal distribution; exactly 0 or x beyond 5.5"
+)
 
 
 @njit(**SERIAL)
@@ -180,7 +240,9 @@ def _gelu_row(x: Pointer, bias: Pointer, width: int, out: Pointer) -> None:
     for c in range(0, whole, LANES):
         store(out, c, _gelu(add(load(x, c), load(bias, c))))
     if rest:
-        store_some(out, whole, _gelu(add(load_some(x, whole, rest), load_some(bias, whole, rest))), rest)
+        store_some(
+            out, whole, _gelu(add(load_some(x, whole, rest), load_some(bias, whole, rest))), rest
+        )
 
 
 @njit(**PARALLEL)
@@ -233,15 +295,23 @@ def _only(typing_context: Any, x: Any, count: Any) -> Any:
     """Return x in the first `count` lanes, minus infinity in the others."""
 
     def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(build_lanes_below(builder, values[1]), values[0], build_constant(VF32, -math.inf))
+        return builder.select(
+            build_lanes_below(builder, values[1]), values[0], build_constant(VF32, -math.inf)
+        )
 
     return f32x16(f32x16, types.intp), generate
 
 
 @njit(**SERIAL)
 def attention_memory(head_size: int, tokens: int) -> Any:
-    """Return where keys, values, a block's rows, its scores and the weighted values end in the memory of `attend`, in words."""
-    wide, panels, long = round_up(head_size), round_up(head_size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
+    """Return where keys, values, a block's rows, its scores and the weighted values end in the
+    memory of `attend`, in words.
+    """
+    wide, panels, long = (
+        round_up(head_size),
+        round_up(head_size, TILE_COLUMNS),
+        round_up(tokens, TILE_COLUMNS),
+    )
     keys, values = wide * long, (wide + panels) * long
     rows = values + _QUERIES * wide
     return keys, values, rows, rows + _QUERIES * long, rows + _QUERIES * (long + panels)
@@ -256,8 +326,12 @@ def _read(source: Pointer, stride: int, t: int, tokens: int, c: int, size: int) 
 
 
 @njit(**SERIAL)
-def _lay_out_keys(source: Pointer, stride: int, tokens: int, size: int, depth: int, rows: Pointer, out: Pointer) -> None:
-    """Lay out keys as the right side of a product: panels (depth, TILE_COLUMNS) of words. `rows`: memory for LANES of them."""
+def _lay_out_keys(
+    source: Pointer, stride: int, tokens: int, size: int, depth: int, rows: Pointer, out: Pointer
+) -> None:
+    """Lay out keys as the right side of a product: panels (depth, TILE_COLUMNS) of words. `rows`:
+    memory for LANES of them.
+    """
     target, wide = as_kind(source, rows), depth * numbers_per_word(source)
     for t in range(0, round_up(tokens, TILE_COLUMNS), LANES):
         for i in range(LANES):
@@ -270,7 +344,9 @@ def _lay_out_keys(source: Pointer, stride: int, tokens: int, size: int, depth: i
 
 @njit(**SERIAL)
 def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: Pointer) -> None:
-    """Lay out values as the right side of a product: panels (Np, TILE_COLUMNS), as words that join tokens."""
+    """Lay out values as the right side of a product: panels (Np, TILE_COLUMNS), as words that join
+    tokens.
+    """
     step, at = numbers_per_word(source), 0
     for panel in range(0, size, TILE_COLUMNS):
         for t in range(0, round_up(tokens, TILE_COLUMNS), step):
@@ -285,7 +361,9 @@ def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: P
 
 @njit(**SERIAL)
 def _mask(row: Pointer, count: int, long: int) -> Any:
-    """Fill a row of `long` scores up with minus infinity behind the first `count`; return their maximum."""
+    """Fill a row of `long` scores up with minus infinity behind the first `count`; return their
+    maximum.
+    """
     for c in range(count - count % LANES, long, LANES):
         store(row, c, _only(load(row, c), count - c))
     top = load(row, 0)
@@ -296,7 +374,9 @@ def _mask(row: Pointer, count: int, long: int) -> Any:
 
 @njit(**SERIAL)
 def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Any:
-    """Set out = 2^(row - top) for `long` numbers; return the inverse of their sum. `out` may begin where `row` does."""
+    """Set out = 2^(row - top) for `long` numbers; return the inverse of their sum. `out` may begin
+    where `row` does.
+    """
     center, sums = splat(top), splat(np.float32(0.0))
     for c in range(0, long, LANES):
         v = exp2(sub(load(row, c), center))
@@ -307,7 +387,9 @@ def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Any:
 
 @njit(**SERIAL)
 def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Any:
-    """Set out = seen * inverse + bias for one query; return the scale if `out` is bytes. `seen` is changed."""
+    """Set out = seen * inverse + bias for one query; return the scale if `out` is bytes. `seen` is
+    changed.
+    """
     factor = splat(inverse)
     for c in range(0, size, LANES):
         v = fma(load(seen, c), factor, _read(bias, 0, 0, 1, c, size))
@@ -320,35 +402,69 @@ def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointe
 
 @njit(**SERIAL)
 def _head(
-    source: Pointer, stride: int, bias: Pointer, size: int, tokens: int, memory: Array, out: Pointer, out_row: int, scales: Array
+    source: Pointer,
+    stride: int,
+    bias: Pointer,
+    size: int,
+    tokens: int,
+    memory: Array,
+    out: Pointer,
+    out_row: int,
+    scales: Array,
 ) -> None:
     """Compute one head of one sequence.
 
     Args:
-        source: pointer to the first token's query; its key follows after stride / 3 numbers, its value after another stride / 3.
+        source: pointer to the first token's query; its key follows after stride / 3 numbers, its
+            value after another stride / 3.
         bias: pointer to the query's bias, with the value's twice as far away as the key's.
         memory: (numbers,) fp32.
         out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).
     """
     width, step, place = stride // 3, numbers_per_word(source), attention_memory(size, tokens)
-    depth, panels, long = round_up(ceil_div(size, step)), round_up(size, TILE_COLUMNS), round_up(tokens, TILE_COLUMNS)
-    keys, values, rows = address(memory), shift(address(memory), place[0]), shift(address(memory), place[1])
+    depth, panels, long = (
+        round_up(ceil_div(size, step)),
+        round_up(size, TILE_COLUMNS),
+        round_up(tokens, TILE_COLUMNS),
+    )
+    keys, values, rows = (
+        address(memory),
+        shift(address(memory), place[0]),
+        shift(address(memory), place[1]),
+    )
     scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
-    zero, soft, factors = np.float32(0.0), splat(np.float32(LOG2_E / np.sqrt(size))), np.empty(_QUERIES, np.float32)
+    zero, soft, factors = (
+        np.float32(0.0),
+        splat(np.float32(LOG2_E / np.sqrt(size))),
+        np.empty(_QUERIES, np.float32),
+    )
     _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
     _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):
         count = min(_QUERIES, tokens - first)
         for t in range(round_up(count, TILE_ROWS)):
             for c in range(0, depth * step, LANES):
-                query = add(_read(source, stride, first + t, tokens, c, size), _read(bias, 0, 0, 1, c, size))
+                query = add(
+                    _read(source, stride, first + t, tokens, c, size), _read(bias, 0, 0, 1, c, size)
+                )
                 store(as_kind(source, rows), t * depth * step + c, mul(query, soft))
         for s in range(0, long, TILE_COLUMNS):
             for t in range(0, count, TILE_ROWS):
                 left, right = shift(rows, t * depth), shift(keys, s * depth)
                 target = shift(scores, t * long + s)
-                strided_product(source, target, long, zero, left, depth, 1, right, TILE_COLUMNS, ceil_div(size, step))
+                strided_product(
+                    source,
+                    target,
+                    long,
+                    zero,
+                    left,
+                    depth,
+                    1,
+                    right,
+                    TILE_COLUMNS,
+                    ceil_div(size, step),
+                )
         for t in range(count):
             factors[t] = _mask(shift(scores, t * long), tokens, long)
         for t in range(count):
@@ -358,7 +474,18 @@ def _head(
             for t in range(0, count, TILE_ROWS):
                 left, right = shift(scores, t * long), shift(values, c * long // step)
                 target = shift(seen, t * panels + c)
-                strided_product(source, target, panels, zero, left, long, 1, right, TILE_COLUMNS, ceil_div(tokens, step))
+                strided_product(
+                    source,
+                    target,
+                    panels,
+                    zero,
+                    left,
+                    long,
+                    1,
+                    right,
+                    TILE_COLUMNS,
+                    ceil_div(tokens, step),
+                )
         for t in range(count):
             own = shift(out, (first + t) * out_row)
             scale = _write(shift(seen, t * panels), factors[t], shift(bias, 2 * width), size, own)
@@ -367,15 +494,25 @@ def _head(
 
 
 @njit(**PARALLEL)
-def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, scales: Array, scratch: Scratch) -> None:
-    """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside `numba_math.parallel()`.
+def attend(
+    qkv: Array,
+    bias: Array,
+    cu_seqlens: Array,
+    heads: int,
+    out: Array,
+    scales: Array,
+    scratch: Scratch,
+) -> None:
+    """Set out = softmax(q k^T / sqrt(P)) v within each sequence and head. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         qkv: (T, 3 D) fp32 or bf16 bits (uint16): all heads' queries, all keys, all values.
         bias: (3 D,) fp32, added to `qkv`.
         cu_seqlens: (S+1,) int64.
         heads: H.
-        out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group: (T, H Kp) uint8.
+        out: (T, D) fp32 or bf16 bits; or 8 bits for `int8_matmul.multiply`, with a head as a group:
+            (T, H Kp) uint8.
         scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
         scratch: as many numbers as the last of `attention_memory` for the longest sequence.
     """
@@ -391,5 +528,15 @@ def attend(qkv: Array, bias: Array, cu_seqlens: Array, heads: int, out: Array, s
             source = shift(address(qkv), start * stride + h * size)
             target = shift(address(out), start * row + h * (row // heads))
             own = scales[start : start + tokens, h] if scales.shape[1] else scales[0, :0]
-            _head(source, stride, shift(address(bias), h * size), size, tokens, memory, target, row, own)
+            _head(
+                source,
+                stride,
+                shift(address(bias), h * size),
+                size,
+                tokens,
+                memory,
+                target,
+                row,
+                own,
+            )
             task = next_task(address(scratch.tasks))

@@ -1,18 +1,22 @@
-"""BERT's encoder: token ids -> hidden vectors, each token seen together with all others of its sequence.
+"""BERT's encoder: token ids -> hidden vectors, each token seen together with all others of its
+sequence.
 
-    T  tokens           S  sequences             L  layers              V  rows of the embedding table
+    T  tokens      S  sequences      L  layers      V  rows of the embedding table
     D  hidden_size      F  intermediate_size     H  num_heads           P  head size (D = H P)
     B  sequences of one padded sub-batch         n  length of the longest of them
 
-One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is softmax(q k^T / sqrt(P)) v within
-a sequence, in both directions, and gelu is the exact one. Before the first layer h = norm(embedding + position).
-Devlin et al., "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding", 2018.
+One layer: h = norm(h + out(attention(qkv(h)))); h = norm(h + down(gelu(up(h)))). Attention is
+softmax(q k^T / sqrt(P)) v within a sequence, in both directions, and gelu is the exact one. Before
+the first layer h = norm(embedding + position). Devlin et al., "BERT: Pre-training of Deep
+Bidirectional Transformers for Language Understanding", 2018.
 
-A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole, there is no state.
+A sequence is a passage: whole sentences between the markers [CLS] and [SEP]. It is read whole,
+there is no state.
 
-The upper layers may have other forms: `layers` ends with those for texts as a whole, `sentence_layers` are others, trained for
-sentences (docs/pocket.md), `judge_layers` others again, trained to judge the best sentences a second time, and `pair_layers`
-read the query and a sentence together. Every form continues from the lower layers that it does not have itself, and only
+The upper layers may have other forms: `layers` ends with those for texts as a whole,
+`sentence_layers` are others, trained for sentences (docs/pocket.md), `judge_layers` others again,
+trained to judge the best sentences a second time, and `pair_layers` read the query and a sentence
+together. Every form continues from the lower layers that it does not have itself, and only
 `step_forms` runs the others than that of texts.
 """
 
@@ -38,13 +42,15 @@ from runnel.ops.backend import inference
 class Packing(NamedTuple):
     """Where the tokens of packed sequences are, made once for all layers.
 
-    A sub-batch of sequences side by side is tokens (B, n) int64, the packed token at each place, and valid (B, n) bool: where it
-    is False, which token of the sequence does not matter; None: no padding.
+    A sub-batch of sequences side by side is tokens (B, n) int64, the packed token at each place,
+    and valid (B, n) bool: where it is False, which token of the sequence does not matter; None: no
+    padding.
     """
 
     positions: Tensor  # (T,) int64, from 0 in each sequence
     batches: list[tuple[Tensor, Tensor | None]]
-    order: Tensor  # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
+    # (T,) int64: where each packed token is in the sub-batches' tokens laid end to end
+    order: Tensor
 
 
 def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
@@ -69,7 +75,8 @@ class EncoderLayer(nn.Module):
         super().__init__()
         width, eps = config.hidden_size, config.layer_norm_eps
         self.heads = config.num_heads
-        self.qkv = WideBiasLinear(width, 3 * width)  # rows: all heads' queries, all keys, all values
+        # rows: all heads' queries, all keys, all values
+        self.qkv = WideBiasLinear(width, 3 * width)
         self.out = WideBiasLinear(width, width)
         self.attention_norm = LayerNorm(width, eps)
         self.up = WideBiasLinear(width, config.intermediate_size)
@@ -87,17 +94,25 @@ class EncoderLayer(nn.Module):
         """Attend: qkv (T, 3 D) -> (T, D)."""
         values = [qkv[:0, : qkv.shape[1] // 3]]
         for tokens, valid in packing.batches:
-            q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # each (B, H, n, P)
+            # each (B, H, n, P)
+            q, k, v = qkv[tokens].unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
             mask = None if valid is None else valid[:, None, None]
-            seen = F.scaled_dot_product_attention(q, k, v, mask).to(qkv.dtype).transpose(1, 2).flatten(-2)
+            seen = (
+                F.scaled_dot_product_attention(q, k, v, mask)
+                .to(qkv.dtype)
+                .transpose(1, 2)
+                .flatten(-2)
+            )
             values.append(seen.flatten(0, 1) if valid is None else seen[valid])
         return torch.cat(values)[packing.order]
 
 
 class Encoder(EncoderBlocks, Backbone):
-    """BERT's encoder with fp32 weights, freshly initialized as published. `formats` reads published weights.
+    """BERT's encoder with fp32 weights, freshly initialized as published. `formats` reads published
+    weights.
 
-    `positions` holds the position embeddings and, added to each, the embedding of the first token type: there is no other here.
+    `positions` holds the position embeddings and, added to each, the embedding of the first token
+    type: there is no other here.
     """
 
     architecture = "encoder"
@@ -115,7 +130,9 @@ class Encoder(EncoderBlocks, Backbone):
         self.positions = nn.Embedding(config.max_positions, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.num_layers))
-        self.sentence_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.sentence_layers))
+        self.sentence_layers = nn.ModuleList(
+            EncoderLayer(config) for _ in range(config.sentence_layers)
+        )
         self.judge_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.judge_layers))
         self.pair_layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.pair_layers))
         nn.init.normal_(self.embeddings.weight, std=0.02)
@@ -132,13 +149,19 @@ class Encoder(EncoderBlocks, Backbone):
         return [layer for layer in layers if isinstance(layer, EncoderLayer)]
 
     def shorten(self, longest: int) -> None:
-        """Read sequences of at most `longest` tokens, as the model's makers do; the other positions go."""
+        """Read sequences of at most `longest` tokens, as the model's makers do; the other positions
+        go.
+        """
         self.set_config(replace(self.config, max_positions=min(longest, self.config.max_positions)))
         table = self.positions.weight
-        self.positions.weight = nn.Parameter(table.detach()[: self.max_tokens], requires_grad=table.requires_grad)
+        self.positions.weight = nn.Parameter(
+            table.detach()[: self.max_tokens], requires_grad=table.requires_grad
+        )
 
     def in_passages(self, begin_id: int) -> Encoder:
-        """Return this encoder, with the same weights in memory, reading long texts in passages of up to 160 tokens."""
+        """Return this encoder, with the same weights in memory, reading long texts in passages of
+        up to 160 tokens.
+        """
         other = copy.copy(self)
         passage = min(160, self.config.max_positions - MARKERS)
         other.set_config(replace(self.config, begin_id=begin_id, passage_tokens=passage))
@@ -156,14 +179,18 @@ class Encoder(EncoderBlocks, Backbone):
         return [layer for layer in super().linear_layers() if layer in own]
 
     def flops(self, tokens: int) -> int:
-        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest allowed."""
+        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest
+        allowed.
+        """
         seen = min(tokens, self.config.max_positions)
         return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)
 
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+    def _forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+    ) -> tuple[Tensor, State]:
         packing, hidden = self._begin(hidden, cu_seqlens)
         for layer in self.blocks:
             hidden = run_layer(layer, recompute, hidden, packing)
@@ -173,15 +200,20 @@ class Encoder(EncoderBlocks, Backbone):
         """Return where the tokens are, and what enters the first layer (T, D)."""
         packing = pack(cu_seqlens, hidden.device)
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        return packing, self.norm(hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype))
+        return packing, self.norm(
+            hidden + F.embedding(packing.positions, self.positions.weight).to(hidden.dtype)
+        )
 
     @inference()
-    def step_forms(self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, forms: Sequence[Form]) -> Tensor:
-        """Run one step of the engine with one or more forms, their common lower layers once; arguments as of `forward`.
+    def step_forms(
+        self, ids: Tensor, cu_seqlens: Tensor, added: Tensor | None = None, *, forms: Sequence[Form]
+    ) -> Tensor:
+        """Run one step of the engine with one or more forms, their common lower layers once;
+        arguments as of `forward`.
 
         Returns:
-            hidden (T, D) fp32 of each form, side by side. That of texts is what `step` returns, as is that of a form without
-            layers of its own.
+            hidden (T, D) fp32 of each form, side by side. That of texts is what `step` returns, as
+            is that of a form without layers of its own.
         """
         self.check_whole(cu_seqlens, continues=False)
         hidden = self.embed_with(ids, added)
@@ -192,12 +224,16 @@ class Encoder(EncoderBlocks, Backbone):
         packing, hidden = self._begin(hidden, cu_seqlens)
         shared = self.config.shared_layers(forms)
         hidden = _run(self.blocks[:shared], hidden, packing)
-        return torch.cat([_run(self.layers_of(form)[shared:], hidden, packing) for form in forms], dim=1).float()
+        return torch.cat(
+            [_run(self.layers_of(form)[shared:], hidden, packing) for form in forms], dim=1
+        ).float()
 
     def read_with(self, upper: nn.ModuleList, ids: Tensor, cu_seqlens: Tensor) -> Tensor:
-        """Run sequences through the lower layers and then `upper`, those of a form in training; gradients reach only these.
+        """Run sequences through the lower layers and then `upper`, those of a form in training;
+        gradients reach only these.
 
-        ids (T,) and cu_seqlens (S+1,) int64, no sequence longer than `max_tokens` -> hidden (T, D) fp32.
+        ids (T,) and cu_seqlens (S+1,) int64, no sequence longer than `max_tokens` -> hidden (T, D)
+        fp32.
         """
         with torch.no_grad():
             packing, hidden = self._begin(self.embed(ids), cu_seqlens)

@@ -1,4 +1,5 @@
-"""Mamba-1 inference on the CPU: matrix products, and everything between them in the fused kernels of `kernels`.
+"""Mamba-1 inference on the CPU: matrix products, and everything between them in the fused kernels
+of `kernels`.
 
 T  tokens     D  hidden_size     Di inner_size     R  dt_rank     N  state_size     w  conv_width
 """
@@ -35,7 +36,9 @@ class _Block(NamedTuple):
 
 
 class Mamba1Cpu(CpuStep):
-    """The fast step of Mamba-1, for linear layers that are all fp32, all bf16, or 8 bits but for x_proj and dt_proj."""
+    """The fast step of Mamba-1, for linear layers that are all fp32, all bf16, or 8 bits but for
+    x_proj and dt_proj.
+    """
 
     def __init__(self, model: Mamba1) -> None:
         mixer = model.blocks[0].mixer
@@ -45,9 +48,19 @@ class Mamba1Cpu(CpuStep):
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
 
-    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
+    def _run(
+        self,
+        hidden: Tensor,
+        states: list[Floats],
+        cu_seqlens: Indices,
+        read_rows: Indices,
+        write_rows: Indices,
+    ) -> Tensor:
         c, tokens, (conv, ssm) = self._config, len(hidden), states
-        rows, group = (read_rows, write_rows, cu_seqlens), kernels.tiles_per_item(len(read_rows), c.inner_size // LANES)
+        rows, group = (
+            (read_rows, write_rows, cu_seqlens),
+            kernels.tiles_per_item(len(read_rows), c.inner_size // LANES),
+        )
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, 2 * c.inner_size)
         x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
@@ -58,16 +71,39 @@ class Mamba1Cpu(CpuStep):
             block.in_proj(stream.normed, projected)
             with parallel():
                 scratch = self._memory.scratch("inputs", (c.conv_width - 1) * group * LANES)
-                kernels.conv_silu(projected.array, 0, block.conv, self._taps, conv, index, *rows, x.array, group, scratch)
+                kernels.conv_silu(
+                    projected.array,
+                    0,
+                    block.conv,
+                    self._taps,
+                    conv,
+                    index,
+                    *rows,
+                    x.array,
+                    group,
+                    scratch,
+                )
             block.x_proj(x, low_rank)
             torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)
             coefficients = low_rank.tensor[:, c.dt_rank :].float().contiguous()
             with parallel():
                 scratch = self._memory.scratch("states", group * c.state_size * LANES)
                 kernels.gated_scan(
-                    x.array, dt.array, block.dt_bias, block.rates, as_array(coefficients), block.skip,
-                    projected.array, c.inner_size, ssm, index, *rows, y.array, group, scratch,
-                )  # fmt: skip
+                    x.array,
+                    dt.array,
+                    block.dt_bias,
+                    block.rates,
+                    as_array(coefficients),
+                    block.skip,
+                    projected.array,
+                    c.inner_size,
+                    ssm,
+                    index,
+                    *rows,
+                    y.array,
+                    group,
+                    scratch,
+                )
                 if self._int8:
                     quantize_rows(y.array, gated.array, gated.scale)
             block.out_proj(gated, stream.out)

@@ -1,4 +1,6 @@
-"""Mamba-1 in every published format: state-spaces, transformers, single-pass scanners, bare tensors."""
+"""Mamba-1 in every published format: state-spaces, transformers, single-pass scanners, bare
+tensors.
+"""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -26,4 +28,10 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     says = {name: value for name, value in {**config, **ssm}.items() if value != "auto"}
     for state_size, dt_rank in (("state_size", "time_step_rank"), ("d_state", "dt_rank")):
         expect_agreement(says, {state_size: sizes["state_size"], dt_rank: sizes["dt_rank"]}, where)
-    return Recognized(Mamba1.architecture, "single-pass scanner" if heads else layout, Mamba1Config(**sizes), backbone, heads)
+    return Recognized(
+        Mamba1.architecture,
+        "single-pass scanner" if heads else layout,
+        Mamba1Config(**sizes),
+        backbone,
+        heads,
+    )

@@ -1,14 +1,17 @@
 """The two fused kernels of a Mamba-1 block for CPU inference, on states that stay in a pool.
 
-    S  sequences     T  tokens     R  rows of the pool     L  layers      Di channels, a multiple of 16
+    S  sequences      T  tokens      R  rows of the pool      L  layers
+    Di channels, a multiple of 16
     N  state size    w  conv width G  = Di / 16 tiles      W  columns of the input projection
 
-Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns, which is also what the
-matrix products take and give. `reads` and `writes` (S,) name the pool row where each sequence's state is (-1: start from
-zero) and the row its end state goes to (-1: not wanted). Call them inside `numba_math.parallel()`.
+Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns,
+which is also what the matrix products take and give. `reads` and `writes` (S,) name the pool row
+where each sequence's state is (-1: start from zero) and the row its end state goes to (-1: not
+wanted). Call them inside `numba_math.parallel()`.
 
-A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states and its rates A log2(e) have
-shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B, then C.
+A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states
+and its rates A log2(e) have shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B,
+then C.
 """
 
 from typing import Any
@@ -58,9 +61,12 @@ def _build_softplus(builder: Any, x: Any) -> Any:
     zero, two = build_constant(VF32, 0.0), build_constant(VF32, 2.0)
     v = builder.fmul(x, build_constant(VF32, LOG2_E))
     negative = builder.fsub(zero, v)
-    e = build_exp2(builder, builder.select(builder.fcmp_ordered(">", v, negative), negative, v))  # NaN stays NaN
+    # NaN stays NaN
+    e = build_exp2(builder, builder.select(builder.fcmp_ordered(">", v, negative), negative, v))
     s = builder.fdiv(e, builder.fadd(two, e))  # log(1 + e) = 2 atanh(s)
-    p = builder.fmul(builder.fmul(two, s), build_polynomial(builder, builder.fmul(s, s), ATANH[::-1]))
+    p = builder.fmul(
+        builder.fmul(two, s), build_polynomial(builder, builder.fmul(s, s), ATANH[::-1])
+    )
     return builder.fadd(builder.select(builder.fcmp_ordered("<", x, zero), zero, x), p)
 
 
@@ -70,28 +76,39 @@ softplus = elementwise(1, _build_softplus, "log(1 + exp(x)), relative error belo
 def tiles_per_item(sequences: int, tiles: int) -> int:
     """Return the number of tiles per work item.
 
-    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and states fit the first-level
-    cache. Fewer if there would be less than two items per core.
+    At most 16: half a KiB of each row of x, dt and y, so that few pages are open at once, and
+    states fit the first-level cache. Fewer if there would be less than two items per core.
     """
     return max(1, min(16, sequences * tiles // (2 * count_workers())))
 
 
 @njit(inline="always")
-def advance(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector) -> Any:
-    """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the output so far.
+def advance(
+    states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector
+) -> Any:
+    """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the
+    output so far.
 
     Return y with C h added.
     """
     for n in range(N):
-        h = fma(exp2(mul(load(rates, n * LANES), d)), load(states, n * LANES), mul(u, splat(coefficients[n])))
+        h = fma(
+            exp2(mul(load(rates, n * LANES), d)),
+            load(states, n * LANES),
+            mul(u, splat(coefficients[n])),
+        )
         store(states, n * LANES, h)
         y = fma(h, splat(coefficients[N + n]), y)
     return y
 
 
 @njit(inline="always")
-def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any) -> Any:
-    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four dependency chains overlap."""
+def advance4(
+    states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any
+) -> Any:
+    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four
+    dependency chains overlap.
+    """
     (d0, d1, d2, d3), (u0, u1, u2, u3), (y0, y1, y2, y3) = d, u, y
     for n in range(N):
         rate = load(rates, n * LANES)
@@ -110,16 +127,27 @@ def advance4(states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: 
 
 @njit(**PARALLEL)
 def conv_silu(
-    projection: Array, column: int, weights: Array, taps: tuple[int, ...],
-    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int, scratch: Scratch,
-) -> None:  # fmt: skip
+    projection: Array,
+    column: int,
+    weights: Array,
+    taps: tuple[int, ...],
+    pool: Array,
+    layer: int,
+    reads: Array,
+    writes: Array,
+    cu: Array,
+    out: Array,
+    group: int,
+    scratch: Scratch,
+) -> None:
     """out = silu(causal convolution of the Di columns of `projection` from `column` on).
 
     Args:
         projection: (T, W) fp32 or bf16.
         weights: (w+1, Di) fp32: taps, the last one for the present token, then the bias.
         taps: (0, .. w-1) as a tuple so that the code is made for this w.
-        pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; rows `writes` are updated.
+        pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; rows `writes` are
+            updated.
         cu: (S+1,) cumulative lengths.
         out: (T, Di), dtype of `projection`.
         group: tiles of a work item.
@@ -134,7 +162,10 @@ def conv_silu(
             s, first = item % S, item // S * group * LANES
             width = min(channels - first, group * LANES)
             known = reads[s] >= 0
-            old = shift(address(pool), ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back)
+            old = shift(
+                address(pool),
+                ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back,
+            )
             source = shift(address(projection), column + first)
             own_weights = shift(address(weights), first)
             target = shift(address(out), first)
@@ -143,18 +174,55 @@ def conv_silu(
                 here = shift(source, t * stride)
                 history(here, stride, width, width, t - cu[s], back, old, known, past)
                 result = shift(target, t * channels)
-                convolve(here, stride, width, width, tokens, past, own_weights, channels, taps, result, channels)
+                convolve(
+                    here,
+                    stride,
+                    width,
+                    width,
+                    tokens,
+                    past,
+                    own_weights,
+                    channels,
+                    taps,
+                    result,
+                    channels,
+                )
             if writes[s] >= 0:
-                new = shift(address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back)
-                keep_inputs(shift(source, cu[s] * stride), stride, width, cu[s + 1] - cu[s], back, old, known, new)
+                new = shift(
+                    address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back
+                )
+                keep_inputs(
+                    shift(source, cu[s] * stride),
+                    stride,
+                    width,
+                    cu[s + 1] - cu[s],
+                    back,
+                    old,
+                    known,
+                    new,
+                )
             item = next_task(address(scratch.tasks))
 
 
 @njit(**PARALLEL)
 def gated_scan(
-    x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
-    pool: Array, layer: int, reads: Array, writes: Array, cu: Array, out: Array, group: int, scratch: Scratch,
-) -> None:  # fmt: skip
+    x: Array,
+    dt: Array,
+    dt_bias: Array,
+    rates: Array,
+    coefficients: Array,
+    skip: Array,
+    projection: Array,
+    column: int,
+    pool: Array,
+    layer: int,
+    reads: Array,
+    writes: Array,
+    cu: Array,
+    out: Array,
+    group: int,
+    scratch: Scratch,
+) -> None:
     """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
 
     Args:
@@ -180,24 +248,57 @@ def gated_scan(
             last = min(G, first + group)
             size = (last - first) * LANES
             if reads[s] >= 0:
-                old = shift(address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N)
+                old = shift(
+                    address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N
+                )
                 load_state(old, size, N, N, LANES, states)
             else:
                 fill(states, size * N, np.float32(0.0))
             tiles = first, last, G
-            _scan_item(x, dt, dt_bias, rates, coefficients, skip, projection, column, cu[s], cu[s + 1], states, out, tiles, N)
+            _scan_item(
+                x,
+                dt,
+                dt_bias,
+                rates,
+                coefficients,
+                skip,
+                projection,
+                column,
+                cu[s],
+                cu[s + 1],
+                states,
+                out,
+                tiles,
+                N,
+            )
             if writes[s] >= 0:
-                new = shift(address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N)
+                new = shift(
+                    address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N
+                )
                 store_state(states, size, N, N, LANES, new)
             item = next_task(address(scratch.tasks))
 
 
 @njit(**SERIAL)
 def _scan_item(
-    x: Array, dt: Array, dt_bias: Array, rates: Array, coefficients: Array, skip: Array, projection: Array, column: int,
-    t: int, end: int, states: Pointer, out: Array, tiles: tuple[int, int, int], N: int,
-) -> None:  # fmt: skip
-    """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16) moves to the end."""
+    x: Array,
+    dt: Array,
+    dt_bias: Array,
+    rates: Array,
+    coefficients: Array,
+    skip: Array,
+    projection: Array,
+    column: int,
+    t: int,
+    end: int,
+    states: Pointer,
+    out: Array,
+    tiles: tuple[int, int, int],
+    N: int,
+) -> None:
+    """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16)
+    moves to the end.
+    """
     first, last, G = tiles
     width, wide = G * LANES, projection.shape[1]
     x_, dt_, gate, out_ = address(x), address(dt), address(projection), address(out)
@@ -208,14 +309,21 @@ def _scan_item(
         for g in range(first, last):
             states_, rates_ = shift(states, (g - first) * N * LANES), shift(rate, g * N * LANES)
             i, z = t * width + g * LANES, t * wide + column + g * LANES
-            D, bias, row = load(address(skip), g * LANES), load(address(dt_bias), g * LANES), shift(bc, t * 2 * N)
+            D, bias, row = (
+                load(address(skip), g * LANES),
+                load(address(dt_bias), g * LANES),
+                shift(bc, t * 2 * N),
+            )
             d0, x0 = softplus(add(load(dt_, i), bias)), load(x_, i)
             if four:
                 j, k, m = i + width, i + 2 * width, i + 3 * width
                 d1, x1 = softplus(add(load(dt_, j), bias)), load(x_, j)
                 d2, x2 = softplus(add(load(dt_, k), bias)), load(x_, k)
                 d3, x3 = softplus(add(load(dt_, m), bias)), load(x_, m)
-                u, y = (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3)), (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3))
+                u, y = (
+                    (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3)),
+                    (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3)),
+                )
                 y0, y1, y2, y3 = advance4(states_, rates_, row, N, (d0, d1, d2, d3), u, y)
                 store(out_, i, mul(y0, silu(load(gate, z))))
                 store(out_, j, mul(y1, silu(load(gate, z + wide))))

@@ -4,8 +4,9 @@
     D  hidden_size      Di inner_size = expand D              R  dt_rank
     N  state_size       w  conv_width
 
-One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x); dt = softplus(dt_proj(r));
-y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu and Dao, "Mamba", 2023.
+One block: u = norm(h); x, z = in_proj(u); x = silu(conv(x)); r, B, C = x_proj(x); dt =
+softplus(dt_proj(r)); y = selective_scan(x, dt, -exp(A_log), B, C, D); h += out_proj(y silu(z)). Gu
+and Dao, "Mamba", 2023.
 """
 
 from dataclasses import dataclass
@@ -16,7 +17,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers
-from runnel.backbones.layers import BlockBackbone, MixerLayer, WideBiasLinear, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.layers import (
+    BlockBackbone,
+    MixerLayer,
+    WideBiasLinear,
+    apply_linear,
+    init_dt_bias,
+    init_out_proj,
+)
 from runnel.config import BackboneConfig
 from runnel.ops.causal_conv1d import causal_conv1d
 from runnel.ops.selective_scan import selective_scan
@@ -55,10 +63,14 @@ class Mamba1Mixer(nn.Module):
         self.config = config
         channels, states = config.inner_size, config.state_size
         self.in_proj = nn.Linear(config.hidden_size, 2 * channels, bias=config.proj_bias)
-        self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
+        self.conv1d = nn.Conv1d(
+            channels, channels, config.conv_width, groups=channels, bias=config.conv_bias
+        )
         self.x_proj = nn.Linear(channels, config.dt_rank + 2 * states, bias=False)
         self.dt_proj = WideBiasLinear(config.dt_rank, channels)
-        self.A_log = nn.Parameter(torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1))
+        self.A_log = nn.Parameter(
+            torch.arange(1, states + 1, dtype=torch.float32, device="cpu").log().repeat(channels, 1)
+        )
         self.D = nn.Parameter(torch.ones(channels))
         self.out_proj = nn.Linear(channels, config.hidden_size, bias=config.proj_bias)
         nn.init.uniform_(self.dt_proj.weight, -(config.dt_rank**-0.5), config.dt_rank**-0.5)
@@ -66,14 +78,24 @@ class Mamba1Mixer(nn.Module):
             self.dt_proj.bias.copy_(init_dt_bias(channels))
         init_out_proj(self.out_proj, config.num_layers)
 
-    def forward(self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's dtype."""
+    def forward(
+        self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """u (T, D), conv (S, Di, w-1), ssm (S, Di, N) -> out (T, D) and both new states, all in u's
+        dtype.
+        """
         c = self.config
         x, z = apply_linear(self.in_proj, u).chunk(2, dim=-1)
-        x, conv = causal_conv1d(x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv)
-        low_rank, B, C = apply_linear(self.x_proj, x).split([c.dt_rank, c.state_size, c.state_size], dim=-1)
+        x, conv = causal_conv1d(
+            x, self.conv1d.weight.squeeze(1), self.conv1d.bias, cu_seqlens, conv
+        )
+        low_rank, B, C = apply_linear(self.x_proj, x).split(
+            [c.dt_rank, c.state_size, c.state_size], dim=-1
+        )
         dt = self.dt_proj(low_rank)
-        y, ssm = selective_scan(x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm)
+        y, ssm = selective_scan(
+            x, F.softplus(dt), -torch.exp(self.A_log), B, C, self.D, cu_seqlens, ssm
+        )
         return apply_linear(self.out_proj, y * F.silu(z)), conv, ssm
 
 
@@ -83,7 +105,13 @@ class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
     architecture = "mamba1"
     title = "Mamba-1"
     config_class = Mamba1Config
-    matrices = ("in_proj.weight", "x_proj.weight", "dt_proj.weight", "out_proj.weight", "embeddings.weight")
+    matrices = (
+        "in_proj.weight",
+        "x_proj.weight",
+        "dt_proj.weight",
+        "out_proj.weight",
+        "embeddings.weight",
+    )
     int8_layers = ("in_proj", "out_proj")
     stays_wide = ("x_proj", "dt_proj")
     has_kernels = True
@@ -98,22 +126,31 @@ class Mamba1(BlockBackbone[MixerLayer[Mamba1Mixer]]):
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         c = self.config
-        return {"conv": (c.num_layers, c.inner_size, c.conv_width - 1), "ssm": (c.num_layers, c.inner_size, c.state_size)}
+        return {
+            "conv": (c.num_layers, c.inner_size, c.conv_width - 1),
+            "ssm": (c.num_layers, c.inner_size, c.state_size),
+        }
 
     @property
     def step_bytes_per_token(self) -> int:
         c = self.config
-        rows = 6 * c.hidden_size + 6 * c.inner_size + c.dt_rank + 4 * c.state_size  # residual, norms, projections, conv, dt, y
-        plain = self.fast is None and self.device.type != "meta"  # on meta it is described, to be run elsewhere
+        # residual, norms, projections, conv, dt, y
+        rows = 6 * c.hidden_size + 6 * c.inner_size + c.dt_rank + 4 * c.state_size
+        # on meta it is described, to be run elsewhere
+        plain = self.fast is None and self.device.type != "meta"
         scan = 8 * c.inner_size * (c.state_size + 1) if plain else 0  # decays and states of a chunk
         return 4 * (rows + scan)
 
     @property
     def flops_per_token(self) -> int:
-        """For each state: dt A, its exponential, dt B x, the update, and the product with C, about 9 in all."""
+        """For each state: dt A, its exponential, dt B x, the update, and the product with C, about
+        9 in all.
+        """
         c = self.config
         linear = 2 * c.inner_size * (3 * c.hidden_size + 2 * c.dt_rank + 2 * c.state_size)
-        return c.num_layers * (linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size)
+        return c.num_layers * (
+            linear + 2 * c.conv_width * c.inner_size + 9 * c.inner_size * c.state_size
+        )
 
     def kernel_problem(self) -> str | None:
         if self.config.inner_size % 16:

@@ -1,4 +1,5 @@
-"""Mamba-2 inference on the CPU: matrix products, and everything between them in the fused kernels of `kernels`.
+"""Mamba-2 inference on the CPU: matrix products, and everything between them in the fused kernels
+of `kernels`.
 
 T  tokens    D  hidden_size    Di  inner_size    H  heads    W  projection_size
 """
@@ -39,13 +40,22 @@ class Mamba2Cpu(CpuStep):
         self._tiles = self._dtype == torch.bfloat16 and has_tiles()
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
-        self._defer = c.groups == 1 and not c.proj_bias  # the gated norm's division can wait until after out_proj
+        # the gated norm's division can wait until after out_proj
+        self._defer = c.groups == 1 and not c.proj_bias
 
-    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
+    def _run(
+        self,
+        hidden: Tensor,
+        states: list[Floats],
+        cu_seqlens: Indices,
+        read_rows: Indices,
+        write_rows: Indices,
+    ) -> Tensor:
         c, shape, tokens, (conv, ssm) = self._config, self._shape, len(hidden), states
         plan = plan_chunks(cu_seqlens, read_rows, write_rows)
         stream = self._stream(hidden, c.norm_eps)
-        width = round_up(c.projection_size, LINE // self._dtype.itemsize)  # so that rows begin on cache lines
+        # so that rows begin on cache lines
+        width = round_up(c.projection_size, LINE // self._dtype.itemsize)
         projected = self._numbers("projected", tokens, width)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
@@ -62,14 +72,19 @@ class Mamba2Cpu(CpuStep):
                 kernels.scan_heads(projected.array, gated.array, gated.scale, squares, *given)
                 if not self._defer:
                     divided = gated.scale if self._int8 else gated.array
-                    kernels.normalize_groups(divided, squares, c.groups, c.inner_size // c.groups, c.norm_eps)
+                    kernels.normalize_groups(
+                        divided, squares, c.groups, c.inner_size // c.groups, c.norm_eps
+                    )
             block.out_proj(gated, stream.out)
             deferred = squares if self._defer else None
         return stream.end(self._norm_f, deferred, c.inner_size)
 
     def _block(self, layer: MixerLayer[Mamba2Mixer]) -> _Block:
         c, mixer = self._config, layer.mixer
-        weight, bias = float_array(mixer.conv1d.weight.squeeze(1)), float_array(mixer.conv1d.bias, c.conv_channels)
+        weight, bias = (
+            float_array(mixer.conv1d.weight.squeeze(1)),
+            float_array(mixer.conv1d.bias, c.conv_channels),
+        )
         kernels = Weights(
             pad_conv(weight, bias, self._shape),
             float_array(mixer.dt_bias),
@@ -78,5 +93,8 @@ class Mamba2Cpu(CpuStep):
             float_array(mixer.norm.weight),
         )
         return _Block(
-            float_array(layer.norm.weight), self._product(mixer.in_proj), self._product(mixer.out_proj, c.num_heads), kernels
+            float_array(layer.norm.weight),
+            self._product(mixer.in_proj),
+            self._product(mixer.out_proj, c.num_heads),
+            kernels,
         )

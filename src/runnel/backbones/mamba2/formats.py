@@ -1,4 +1,5 @@
-"""Mamba-2 in every published format: state-spaces, transformers, Mistral, single-pass scanners, bare tensors.
+"""Mamba-2 in every published format: state-spaces, transformers, Mistral, single-pass scanners,
+bare tensors.
 
 G groups   N state size   Di inner size   Cd convolution channels = Di + 2 G N
 """
@@ -19,8 +20,11 @@ from runnel.backbones.checkpoint.tensors import (
 )
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 
-_GROUPS = {published.TRANSFORMERS: 8, published.ORIGINAL: 1, published.MISTRAL: 8}  # where a config does not say
-_NAMES = {  # what a layout calls the number and size of heads, the state size, the groups, the limits of the time step
+# where a config does not say
+_GROUPS = {published.TRANSFORMERS: 8, published.ORIGINAL: 1, published.MISTRAL: 8}
+# what a layout calls the number and size of heads, the state size, the groups, the limits of the
+# time step
+_NAMES = {
     published.TRANSFORMERS: ("num_heads", "head_dim", "state_size", "n_groups", "time_step_limit"),
     published.ORIGINAL: ("nheads", "headdim", "d_state", "ngroups", "dt_limit"),
 }
@@ -40,20 +44,38 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     inner, options = sizes["hidden_size"] * sizes["expand"], config
     if layout == published.ORIGINAL:
         options = published.ssm_options(config)
-        published.refuse_ssm(options, published.COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", *_VARIANTS}, where)
+        published.refuse_ssm(
+            options,
+            published.COMMON | {"headdim", "ngroups", "dt_limit", "d_ssm", *_VARIANTS},
+            where,
+        )
         expect_options(options, {"d_ssm": (None, inner), **_VARIANTS}, where)
     names = _NAMES.get(layout, ("", "", "", "n_groups", ""))
-    both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner  # channels of B and C together
+    # channels of B and C together
+    both = shape_of(backbone, published.MIXER + "conv1d.weight", 3, where)[0] - inner
     # Tensors alone do not tell the groups; 256 states is the most of any published model with one.
     groups = whole(options, names[3], where, _GROUPS.get(layout, 1 if both <= 2 * 256 else None))
     count = shape_of(backbone, published.MIXER + "A_log", 1, where)[0]
     fits = count > 0 and inner % count == 0 and both >= 2 * groups and both % (2 * groups) == 0
-    expect_fit(fits, f"first layer: {count} heads of {inner} channels, {groups} groups of {both} channels of B and C", where)
+    expect_fit(
+        fits,
+        f"first layer: {count} heads of {inner} channels, {groups} groups of {both} channels of B"
+        " and C",
+        where,
+    )
     sizes |= {"head_size": inner // count, "groups": groups, "state_size": both // (2 * groups)}
     if names[0]:
         weights = inner // sizes["head_size"], sizes["head_size"], sizes["state_size"]
         expect_agreement({names[2]: 128, **options}, dict(zip(names, weights, strict=False)), where)
         limits = options.get(names[4]) or (0.0, float("inf"))
-        low, high = limits if isinstance(limits, list | tuple) and len(limits) == 2 else (limits, limits)
+        low, high = (
+            limits if isinstance(limits, list | tuple) and len(limits) == 2 else (limits, limits)
+        )
         sizes |= {"dt_min": number(low, names[4], where), "dt_max": number(high, names[4], where)}
-    return Recognized(Mamba2.architecture, "single-pass scanner" if heads else layout, Mamba2Config(**sizes), backbone, heads)
+    return Recognized(
+        Mamba2.architecture,
+        "single-pass scanner" if heads else layout,
+        Mamba2Config(**sizes),
+        backbone,
+        heads,
+    )

@@ -1,19 +1,25 @@
 """Everything of a Mamba-2 block between its two projections, for CPU inference.
 
-    T  tokens           S  sequences           C  chunks (at most CHUNK tokens of one sequence)      Q  CHUNK
-    H  heads            P  head size           G  groups        N  state size                        w  conv width
-    Di = H P            Cd = Di + 2 G N        R  rows of the state pool                             L  layers
+    T  tokens      S  sequences      C  chunks (at most CHUNK tokens of one sequence)      Q  CHUNK
+    H  heads      P  head size      G  groups      N  state size      w  conv width
+    Di = H P      Cd = Di + 2 G N      R  rows of the state pool      L  layers
     Pp, Np              P and N padded to whole tiles and vectors
 
-Two kernels per block. `prepare_chunks` works on what all heads of a group share: conv + SiLU of B and C, the time steps, and
-C B^T of every chunk. `scan_heads` gives each (sequence, head) to one core, which walks through its chunks:
+Two kernels per block. `prepare_chunks` works on what all heads of a group share: conv + SiLU of B
+and C, the time steps, and C B^T of every chunk. `scan_heads` gives each (sequence, head) to one
+core, which walks through its chunks:
 
-    y_i = exp(c_i) C_i S + sum_{j<=i} exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i          c: running sum of dt A in the chunk
+    y_i = exp(c_i) C_i S + sum_{j<=i} exp(c_i - c_j) dt_j (C_i . B_j) x_j + D x_i          c:
+                                                                                           running
+                                                                                           sum of dt
+                                                                                           A in the
+                                                                                           chunk
     S  <- exp(c_Q) S + sum_j exp(c_Q - c_j) dt_j x_j B_j^T
 
-as matrix tiles, the conv and SiLU of x before and the gate after them while the chunk is in cache. The state stays fp32 between
-chunks; the factors of the products are bf16 where the projections are bf16 (sums in fp32), and fp32 where they are fp32. The
-division by the gated norm's root mean square is left to `add_rms_norm`, which is why only its sums of squares are returned here.
+as matrix tiles, the conv and SiLU of x before and the gate after them while the chunk is in cache.
+The state stays fp32 between chunks; the factors of the products are bf16 where the projections are
+bf16 (sums in fp32), and fp32 where they are fp32. The division by the gated norm's root mean square
+is left to `add_rms_norm`, which is why only its sums of squares are returned here.
 
 `kind` is a pointer to the projections, whose type chooses bf16 or fp32.
 """
@@ -51,7 +57,15 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, fill, load_up_to, numbers_per_word, pack, store_up_to, transpose
+from runnel.ops.simd_tile import (
+    as_kind,
+    fill,
+    load_up_to,
+    numbers_per_word,
+    pack,
+    store_up_to,
+    transpose,
+)
 
 ZERO = np.float32(0.0)
 
@@ -70,7 +84,8 @@ class Shape(NamedTuple):
 class Weights(NamedTuple):
     """fp32 weights of one block."""
 
-    conv: Floats  # (w+1, H Pp + 2 G Np): taps, then the bias; every head and group padded with zeros
+    # (w+1, H Pp + 2 G Np): taps, then the bias; every head and group padded with zeros
+    conv: Floats
     dt_bias: Floats  # (H,)
     A: Floats  # (H,), negative
     D: Floats  # (H,)
@@ -80,7 +95,8 @@ class Weights(NamedTuple):
 class Buffers(NamedTuple):
     """Memory that the two kernels share; rows are those of `ops.chunks.ChunkPlan.row`."""
 
-    b_words: Floats  # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
+    # (rows / numbers per word * G * Np,): B by pairs of rows; with `tiles` B^T by rows
+    b_words: Floats
     c_words: Floats  # (rows * G * Np / numbers per word,)
     products: Floats  # (rows * G * Q,): C B^T in panels of TILE_COLUMNS
     dt: Floats  # (H * rows,)
@@ -92,16 +108,24 @@ class Buffers(NamedTuple):
 
 def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
     """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
-    width, n, inner = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), s.heads * s.head_size
+    width, n, inner = (
+        round_up(s.head_size, TILE_COLUMNS),
+        round_up(s.state_size, 2 * LANES),
+        s.heads * s.head_size,
+    )
     rows = np.concatenate([weight.T, bias[None]])
     out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
-    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[:, :inner].reshape(-1, s.heads, s.head_size)
+    out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[
+        :, :inner
+    ].reshape(-1, s.heads, s.head_size)
     shared = rows[:, inner:].reshape(-1, 2 * s.groups, s.state_size)
     out[:, s.heads * width :].reshape(-1, 2 * s.groups, n)[..., : s.state_size] = shared
     return out
 
 
-def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int) -> Buffers:
+def allocate(
+    memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int
+) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
     words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
     scratch, tasks = memory.scratch("heads", scratch_size(s, conv_width))
@@ -119,20 +143,41 @@ def allocate(memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bo
 
 def scratch_size(s: Shape, conv_width: int) -> int:
     """fp32 numbers of scratch that one worker needs."""
-    width, n, back = round_up(s.head_size, TILE_COLUMNS), round_up(s.state_size, 2 * LANES), conv_width - 1
+    width, n, back = (
+        round_up(s.head_size, TILE_COLUMNS),
+        round_up(s.state_size, 2 * LANES),
+        conv_width - 1,
+    )
     prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
     scan = (
-        CHUNK * CHUNK + 3 * CHUNK + n + (CHUNK + n) * TILE_COLUMNS + 2 * CHUNK * width + width * n + back * width + CHUNK * LANES
+        CHUNK * CHUNK
+        + 3 * CHUNK
+        + n
+        + (CHUNK + n) * TILE_COLUMNS
+        + 2 * CHUNK * width
+        + width * n
+        + back * width
+        + CHUNK * LANES
     )
     return round_up(max(prepare, scan), 16) + 16
 
 
 @njit(**SERIAL)
-def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int, rows: int, growth: Pointer) -> None:
-    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to a multiple of ROWS; rows of CHUNK.
+def mix(
+    out: Pointer,
+    products: Pointer,
+    sums: Pointer,
+    dt: Pointer,
+    tokens: int,
+    rows: int,
+    growth: Pointer,
+) -> None:
+    """out[i, j] = C_i . B_j exp(c_i - c_j) dt_j for j <= i, 0 above the diagonal up to a multiple
+    of ROWS; rows of CHUNK.
 
-    Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is the block's first row: two
-    numbers of at most 1, one for each row and one for each column. `growth`: scratch of LANES numbers.
+    Left of the blocks on the diagonal, exp(c_i - c_j) is exp(c_i - c_b) exp(c_b - c_j), where b is
+    the block's first row: two numbers of at most 1, one for each row and one for each column.
+    `growth`: scratch of LANES numbers.
     """
     for first in range(0, tokens, LANES):
         last, begin = min(first + LANES, tokens), splat(sums[first])
@@ -141,7 +186,11 @@ def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int
             weight = mul(exp(sub(begin, load(sums, j))), load(dt, j))
             panel = shift(products, j // TILE_COLUMNS * TILE_COLUMNS * rows + j % TILE_COLUMNS)
             for i in range(first, last):
-                store(out, i * CHUNK + j, mul(mul(weight, splat(growth[i - first])), load(panel, i * TILE_COLUMNS)))
+                store(
+                    out,
+                    i * CHUNK + j,
+                    mul(mul(weight, splat(growth[i - first])), load(panel, i * TILE_COLUMNS)),
+                )
         panel = shift(products, first // TILE_COLUMNS * TILE_COLUMNS * rows + first % TILE_COLUMNS)
         steps, earlier = load(dt, first), load(sums, first)
         for i in range(first, last):
@@ -153,15 +202,28 @@ def mix(out: Pointer, products: Pointer, sums: Pointer, dt: Pointer, tokens: int
 
 @njit(**SERIAL)
 def gate(
-    z: Pointer, stride: int, y: Pointer, x: Pointer, x_stride: int, D: Number, weight: Pointer, tokens: int, size: int,
-    out: Pointer, out_stride: int, squares: Pointer, heads: int,
-) -> None:  # fmt: skip
+    z: Pointer,
+    stride: int,
+    y: Pointer,
+    x: Pointer,
+    x_stride: int,
+    D: Number,
+    weight: Pointer,
+    tokens: int,
+    size: int,
+    out: Pointer,
+    out_stride: int,
+    squares: Pointer,
+    heads: int,
+) -> None:
     """out = (y + D x) silu(z) * weight, and the sums of squares before the weight."""
     skip = splat(D)
     for t in range(tokens):
         sums = splat(ZERO)
         for c in range(0, size, LANES):
-            v = load(y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS)
+            v = load(
+                y, c // TILE_COLUMNS * TILE_COLUMNS * CHUNK + t * TILE_COLUMNS + c % TILE_COLUMNS
+            )
             v = fma(skip, load(x, t * x_stride + c), v)
             v = mul(v, silu(load_up_to(z, t * stride + c, size - c)))
             store_up_to(out, t * out_stride + c, mul(v, load_up_to(weight, c, size - c)), size - c)
@@ -178,15 +240,26 @@ def prefetch_rows(base: Pointer, stride: int, tokens: int, width: int) -> None:
             prefetch(base, t * stride + min(c, width - 1))
 
 
-# ---- what the heads of a group share -----------------------------------------------------------------------------------
+# ---- what the heads of a group share -------------------------------------------------------------
 
 
 @njit(**SERIAL)
 def _time_steps(
-    source: Pointer, stride: int, tokens: int, bias: Pointer, A: Pointer, heads: int, low: Number, high: Number, rows: int,
-    dt: Pointer, sums: Pointer,
-) -> None:  # fmt: skip
-    """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk, `rows` apart."""
+    source: Pointer,
+    stride: int,
+    tokens: int,
+    bias: Pointer,
+    A: Pointer,
+    heads: int,
+    low: Number,
+    high: Number,
+    rows: int,
+    dt: Pointer,
+    sums: Pointer,
+) -> None:
+    """dt = clamp(softplus(source + bias)) and the running sum of dt A, for all heads of one chunk,
+    `rows` apart.
+    """
     for h in range(heads):
         running = ZERO
         for t in range(tokens):
@@ -198,10 +271,22 @@ def _time_steps(
 
 @njit(**SERIAL)
 def _prepare_group(
-    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers,
-    chunk: int, g: int, scratch: Pointer,
-) -> None:  # fmt: skip
-    """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the chunk's first token."""
+    source: Pointer,
+    stride: int,
+    layer: int,
+    pool: Array,
+    s: Shape,
+    taps: tuple[int, ...],
+    w: Weights,
+    p: ChunkPlan,
+    b: Buffers,
+    chunk: int,
+    g: int,
+    scratch: Pointer,
+) -> None:
+    """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the
+    chunk's first token.
+    """
     heads, groups, n, back = s.heads, s.groups, s.state_size, len(taps) - 1
     padded, step = round_up(n, 2 * LANES), numbers_per_word(source)
     row, rows, sequence = p.row[chunk], p.row[chunk + 1] - p.row[chunk], p.sequence[chunk]
@@ -216,11 +301,18 @@ def _prepare_group(
     c_words = shift(address(b.c_words), (row * groups + g * rows) * padded // step)
     for part in range(2):  # B, then C
         column = heads * s.head_size + (part * groups + g) * n
-        state = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * pool.shape[2] + column) * back)
+        state = shift(
+            address(pool), ((max(read, 0) * pool.shape[1] + layer) * pool.shape[2] + column) * back
+        )
         first = shift(source, heads * s.head_size + column)
         history(first, stride, n, padded, before, back, state, read >= 0, rest)
-        weights = shift(address(w.conv), heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded)
-        convolve(first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth, padded)
+        weights = shift(
+            address(w.conv),
+            heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded,
+        )
+        convolve(
+            first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth, padded
+        )
         target = as_kind(source, natural if part == 0 else c_words)
         for i in range(0, tokens * padded, LANES):
             store(target, i, load(smooth, i))
@@ -237,25 +329,38 @@ def _prepare_group(
 
 @njit(**SERIAL)
 def _transpose_pairs(pairs: Pointer, tokens: int, rows: int, padded: int, out: Pointer) -> None:
-    """Write the transpose of a chunk's B, packed in pairs of its first `tokens` rows: `padded` rows of `rows` numbers."""
+    """Write the transpose of a chunk's B, packed in pairs of its first `tokens` rows: `padded` rows
+    of `rows` numbers.
+    """
     used = (tokens + 1) // 2 * padded
     fill(shift(pairs, used), rows // 2 * padded - used, ZERO)
     for t in range(0, rows // 2, LANES):
         for k in range(0, padded, LANES):
-            transpose(shift(pairs, t * padded + k), padded, shift(out, k * rows // 2 + t), rows // 2)
+            transpose(
+                shift(pairs, t * padded + k), padded, shift(out, k * rows // 2 + t), rows // 2
+            )
 
 
 @njit(**PARALLEL)
 def prepare_chunks(
-    projected: Array, layer: int, conv_pool: Array, s: Shape, taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers
+    projected: Array,
+    layer: int,
+    conv_pool: Array,
+    s: Shape,
+    taps: tuple[int, ...],
+    w: Weights,
+    p: ChunkPlan,
+    b: Buffers,
 ) -> None:
     """Fill `b` with what `scan_heads` needs of B, C and dt. Call it inside `numba_math.parallel()`.
 
     Args:
-        projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token, and perhaps unused columns.
+        projected: (T, W) fp32 or bf16 bits: z, x, B, C, dt of each token, and perhaps unused
+            columns.
         layer: which layer of the pool.
         conv_pool: (R, L, Cd, w-1) fp32; read only.
-        s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w, weights, plan and buffers.
+        s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w,
+            weights, plan and buffers.
     """
     chunks, stride, groups = p.sequence.shape[0], projected.shape[1], s.groups
     steps = 2 * (s.heads * s.head_size + groups * s.state_size)  # the column of dt
@@ -271,63 +376,154 @@ def prepare_chunks(
             start = p.start[chunk]
             source = shift(address(projected), start * stride)
             if g < groups:
-                _prepare_group(source, stride, layer, conv_pool, s, taps, w, p, b, chunk, g, scratch)
+                _prepare_group(
+                    source, stride, layer, conv_pool, s, taps, w, p, b, chunk, g, scratch
+                )
             else:
-                tokens, rows, row = min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK), p.row[chunks], p.row[chunk]
+                tokens, rows, row = (
+                    min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK),
+                    p.row[chunks],
+                    p.row[chunk],
+                )
                 _time_steps(
-                    shift(source, steps), stride, tokens, address(w.dt_bias), address(w.A), s.heads,
-                    np.float32(s.dt_min), np.float32(s.dt_max), rows, shift(address(b.dt), row), shift(address(b.sums), row),
-                )  # fmt: skip
+                    shift(source, steps),
+                    stride,
+                    tokens,
+                    address(w.dt_bias),
+                    address(w.A),
+                    s.heads,
+                    np.float32(s.dt_min),
+                    np.float32(s.dt_max),
+                    rows,
+                    shift(address(b.dt), row),
+                    shift(address(b.sums), row),
+                )
         if b.tiles:
             release_tiles()
 
 
 @njit(**SERIAL)
-def _prefetch_chunk(projected: Array, gated: Array, s: Shape, p: ChunkPlan, sequence: int, h: int, before: int) -> None:
-    """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor does not foresee."""
-    begin, stride, width, size = p.cu_seqlens[sequence] + before, projected.shape[1], gated.shape[1], s.head_size
+def _prefetch_chunk(
+    projected: Array, gated: Array, s: Shape, p: ChunkPlan, sequence: int, h: int, before: int
+) -> None:
+    """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor
+    does not foresee.
+    """
+    begin, stride, width, size = (
+        p.cu_seqlens[sequence] + before,
+        projected.shape[1],
+        gated.shape[1],
+        s.head_size,
+    )
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
     source = shift(address(projected), begin * stride + h * size)
     prefetch_rows(source, stride, tokens, size)
     prefetch_rows(shift(source, s.heads * size), stride, tokens, size)
-    prefetch_rows(shift(address(gated), begin * width + h * (width // s.heads)), width, tokens, size)
+    prefetch_rows(
+        shift(address(gated), begin * width + h * (width // s.heads)), width, tokens, size
+    )
 
 
-# ---- one head of one sequence ------------------------------------------------------------------------------------------
+# ---- one head of one sequence --------------------------------------------------------------------
 
 
 @njit(**SERIAL)
 def _scan_chunk(
-    kind: Pointer, chunk: int, h: int, tokens: int, known: bool, wanted: bool, s: Shape, p: ChunkPlan, b: Buffers, x: Pointer,
-    state: Pointer, y: Pointer, memory: Pointer,
-) -> None:  # fmt: skip
-    """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`. `known`: it is not zero."""
-    step, n, width = numbers_per_word(kind), round_up(s.state_size, 2 * LANES), round_up(s.head_size, TILE_COLUMNS)
+    kind: Pointer,
+    chunk: int,
+    h: int,
+    tokens: int,
+    known: bool,
+    wanted: bool,
+    s: Shape,
+    p: ChunkPlan,
+    b: Buffers,
+    x: Pointer,
+    state: Pointer,
+    y: Pointer,
+    memory: Pointer,
+) -> None:
+    """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`.
+    `known`: it is not zero.
+    """
+    step, n, width = (
+        numbers_per_word(kind),
+        round_up(s.state_size, 2 * LANES),
+        round_up(s.head_size, TILE_COLUMNS),
+    )
     row, rows = p.row[chunk], p.row[chunk + 1] - p.row[chunk]
     place = row * s.groups + h // (s.heads // s.groups) * rows
-    b_words, c_words = shift(address(b.b_words), place * n // step), shift(address(b.c_words), place * n // step)
+    b_words, c_words = (
+        shift(address(b.b_words), place * n // step),
+        shift(address(b.c_words), place * n // step),
+    )
     steps = h * p.row[p.sequence.shape[0]] + row
     dt, sums = shift(address(b.dt), steps), shift(address(b.sums), steps)
-    mixed, grown, carried = memory, shift(memory, CHUNK * CHUNK), shift(memory, CHUNK * CHUNK + CHUNK)
-    mix(as_kind(kind, mixed), shift(address(b.products), place * CHUNK), sums, dt, tokens, rows, grown)
+    mixed, grown, carried = (
+        memory,
+        shift(memory, CHUNK * CHUNK),
+        shift(memory, CHUNK * CHUNK + CHUNK),
+    )
+    mix(
+        as_kind(kind, mixed),
+        shift(address(b.products), place * CHUNK),
+        sums,
+        dt,
+        tokens,
+        rows,
+        grown,
+    )
     for t in range(0, tokens, LANES):
         store(grown, t, exp(load(sums, t)))
         store(carried, t, mul(load(dt, t), exp(sub(splat(sums[tokens - 1]), load(sums, t)))))
     b_row, b_depth = (rows // 2, 1) if b.tiles else (1, n)
     for column in range(0, width, TILE_COLUMNS):
         scan_panel(
-            kind, b.tiles, tokens, n, known, wanted, c_words, b_words, b_row, b_depth, mixed, grown, carried, shift(x, column),
-            width, shift(state, column * n), shift(y, column * CHUNK), shift(carried, CHUNK),
-        )  # fmt: skip
+            kind,
+            b.tiles,
+            tokens,
+            n,
+            known,
+            wanted,
+            c_words,
+            b_words,
+            b_row,
+            b_depth,
+            mixed,
+            grown,
+            carried,
+            shift(x, column),
+            width,
+            shift(state, column * n),
+            shift(y, column * CHUNK),
+            shift(carried, CHUNK),
+        )
 
 
 @njit(**SERIAL)
 def _gate_chunk(
-    z: Pointer, stride: int, y: Pointer, x: Pointer, gated: Array, scales: Array, squares: Array, s: Shape, w: Weights,
-    start: int, h: int, tokens: int,
-) -> None:  # fmt: skip
-    """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is overwritten."""
-    size, heads, width, row = s.head_size, s.heads, round_up(s.head_size, TILE_COLUMNS), gated.shape[1]
+    z: Pointer,
+    stride: int,
+    y: Pointer,
+    x: Pointer,
+    gated: Array,
+    scales: Array,
+    squares: Array,
+    s: Shape,
+    w: Weights,
+    start: int,
+    h: int,
+    tokens: int,
+) -> None:
+    """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is
+    overwritten.
+    """
+    size, heads, width, row = (
+        s.head_size,
+        s.heads,
+        round_up(s.head_size, TILE_COLUMNS),
+        gated.shape[1],
+    )
     out = shift(address(gated), start * row + h * (row // heads))
     sums, weight = shift(address(squares), start * heads + h), shift(address(w.norm), h * size)
     if numbers_per_word(address(gated)) == 4:
@@ -340,27 +536,69 @@ def _gate_chunk(
 
 @njit(**SERIAL)
 def _keep_conv(
-    source: Pointer, stride: int, layer: int, pool: Array, s: Shape, back: int, length: int, h: int, read: int, write: int
+    source: Pointer,
+    stride: int,
+    layer: int,
+    pool: Array,
+    s: Shape,
+    back: int,
+    length: int,
+    h: int,
+    read: int,
+    write: int,
 ) -> None:
-    """Write the conv state of one head's channels, and of its group's if it is the group's first head."""
+    """Write the conv state of one head's channels, and of its group's if it is the group's first
+    head.
+    """
     per_group = s.heads // s.groups
     old = shift(address(pool), (max(read, 0) * pool.shape[1] + layer) * pool.shape[2] * back)
     new = shift(address(pool), (write * pool.shape[1] + layer) * pool.shape[2] * back)
     inner, size, n = s.heads * s.head_size, s.head_size, s.state_size
     first = shift(source, inner)
     c = h * size
-    keep_inputs(shift(first, c), stride, size, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+    keep_inputs(
+        shift(first, c),
+        stride,
+        size,
+        length,
+        back,
+        shift(old, c * back),
+        read >= 0,
+        shift(new, c * back),
+    )
     if h % per_group == 0:
         for part in range(2):
             c = inner + (part * s.groups + h // per_group) * n
-            keep_inputs(shift(first, c), stride, n, length, back, shift(old, c * back), read >= 0, shift(new, c * back))
+            keep_inputs(
+                shift(first, c),
+                stride,
+                n,
+                length,
+                back,
+                shift(old, c * back),
+                read >= 0,
+                shift(new, c * back),
+            )
 
 
 @njit(**SERIAL)
 def _scan_head(
-    projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
-    taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers, task: int, upcoming: int, memory: Pointer,
-) -> None:  # fmt: skip
+    projected: Array,
+    gated: Array,
+    scales: Array,
+    squares: Array,
+    layer: int,
+    conv_pool: Array,
+    pool: Array,
+    s: Shape,
+    taps: tuple[int, ...],
+    w: Weights,
+    p: ChunkPlan,
+    b: Buffers,
+    task: int,
+    upcoming: int,
+    memory: Pointer,
+) -> None:
     sequence, h = task // s.heads, task % s.heads
     size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
     width, n_padded = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES)
@@ -368,10 +606,16 @@ def _scan_head(
     read, write = p.read_rows[sequence], p.write_rows[sequence]
     head = size * n
     old = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * s.heads + h) * head)
-    inputs = shift(address(conv_pool), ((max(read, 0) * pool.shape[1] + layer) * conv_pool.shape[2] + h * size) * back)
+    inputs = shift(
+        address(conv_pool),
+        ((max(read, 0) * pool.shape[1] + layer) * conv_pool.shape[2] + h * size) * back,
+    )
     source = shift(address(projected), begin * stride)
     fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
-    x = shift(memory, CHUNK * CHUNK + 3 * CHUNK + n_padded + CHUNK * TILE_COLUMNS + n_padded * TILE_COLUMNS)
+    x = shift(
+        memory,
+        CHUNK * CHUNK + 3 * CHUNK + n_padded + CHUNK * TILE_COLUMNS + n_padded * TILE_COLUMNS,
+    )
     y = shift(x, CHUNK * width)
     state = shift(y, CHUNK * width)
     rest = shift(state, width * n_padded)
@@ -388,9 +632,48 @@ def _scan_head(
         elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
             _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
         history(own, stride, size, width, before, back, inputs, read >= 0, rest)
-        convolve(own, stride, size, width, tokens, rest, shift(address(w.conv), h * width), w.conv.shape[1], taps, x, width)
-        _scan_chunk(source, chunk, h, tokens, known, write >= 0 or before + tokens < length, s, p, b, x, state, y, memory)
-        _gate_chunk(shift(here, h * size), stride, y, x, gated, scales, squares, s, w, p.start[chunk], h, tokens)
+        convolve(
+            own,
+            stride,
+            size,
+            width,
+            tokens,
+            rest,
+            shift(address(w.conv), h * width),
+            w.conv.shape[1],
+            taps,
+            x,
+            width,
+        )
+        _scan_chunk(
+            source,
+            chunk,
+            h,
+            tokens,
+            known,
+            write >= 0 or before + tokens < length,
+            s,
+            p,
+            b,
+            x,
+            state,
+            y,
+            memory,
+        )
+        _gate_chunk(
+            shift(here, h * size),
+            stride,
+            y,
+            x,
+            gated,
+            scales,
+            squares,
+            s,
+            w,
+            p.start[chunk],
+            h,
+            tokens,
+        )
         known = True
     if write >= 0:
         new = shift(address(pool), ((write * pool.shape[1] + layer) * s.heads + h) * head)
@@ -403,17 +686,30 @@ def _scan_head(
 
 @njit(**PARALLEL)
 def scan_heads(
-    projected: Array, gated: Array, scales: Array, squares: Array, layer: int, conv_pool: Array, pool: Array, s: Shape,
-    taps: tuple[int, ...], w: Weights, p: ChunkPlan, b: Buffers,
-) -> None:  # fmt: skip
-    """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside `numba_math.parallel()`.
+    projected: Array,
+    gated: Array,
+    scales: Array,
+    squares: Array,
+    layer: int,
+    conv_pool: Array,
+    pool: Array,
+    s: Shape,
+    taps: tuple[int, ...],
+    w: Weights,
+    p: ChunkPlan,
+    b: Buffers,
+) -> None:
+    """The rest of the block, after `prepare_chunks` with the same arguments. Call it inside
+    `numba_math.parallel()`.
 
     Args:
-        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input but for its rms. Or in 8 bits
-            for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input
+            but for its rms. Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H
+            Kp) uint8.
         scales: (T, H) fp32, filled with the scales of `gated` in 8 bits; else not used.
         squares: (T, H) fp32, filled with the sums of squares of y silu(z) over each head.
-        conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are updated.
+        conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are
+            updated.
     """
     tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
     for worker in prange(b.scratch.shape[0]):
@@ -423,7 +719,23 @@ def scan_heads(
         task = next_task(shift(address(b.tasks), 1))
         while task < tasks:
             upcoming = next_task(shift(address(b.tasks), 1))
-            _scan_head(projected, gated, scales, squares, layer, conv_pool, pool, s, taps, w, p, b, task, upcoming, memory)
+            _scan_head(
+                projected,
+                gated,
+                scales,
+                squares,
+                layer,
+                conv_pool,
+                pool,
+                s,
+                taps,
+                w,
+                p,
+                b,
+                task,
+                upcoming,
+                memory,
+            )
             task = upcoming
         if b.tiles:
             release_tiles()

@@ -1,12 +1,13 @@
 """Mamba-2: token ids -> hidden vectors.
 
     T  tokens           S  sequences        L  layers         V  rows of the embedding table
-    D  hidden_size      Di inner_size = expand D              H  num_heads    P  head_size    (Di = H P)
+    D  hidden_size      Di inner_size = expand D      H  num_heads      P  head_size      (Di = H P)
     N  state_size       G  groups of B and C                  w  conv_width
     Cd conv_channels = Di + 2 G N                             W  projection_size = Di + Cd + H
 
-One block: u = norm(h); z, xBC, dt = in_proj(u); xBC = silu(conv(xBC)); y = ssd(x, softplus(dt + dt_bias), -exp(A_log), B, C, D);
-h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are SSMs", 2024.
+One block: u = norm(h); z, xBC, dt = in_proj(u); xBC = silu(conv(xBC)); y = ssd(x, softplus(dt +
+dt_bias), -exp(A_log), B, C, D); h += out_proj(gated_rms_norm(y, z)). Dao and Gu, "Transformers are
+SSMs", 2024.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ from runnel.ops.ssd.torch import CHUNK
 
 @dataclass(frozen=True)
 class Mamba2Config(HeadsConfig):
-    """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus (published models do not)."""
+    """Shape of a Mamba-2 backbone. `dt_min` and `dt_max` clamp the time step after softplus
+    (published models do not).
+    """
 
     conv_width: int = 4
     conv_bias: bool = True
@@ -78,7 +81,9 @@ class Mamba2Mixer(nn.Module):
         channels = config.conv_channels
         self.config = config
         self.in_proj = nn.Linear(config.hidden_size, config.projection_size, bias=config.proj_bias)
-        self.conv1d = nn.Conv1d(channels, channels, config.conv_width, groups=channels, bias=config.conv_bias)
+        self.conv1d = nn.Conv1d(
+            channels, channels, config.conv_width, groups=channels, bias=config.conv_bias
+        )
         self.dt_bias = nn.Parameter(init_dt_bias(config.num_heads))
         self.A_log = nn.Parameter(torch.empty(config.num_heads, device="cpu").uniform_(1, 16).log())
         self.D = nn.Parameter(torch.ones(config.num_heads))
@@ -86,13 +91,21 @@ class Mamba2Mixer(nn.Module):
         self.out_proj = nn.Linear(config.inner_size, config.hidden_size, bias=config.proj_bias)
         init_out_proj(self.out_proj, config.num_layers)
 
-    def forward(self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """u (T, D), conv (S, Cd, w-1), ssm (S, H, P, N) -> out (T, D) and both new states, all in u's dtype."""
+    def forward(
+        self, u: Tensor, cu_seqlens: Tensor, conv: Tensor | None, ssm: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """u (T, D), conv (S, Cd, w-1), ssm (S, H, P, N) -> out (T, D) and both new states, all in
+        u's dtype.
+        """
         c = self.config
-        z, xbc, dt = apply_linear(self.in_proj, u).split([c.inner_size, c.conv_channels, c.num_heads], dim=-1)
+        z, xbc, dt = apply_linear(self.in_proj, u).split(
+            [c.inner_size, c.conv_channels, c.num_heads], dim=-1
+        )
         conv_weight, conv_bias = self.conv1d.weight.squeeze(1), self.conv1d.bias
         xbc, conv = causal_conv1d(xbc, conv_weight, conv_bias, cu_seqlens, conv)
-        x, b, C = xbc.split([c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1)
+        x, b, C = xbc.split(
+            [c.inner_size, c.groups * c.state_size, c.groups * c.state_size], dim=-1
+        )
         dt = F.softplus(dt + self.dt_bias).clamp(c.dt_min, c.dt_max)
         low = scan_dtype(self.in_proj, u)
         y, ssm = ssd(
@@ -122,7 +135,8 @@ class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
     model_types = ("mamba2",)
     markers: ClassVar[Markers] = {
         "GPT-NeoX": (None, 0),  # trained on documents with 0 between them
-        "Mistral v3": (1, 2),  # the tokenizer's own <s> and </s>; the ids in the configs contradict it
+        # the tokenizer's own <s> and </s>; the ids in the configs contradict it
+        "Mistral v3": (1, 2),
     }
     begins = False
     ties_lm_head = True
@@ -149,4 +163,6 @@ class Mamba2(BlockBackbone[MixerLayer[Mamba2Mixer]]):
         """For each state: the decay, the input and the product with C, 5 in all."""
         c = self.config
         linear = 2 * c.hidden_size * (c.projection_size + c.inner_size)
-        return c.num_layers * (linear + 2 * c.conv_width * c.conv_channels + 5 * c.inner_size * c.state_size)
+        return c.num_layers * (
+            linear + 2 * c.conv_width * c.conv_channels + 5 * c.inner_size * c.state_size
+        )

@@ -1,6 +1,8 @@
-"""Mamba-3 checkpoints in the layout of state-spaces/mamba: config.json with `d_model` and `ssm_cfg`, and pytorch_model.bin.
+"""Mamba-3 checkpoints in the layout of state-spaces/mamba: config.json with `d_model` and
+`ssm_cfg`, and pytorch_model.bin.
 
-Sizes are read from the tensors, and what the config says must agree. Options that change what is computed are refused.
+Sizes are read from the tensors, and what the config says must agree. Options that change what is
+computed are refused.
 
 G groups   N state size   R ranks   H heads   Di inner size
 """
@@ -8,7 +10,14 @@ G groups   N state size   R ranks   H heads   Di inner size
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from runnel.backbones.checkpoint.state_spaces import MIXER, padded_vocab, refuse_options, refuse_ssm, sort_tensors, ssm_options
+from runnel.backbones.checkpoint.state_spaces import (
+    MIXER,
+    padded_vocab,
+    refuse_options,
+    refuse_ssm,
+    sort_tensors,
+    ssm_options,
+)
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
@@ -21,8 +30,19 @@ from runnel.backbones.checkpoint.tensors import (
 )
 from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
 
-# Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what `refuse_ssm` ignores, and the last.
-_KNOWN = {"d_state", "headdim", "expand", "ngroups", "rope_fraction", "A_floor", "is_outproj_norm", "is_mimo", "mimo_rank"}
+# Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what
+# `refuse_ssm` ignores, and the last.
+_KNOWN = {
+    "d_state",
+    "headdim",
+    "expand",
+    "ngroups",
+    "rope_fraction",
+    "A_floor",
+    "is_outproj_norm",
+    "is_mimo",
+    "mimo_rank",
+}
 _KNOWN |= {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
 
 
@@ -46,24 +66,54 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         says["vocab_size"] = padded_vocab(config, where, multiple=8)
     if "d_intermediate" in config:
         says["d_intermediate"] = bool(config["d_intermediate"])
-    stored: dict[str, Any] = {"layer": "Mamba3", "d_state": sizes.state_size, "headdim": sizes.head_size, "expand": sizes.expand}
-    stored |= {"is_outproj_norm": sizes.out_norm, "is_mimo": sizes.ranks is not None, "mimo_rank": sizes.ranks}
-    stored |= {"rope_fraction": 2 * sizes.angles / sizes.state_size, "d_intermediate": sizes.ffn_size is not None}
-    stored |= {"d_model": sizes.hidden_size, "n_layer": sizes.num_layers, "vocab_size": sizes.vocab_size}
+    stored: dict[str, Any] = {
+        "layer": "Mamba3",
+        "d_state": sizes.state_size,
+        "headdim": sizes.head_size,
+        "expand": sizes.expand,
+    }
+    stored |= {
+        "is_outproj_norm": sizes.out_norm,
+        "is_mimo": sizes.ranks is not None,
+        "mimo_rank": sizes.ranks,
+    }
+    stored |= {
+        "rope_fraction": 2 * sizes.angles / sizes.state_size,
+        "d_intermediate": sizes.ffn_size is not None,
+    }
+    stored |= {
+        "d_model": sizes.hidden_size,
+        "n_layer": sizes.num_layers,
+        "vocab_size": sizes.vocab_size,
+    }
     expect_agreement(says, stored, where)
     layout = "single-pass scanner" if heads else "state-spaces original"
     return Recognized(Mamba3.architecture, layout, sizes, backbone, heads)
 
 
 def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: str) -> Mamba3Config:
-    """Read the sizes of the first layer: in_proj has rows for z and x (Di each), B and C (R G N), three gates (H) and angles."""
+    """Read the sizes of the first layer: in_proj has rows for z and x (Di each), B and C (R G N),
+    three gates (H) and angles.
+    """
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     heads, rank, width = shape_of(tensors, MIXER + "B_bias", 3, where)
     inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
-    rows, groups = shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0], whole(ssm, "ngroups", where, 1)
+    rows, groups = (
+        shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0],
+        whole(ssm, "ngroups", where, 1),
+    )
     angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
-    fits = heads > 0 and inner % heads == 0 and hidden > 0 and inner % hidden == 0 and 0 < 2 * angles <= width
-    shapes = f"{rows} rows of in_proj, inner size {inner}, {heads} heads, {rank} ranks of {width} states, {groups} groups"
+    fits = (
+        heads > 0
+        and inner % heads == 0
+        and hidden > 0
+        and inner % hidden == 0
+        and 0 < 2 * angles <= width
+    )
+    shapes = (
+        f"{rows} rows of in_proj, inner size {inner}, {heads} heads, {rank} ranks of {width}"
+        f" states, {groups} groups"
+    )
     expect_fit(fits, f"first layer: {shapes}", where)
     fc2 = "layers.0.mlp.fc2.weight"
     return Mamba3Config(

@@ -1,17 +1,20 @@
 """Mamba-3: token ids -> hidden vectors.
 
     T  tokens           S  sequences        L  layers         V  rows of the embedding table
-    D  hidden_size      Di inner_size = expand D              H  num_heads    P  head_size    (Di = H P)
-    N  state_size       G  groups of B and C                  R  ranks, inputs and outputs of a head (1 without mimo)
+    D  hidden_size      Di inner_size = expand D      H  num_heads      P  head_size      (Di = H P)
+    N  state_size      G  groups of B and C
+    R  ranks, inputs and outputs of a head (1 without mimo)
     F  ffn_size
 
-One block: u = norm(h); z, x, B, C, dt, A, trap, angles = in_proj(u); dt = softplus(dt + dt_bias); A = -(1 + A), or
--1 / (1 - A) below 0; k = B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of their channels turned by the sum of
-pi dt tanh(angles) over all tokens so far; y = trapezoid(q, k, x mimo_x, dt, A, sigmoid(trap)) + D x mimo_x; y = the sum over
-the ranks of mimo_o norm(y) silu(z mimo_z); h += out_proj(y); then h += mlp(norm2(h)) if the model has feed-forward layers.
-Without mimo there are no mimo_x, mimo_z and mimo_o.
+One block: u = norm(h); z, x, B, C, dt, A, trap, angles = in_proj(u); dt = softplus(dt + dt_bias); A
+= -(1 + A), or -1 / (1 - A) below 0; k = B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of
+their channels turned by the sum of pi dt tanh(angles) over all tokens so far; y = trapezoid(q, k, x
+mimo_x, dt, A, sigmoid(trap)) + D x mimo_x; y = the sum over the ranks of mimo_o norm(y) silu(z
+mimo_z); h += out_proj(y); then h += mlp(norm2(h)) if the model has feed-forward layers. Without
+mimo there are no mimo_x, mimo_z and mimo_o.
 
-Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba e9594ce.
+Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in
+    state-spaces/mamba e9594ce.
 """
 
 import math
@@ -23,7 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import PlainForm
-from runnel.backbones.layers import BlockBackbone, HeadsConfig, RMSNorm, apply_linear, init_dt_bias, init_out_proj
+from runnel.backbones.layers import (
+    BlockBackbone,
+    HeadsConfig,
+    RMSNorm,
+    apply_linear,
+    init_dt_bias,
+    init_out_proj,
+)
 from runnel.ops.packed import Grid, States, last_tokens
 from runnel.ops.trapezoid import trapezoid
 from runnel.ops.trapezoid.torch import CHUNK
@@ -68,7 +78,10 @@ class Mamba3Mixer(nn.Module):
         self.dt_bias = nn.Parameter(init_dt_bias(c.num_heads))
         self.B_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
         self.C_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
-        self.B_norm, self.C_norm = RMSNorm(c.state_size, c.norm_eps), RMSNorm(c.state_size, c.norm_eps)
+        self.B_norm, self.C_norm = (
+            RMSNorm(c.state_size, c.norm_eps),
+            RMSNorm(c.state_size, c.norm_eps),
+        )
         if c.ranks is not None:
             self.mimo_x = nn.Parameter(torch.full((c.num_heads, c.rank, c.head_size), 1 / c.rank))
             self.mimo_z = nn.Parameter(torch.ones(c.num_heads, c.rank, c.head_size))
@@ -79,26 +92,43 @@ class Mamba3Mixer(nn.Module):
         self.out_proj = nn.Linear(c.inner_size, c.hidden_size, bias=False)
         init_out_proj(self.out_proj, c.num_layers)
 
-    def forward(self, u: Tensor, cu_seqlens: Tensor, state: tuple[Tensor, ...] | None) -> tuple[Tensor, ...]:
-        """u (T, D), state: this layer's, as in `Mamba3.state_shapes` -> out (T, D) and the new state, all in u's dtype."""
+    def forward(
+        self, u: Tensor, cu_seqlens: Tensor, state: tuple[Tensor, ...] | None
+    ) -> tuple[Tensor, ...]:
+        """u (T, D), state: this layer's, as in `Mamba3.state_shapes` -> out (T, D) and the new
+        state, all in u's dtype.
+        """
         c, mimo = self.config, self.config.ranks is not None
         z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
         dt = F.softplus(dt + self.dt_bias)
         A = -(A.clamp(min=0) + 1 / (1 - A.clamp(max=0))).clamp(min=c.decay_floor)
         k, q = self._keys(b, self.B_norm, self.B_bias), self._keys(C, self.C_norm, self.C_bias)
-        z, x = z.unflatten(-1, (c.num_heads, c.head_size)), x.unflatten(-1, (c.num_heads, c.head_size))
+        z, x = (
+            z.unflatten(-1, (c.num_heads, c.head_size)),
+            x.unflatten(-1, (c.num_heads, c.head_size)),
+        )
         ssm, key, last_x, angle = state or (None, None, None, None)
-        before = None if ssm is None or key is None or last_x is None else (ssm, key, self._inputs(last_x))
-        angle, last_angle = _sums(math.pi * torch.tanh(angles)[:, None] * dt[..., None], cu_seqlens, angle)
+        before = (
+            None
+            if ssm is None or key is None or last_x is None
+            else (ssm, key, self._inputs(last_x))
+        )
+        angle, last_angle = _sums(
+            math.pi * torch.tanh(angles)[:, None] * dt[..., None], cu_seqlens, angle
+        )
         k, q = (_turn(part, angle[:, :, None], neighbors=not mimo) for part in (k, q))
         v = self._inputs(x)
         y, (ssm, key, _) = trapezoid(q, k, v, dt, A, torch.sigmoid(trap), cu_seqlens, before)
         y = y + self.D[:, None, None] * v
         if c.out_norm:
-            y = F.rms_norm(y, (c.head_size,), None, c.norm_eps) * self.norm.weight.view(c.num_heads, 1, c.head_size)
+            y = F.rms_norm(y, (c.head_size,), None, c.norm_eps) * self.norm.weight.view(
+                c.num_heads, 1, c.head_size
+            )
         y = y * F.silu(z[:, :, None] * self.mimo_z if mimo else z[:, :, None])
         y = (y * self.mimo_o).sum(2) if mimo else y.squeeze(2)
-        last_x = last_tokens(x, cu_seqlens.to("cpu"), torch.zeros_like(ssm[..., 0]) if last_x is None else last_x)
+        last_x = last_tokens(
+            x, cu_seqlens.to("cpu"), torch.zeros_like(ssm[..., 0]) if last_x is None else last_x
+        )
         return apply_linear(self.out_proj, y.flatten(1)), ssm, key, last_x, last_angle
 
     def _keys(self, x: Tensor, norm: RMSNorm, bias: Tensor) -> Tensor:
@@ -123,10 +153,16 @@ class Mamba3Layer(nn.Module):
         if config.ffn_size is not None:
             self.norm2 = RMSNorm(config.hidden_size, config.norm_eps)
             fc1 = nn.Linear(config.hidden_size, 2 * config.ffn_size, bias=False)
-            self.mlp = nn.ModuleDict({"fc1": fc1, "fc2": nn.Linear(config.ffn_size, config.hidden_size, bias=False)})
+            self.mlp = nn.ModuleDict(
+                {"fc1": fc1, "fc2": nn.Linear(config.ffn_size, config.hidden_size, bias=False)}
+            )
 
-    def forward(self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None) -> tuple[Tensor, ...]:
-        """hidden (T, D) and this layer's state, as in `Mamba3.state_shapes`, all None for zero -> the same, all new."""
+    def forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, *state: Tensor | None
+    ) -> tuple[Tensor, ...]:
+        """hidden (T, D) and this layer's state, as in `Mamba3.state_shapes`, all None for zero ->
+        the same, all new.
+        """
         out, *after = self.mixer(self.norm(hidden), cu_seqlens, None if state[0] is None else state)
         hidden = hidden + out
         if self.mlp is not None:
@@ -141,7 +177,13 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
     architecture = "mamba3"
     title = "Mamba-3"
     config_class = Mamba3Config
-    matrices = ("in_proj.weight", "out_proj.weight", "fc1.weight", "fc2.weight", "embeddings.weight")
+    matrices = (
+        "in_proj.weight",
+        "out_proj.weight",
+        "fc1.weight",
+        "fc2.weight",
+        "embeddings.weight",
+    )
     plain = PlainForm("trapezoid", CHUNK, 14)
     config: Mamba3Config
 
@@ -160,11 +202,20 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, projections, gates, feed-forward; keys, queries and angles of all groups and heads."""
+        """Residual, projections, gates, feed-forward; keys, queries and angles of all groups and
+        heads.
+        """
         c = self.config
         shared = 2 * c.rank * c.groups * c.state_size + c.angles + 3 * c.num_heads
         heads = c.num_heads * (4 * c.rank * (c.state_size + c.head_size) + 6 * c.angles)
-        return 4 * (4 * c.hidden_size + sum(c.projections) + shared + heads + c.inner_size + 3 * (c.ffn_size or 0))
+        return 4 * (
+            4 * c.hidden_size
+            + sum(c.projections)
+            + shared
+            + heads
+            + c.inner_size
+            + 3 * (c.ffn_size or 0)
+        )
 
     @property
     def flops_per_token(self) -> int:
@@ -175,9 +226,11 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
 
 
 def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return the angles at each token (T, H, A) and after each sequence (S, H, A): sums of x over the tokens so far, mod 2 pi.
+    """Return the angles at each token (T, H, A) and after each sequence (S, H, A): sums of x over
+    the tokens so far, mod 2 pi.
 
-    Summed in fp64, because a sum grows with the text while only its rest modulo a full turn matters.
+    Summed in fp64, because a sum grows with the text while only its rest modulo a full turn
+    matters.
     """
     grid = Grid(cu_seqlens.to("cpu", torch.int64), CHUNK, torch.float64, x.device)
     start = x.new_zeros(cu_seqlens.numel() - 1, *x.shape[1:]) if before is None else before
@@ -188,12 +241,17 @@ def _sums(x: Tensor, cu_seqlens: Tensor, before: Tensor | None) -> tuple[Tensor,
         return (states[0] + sums[index],)
 
     (entering,), (end,) = grid.carry((start.double(),), advance)
-    at_token, at_end = (angle - 2 * math.pi * (angle / (2 * math.pi)).round() for angle in (chunks + entering[:, None], end))
+    at_token, at_end = (
+        angle - 2 * math.pi * (angle / (2 * math.pi)).round()
+        for angle in (chunks + entering[:, None], end)
+    )
     return grid.take(at_token).to(x.dtype), at_end.to(x.dtype)
 
 
 def _turn(x: Tensor, angle: Tensor, *, neighbors: bool) -> Tensor:
-    """Turn pairs of the channels of x (T, H, R, N) by angle (T, H, 1, A): channels 2i and 2i + 1, or i and i + N/2."""
+    """Turn pairs of the channels of x (T, H, R, N) by angle (T, H, 1, A): channels 2i and 2i + 1,
+    or i and i + N/2.
+    """
     pairs = x.unflatten(-1, (-1, 2)) if neighbors else x.unflatten(-1, (2, -1)).transpose(-1, -2)
     a, b = pairs[..., : angle.shape[-1], :].unbind(-1)
     cos, sin = angle.cos(), angle.sin()

@@ -1,6 +1,8 @@
-"""RWKV-7 inference on the CPU: matrix products, and everything between them in the fused kernels of `kernels`.
+"""RWKV-7 inference on the CPU: matrix products, and everything between them in the fused kernels of
+`kernels`.
 
-T  tokens    S  sequences    D  hidden_size    F  ffn_size    H  heads    G  groups of 8-bit inputs of ffn.value
+T  tokens      S  sequences      D  hidden_size      F  ffn_size      H  heads
+G  groups of 8-bit inputs of ffn.value
 """
 
 from typing import NamedTuple
@@ -47,20 +49,25 @@ class _Layer(NamedTuple):
 
 
 class _Work(NamedTuple):
-    """Activations of one step; numbers are in the weights' dtype, or the low-rank pairs' if these are 8 bits."""
+    """Activations of one step; numbers are in the weights' dtype, or the low-rank pairs' if these
+    are 8 bits.
+    """
 
     out: Activations  # (T, D)
     v_first: Activations  # (T, D)
     slots: list[Activations]  # 4 of (T, D): r, k, v and what they are made of
     middle: Activations  # (T, F), in the memory of slots 1 and up
     low: Activations  # (T + TILE_ROWS, Rw)
-    mixes: Activations  # (3, T, D): for r, k, v, or the first for ffn.key; in the memory of slots 0 to 2
+    # (3, T, D): for r, k, v, or the first for ffn.key; in the memory of slots 0 to 2
+    mixes: Activations
     gated: Activations  # (T, D): for output, a head being a group; slot 3
     squared: Activations  # (T, F): for ffn.value; `middle`
 
 
 class Rwkv7Cpu(CpuStep):
-    """The fast step of RWKV-7, for linear layers that are all fp32, all bf16, or 8 bits but for the low-rank pairs."""
+    """The fast step of RWKV-7, for linear layers that are all fp32, all bf16, or 8 bits but for the
+    low-rank pairs.
+    """
 
     def __init__(self, model: Rwkv7) -> None:
         first = model.blocks[0].att
@@ -72,41 +79,95 @@ class Rwkv7Cpu(CpuStep):
         self._ranks = int(self._layers[-1].low_rank.first[-1]) * TILE_COLUMNS
         self._norm_f = _shift_weights(model.norm_f)
 
-    def _run(self, hidden: Tensor, states: list[Floats], cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> Tensor:
-        eps, work, (att_shift, wkv, ffn_shift) = self._config.norm_eps, self._work(len(hidden)), states
+    def _run(
+        self,
+        hidden: Tensor,
+        states: list[Floats],
+        cu_seqlens: Indices,
+        read_rows: Indices,
+        write_rows: Indices,
+    ) -> Tensor:
+        eps, work, (att_shift, wkv, ffn_shift) = (
+            self._config.norm_eps,
+            self._work(len(hidden)),
+            states,
+        )
         plan = plan_blocks(cu_seqlens, read_rows, write_rows)
         buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows))
-        residual, out, slots, mixes, gated = hidden.numpy(), work.out, work.slots, work.mixes, work.gated
+        residual, out, slots, mixes, gated = (
+            hidden.numpy(),
+            work.out,
+            work.slots,
+            work.mixes,
+            work.gated,
+        )
         for_r, for_k, for_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
         out.tensor.zero_()
         for index, layer in enumerate(self._layers):
             buffers.tasks.fill(0)
             with parallel():
                 kernels.add_norm_shift(
-                    residual, out.array, layer.att_shift, eps, (0, 1, 2), att_shift, index, plan, buffers,
-                    mixes.array, mixes.scale, (0, 1, 2, 3), layer.low_rank, work.low.array,
-                )  # fmt: skip
+                    residual,
+                    out.array,
+                    layer.att_shift,
+                    eps,
+                    (0, 1, 2),
+                    att_shift,
+                    index,
+                    plan,
+                    buffers,
+                    mixes.array,
+                    mixes.scale,
+                    (0, 1, 2, 3),
+                    layer.low_rank,
+                    work.low.array,
+                )
             value = work.v_first if index == 0 else slots[1]
             layer.receptance(for_r, slots[3])
             layer.key(for_k, slots[0])
             layer.value(for_v, value)
-            products = kernels.Products(*(x.array for x in (slots[3], slots[0], value, work.v_first, work.low)))
+            products = kernels.Products(
+                *(x.array for x in (slots[3], slots[0], value, work.v_first, work.low))
+            )
             buffers.tasks.fill(0)
             with parallel():
                 kernels.mix_heads(
-                    products, gated.array, gated.scale, index, wkv, self._shape, layer.heads, layer.low_rank, plan, buffers
+                    products,
+                    gated.array,
+                    gated.scale,
+                    index,
+                    wkv,
+                    self._shape,
+                    layer.heads,
+                    layer.low_rank,
+                    plan,
+                    buffers,
                 )
             layer.output(gated, out)
             buffers.tasks.fill(0)
             with parallel():
                 kernels.add_norm_shift(
-                    residual, out.array, layer.ffn_shift, eps, (0,), ffn_shift, index, plan, buffers,
-                    mixes.array[:1], mixes.scale[:1], (), layer.low_rank, work.low.array,
-                )  # fmt: skip
+                    residual,
+                    out.array,
+                    layer.ffn_shift,
+                    eps,
+                    (0,),
+                    ffn_shift,
+                    index,
+                    plan,
+                    buffers,
+                    mixes.array[:1],
+                    mixes.scale[:1],
+                    (),
+                    layer.low_rank,
+                    work.low.array,
+                )
             layer.ffn_key(for_r, work.middle)
             with parallel():
                 scratch = self._memory.scratch("squared", self._config.ffn_size)
-                kernels.square_relu(work.middle.array, work.squared.array, work.squared.scale, scratch)
+                kernels.square_relu(
+                    work.middle.array, work.squared.array, work.squared.scale, scratch
+                )
             layer.ffn_value(work.squared, out)
         end = torch.empty_like(hidden)
         with parallel():
@@ -115,7 +176,9 @@ class Rwkv7Cpu(CpuStep):
         return end
 
     def _work(self, tokens: int) -> _Work:
-        """Return memory for the activations of a step; what is used up before the next is made shares it."""
+        """Return memory for the activations of a step; what is used up before the next is made
+        shares it.
+        """
         c, one = self._config, tokens * self._config.hidden_size
         memory = self._tensor("slots", max(4 * one, one + tokens * c.ffn_size), dtype=self._dtype)
         slots = memory[: 4 * one].view(4, tokens, c.hidden_size)
@@ -128,7 +191,9 @@ class Rwkv7Cpu(CpuStep):
             mixes = Activations(x, x.numpy(), three.scale.reshape(3, tokens, 1))
         else:
             squared, gated = middle, Activations.of(slots[3])
-            mixes = Activations(slots[:3], as_array(slots[:3]), np.empty((3, tokens, 0), np.float32))
+            mixes = Activations(
+                slots[:3], as_array(slots[:3]), np.empty((3, tokens, 0), np.float32)
+            )
         return _Work(
             out=self._numbers("out", tokens, c.hidden_size),
             v_first=self._numbers("v_first", tokens, c.hidden_size),
@@ -162,5 +227,9 @@ class Rwkv7Cpu(CpuStep):
 
 
 def _shift_weights(norm: LayerNorm, *mixes: Tensor) -> ShiftWeights:
-    stacked = torch.stack([mix.detach() for mix in mixes]) if mixes else torch.zeros(0, norm.weight.numel())
+    stacked = (
+        torch.stack([mix.detach() for mix in mixes])
+        if mixes
+        else torch.zeros(0, norm.weight.numel())
+    )
     return ShiftWeights(*(pad_columns(float_array(t)) for t in (norm.weight, norm.bias, stacked)))

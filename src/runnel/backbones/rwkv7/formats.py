@@ -1,7 +1,9 @@
-"""RWKV-7 checkpoints as published: the official flat `.pth`, the layout of flash-linear-attention (fla), and EmbeddingRWKV.
+"""RWKV-7 checkpoints as published: the official flat `.pth`, the layout of flash-linear-attention
+(fla), and EmbeddingRWKV.
 
-Both become the names of the module in `model.py`. All sizes are read from shapes: no formula gives the ranks of every published
-model, and published configs carry a wrong number of heads. What looks similar but computes something else is refused by name.
+Both become the names of the module in `model.py`. All sizes are read from shapes: no formula gives
+the ranks of every published model, and published configs carry a wrong number of heads. What looks
+similar but computes something else is refused by name.
 
 D hidden size   N head size   H heads   L layers   V rows of the embedding table
 """
@@ -30,14 +32,18 @@ from runnel.backbones.checkpoint.tensors import (
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 
-READ_LAYERS = "reranker_layer_idx"  # of EmbeddingRWKV's rerankers: the layers of the embedder whose states they read
-_MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")  # in the order in which the oldest fla files stack them
+# of EmbeddingRWKV's rerankers: the layers of the embedder whose states they read
+READ_LAYERS = "reranker_layer_idx"
+# in the order in which the oldest fla files stack them
+_MIXES = ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g")
 _NOT_IN_FIRST = ("att.v0", "att.v_down.weight", "att.v_up.weight")  # module names
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a published format names things: file name -> module name, at the top and within each layer."""
+    """How a published format names things: file name -> module name, at the top and within each
+    layer.
+    """
 
     name: str
     blocks: str  # what the layers are called
@@ -45,21 +51,35 @@ class _Layout:
     layer: Mapping[str, str]
     head: str  # the LM head, which is no part of a backbone
     transposed: frozenset[str] = frozenset()  # of `layer`: stored as (in, out)
-    idle_in_first: bool = False  # whether what the first layer does not use may be there, and is left out
+    # whether what the first layer does not use may be there, and is left out
+    idle_in_first: bool = False
 
 
 def _norms(names: Mapping[str, str]) -> dict[str, str]:
-    return {f"{theirs}.{part}": f"{ours}.{part}" for theirs, ours in names.items() for part in ("weight", "bias")}
+    return {
+        f"{theirs}.{part}": f"{ours}.{part}"
+        for theirs, ours in names.items()
+        for part in ("weight", "bias")
+    }
 
 
 _OFFICIAL = _Layout(
     name="official",
     blocks="blocks",
-    top={"emb.weight": "embeddings.weight", **_norms({"blocks.0.ln0": "norm_0", "ln_out": "norm_f"})},
+    top={
+        "emb.weight": "embeddings.weight",
+        **_norms({"blocks.0.ln0": "norm_0", "ln_out": "norm_f"}),
+    },
     layer={
         **_norms({"ln1": "norm_att", "ln2": "norm_ffn", "att.ln_x": "att.ln_x"}),
-        **{f"att.{name}": f"att.{name}" for name in (*_MIXES, "w0", "a0", "v0", "k_k", "k_a", "r_k")},
-        **{f"att.{name}.weight": f"att.{name}.weight" for name in ("receptance", "key", "value", "output")},
+        **{
+            f"att.{name}": f"att.{name}"
+            for name in (*_MIXES, "w0", "a0", "v0", "k_k", "k_a", "r_k")
+        },
+        **{
+            f"att.{name}.weight": f"att.{name}.weight"
+            for name in ("receptance", "key", "value", "output")
+        },
         **{f"att.{name}1": f"att.{name}_down.weight" for name in "wavg"},
         **{f"att.{name}2": f"att.{name}_up.weight" for name in "wavg"},
         **{name: name for name in ("ffn.x_k", "ffn.key.weight", "ffn.value.weight")},
@@ -71,7 +91,10 @@ _OFFICIAL = _Layout(
 _FLA = _Layout(
     name="flash-linear-attention",
     blocks="layers",
-    top={"embeddings.weight": "embeddings.weight", **_norms({"layers.0.pre_norm": "norm_0", "norm": "norm_f"})},
+    top={
+        "embeddings.weight": "embeddings.weight",
+        **_norms({"layers.0.pre_norm": "norm_0", "norm": "norm_f"}),
+    },
     layer={
         **_norms({"attn_norm": "norm_att", "ffn_norm": "norm_ffn", "attn.g_norm": "att.ln_x"}),
         **{f"attn.{name}": f"att.{name}" for name in (*_MIXES, "k_k", "k_a", "r_k")},
@@ -90,51 +113,85 @@ _FLA = _Layout(
 
 def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
     """See `Recognized`."""
-    return any(re.search(r"(^|\.)(att|attn)\.r_k$|^(rwkv|reranker)\.blocks\.", name) for name in names)
+    return any(
+        re.search(r"(^|\.)(att|attn)\.r_k$|^(rwkv|reranker)\.blocks\.", name) for name in names
+    )
 
 
 def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """See `Recognized`. EmbeddingRWKV has the official names after `rwkv.`, and heads: `head.*`, `reranker.*`, `READ_LAYERS`.
+    """See `Recognized`. EmbeddingRWKV has the official names after `rwkv.`, and heads: `head.*`,
+    `reranker.*`, `READ_LAYERS`.
 
     Source: package/src/rwkv_emb/model.py in howard-hou/EmbeddingRWKV 13613c0.
     """
     if not any(name.startswith(("rwkv.blocks.", "reranker.blocks.")) for name in tensors):
         return read_rwkv7(config, tensors, where)
-    heads = {name: stored for name, stored in tensors.items() if name.startswith(("head.", "reranker.", READ_LAYERS))}
+    heads = {
+        name: stored
+        for name, stored in tensors.items()
+        if name.startswith(("head.", "reranker.", READ_LAYERS))
+    }
     if not (tensors.keys() - heads.keys()):
         raise CheckpointError(
-            f"{where} holds a reranker (reranker.*) without the embedder whose states it reads; put both .pth files and the "
-            "tokenizer into one folder, and load the folder"
+            f"{where} holds a reranker (reranker.*) without the embedder whose states it reads; put"
+            " both .pth files and the tokenizer into one folder, and load the folder"
         )
-    if (layers := heads.get(READ_LAYERS)) is not None:  # whole numbers, where all other tensors are weights
+    # whole numbers, where all other tensors are weights
+    if (layers := heads.get(READ_LAYERS)) is not None:
         heads[READ_LAYERS] = layers.changed(layers.shape, Tensor.float)
-    backbone = {name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name not in heads}
+    backbone = {
+        name.removeprefix("rwkv."): stored for name, stored in tensors.items() if name not in heads
+    }
     return read_rwkv7({}, backbone, where)._replace(layout="EmbeddingRWKV", heads=heads)
 
 
 def read_rwkv7(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """Read a backbone. Without a config, as for official files, shapes decide; a leading `model.` makes no difference."""
+    """Read a backbone. Without a config, as for official files, shapes decide; a leading `model.`
+    makes no difference.
+    """
     _refuse_options(config, where)
-    stored = renamed(_unstacked(tensors), lambda name: name.removeprefix("model."), where, unused="")
-    layouts = [layout for layout in (_OFFICIAL, _FLA) if any(name.startswith(f"{layout.blocks}.") for name in stored)]
+    stored = renamed(
+        _unstacked(tensors), lambda name: name.removeprefix("model."), where, unused=""
+    )
+    layouts = [
+        layout
+        for layout in (_OFFICIAL, _FLA)
+        if any(name.startswith(f"{layout.blocks}.") for name in stored)
+    ]
     if len(layouts) != 1:
         came = some(sorted(stored)) or "none"
         raise CheckpointError(
-            f"{where}: its tensors ({came}) do not belong to one RWKV-7 model: expected layers named blocks.0 ... or layers.0 ..."
+            f"{where}: its tensors ({came}) do not belong to one RWKV-7 model: expected layers"
+            " named blocks.0 ... or layers.0 ..."
         )
     named = _module_names(stored, layouts[0])
     return Recognized(Rwkv7.architecture, layouts[0].name, _config(config, named, where), named, {})
 
 
 def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Rwkv7Config:
-    """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except heads and ranks."""
+    """Read sizes from shapes and `norm_eps` from the config, whose other sizes must agree, except
+    heads and ranks.
+    """
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     heads, head_size = shape_of(tensors, "layers.0.att.r_k", 2, where)
-    expect_fit(heads * head_size == hidden, f"first layer: {heads} heads of {head_size} of {hidden} channels", where)
+    expect_fit(
+        heads * head_size == hidden,
+        f"first layer: {heads} heads of {head_size} of {hidden} channels",
+        where,
+    )
     layers = count_layers(tensors)
-    sizes = {"vocab_size": vocab, "hidden_size": hidden, "num_hidden_layers": layers, "head_dim": head_size}
+    sizes = {
+        "vocab_size": vocab,
+        "hidden_size": hidden,
+        "num_hidden_layers": layers,
+        "head_dim": head_size,
+    }
     expect_agreement(config, sizes, where)
-    ranks = {"decay_rank": "layers.0.att.w_down", "a_rank": "layers.0.att.a_down", "gate_rank": "layers.0.att.g_down"}
+    ranks = {
+        "decay_rank": "layers.0.att.w_down",
+        "a_rank": "layers.0.att.a_down",
+        "gate_rank": "layers.0.att.g_down",
+    }
     if layers > 1:
         ranks["v_rank"] = "layers.1.att.v_down"
     return Rwkv7Config(
@@ -149,23 +206,38 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
 
 
 def _refuse_options(config: Mapping[str, Any], where: str) -> None:
-    """Raise CheckpointError for options that change what is computed. Source: RWKV7Config of flash-linear-attention bc3b101.
+    """Raise CheckpointError for options that change what is computed. Source: RWKV7Config of
+    flash-linear-attention bc3b101.
 
-    `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided by sqrt(|.|^2 + 1e-6) in
-    place of |.|; official models, which these are converted from, are not.)
+    `attn_mode` and the fuse_* options choose a kernel. (With fuse_norm its removal keys are divided
+    by sqrt(|.|^2 + 1e-6) in place of |.|; official models, which these are converted from, are
+    not.)
     """
-    expect_options(config, {"attn": OFF, "hidden_act": ("sqrelu",), "norm_first": (True,), "norm_bias": (True,)}, where)
+    expect_options(
+        config,
+        {"attn": OFF, "hidden_act": ("sqrelu",), "norm_first": (True,), "norm_bias": (True,)},
+        where,
+    )
     widths = config.get("value_dim")  # of all layers, or a list
     for width in widths if isinstance(widths, list) else [widths]:
-        expect_options({"value_dim": width}, {"value_dim": (config.get("hidden_size"), None)}, where)
+        expect_options(
+            {"value_dim": width}, {"value_dim": (config.get("hidden_size"), None)}, where
+        )
 
 
 def _unstacked(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
     """Split the six mixes that the oldest fla files keep in one tensor."""
     stored: dict[str, Stored] = {}
     for name, tensor in tensors.items():
-        parts = {name.removesuffix("x_x") + mix: tensor.changed(tensor.shape[1:], itemgetter(i)) for i, mix in enumerate(_MIXES)}
-        if name.endswith(".attn.x_x") and tensor.shape[:1] == (len(_MIXES),) and tensors.keys().isdisjoint(parts):
+        parts = {
+            name.removesuffix("x_x") + mix: tensor.changed(tensor.shape[1:], itemgetter(i))
+            for i, mix in enumerate(_MIXES)
+        }
+        if (
+            name.endswith(".attn.x_x")
+            and tensor.shape[:1] == (len(_MIXES),)
+            and tensors.keys().isdisjoint(parts)
+        ):
             stored |= parts
         else:
             stored[name] = tensor
@@ -173,11 +245,17 @@ def _unstacked(tensors: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def _module_names(stored: Mapping[str, Stored], layout: _Layout) -> dict[str, Stored]:
-    """Return every tensor by its name and shape in the module; what belongs to none keeps its name, and is refused later."""
+    """Return every tensor by its name and shape in the module; what belongs to none keeps its name,
+    and is refused later.
+    """
     named: dict[str, Stored] = {}
     for name, tensor in stored.items():
         ours = layout.top.get(name)
-        if ours is None and (match := re.fullmatch(rf"{layout.blocks}\.(\d{{1,6}})\.(.+)", name)) and match[2] in layout.layer:
+        if (
+            ours is None
+            and (match := re.fullmatch(rf"{layout.blocks}\.(\d{{1,6}})\.(.+)", name))
+            and match[2] in layout.layer
+        ):
             ours = f"layers.{match[1]}.{layout.layer[match[2]]}"
             if match[2] not in layout.transposed:
                 tensor = _flat(tensor, ours)

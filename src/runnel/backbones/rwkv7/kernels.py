@@ -1,14 +1,15 @@
 """Everything of an RWKV-7 time mix between its matrix products, for CPU inference.
 
     T  tokens           S  sequences           H  heads           N  head size           D = H N
-    R  rows of the state pool                  L  layers          Np, Dp  N and D rounded up to whole vectors
+    R  rows of the state pool      L  layers      Np, Dp  N and D rounded up to whole vectors
 
     Rw    all four ranks, each a whole number of panels (see `LowRank`)
 
-`add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations. `mix_heads` gives
-each (sequence, head) to one core, which walks through its tokens in blocks: the low-rank products and what else the recurrence
-takes are made in tiles that stay in cache, the state advances token by token, and the output is normed and gated on its way out.
-States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
+`add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations.
+`mix_heads` gives each (sequence, head) to one core, which walks through its tokens in blocks: the
+low-rank products and what else the recurrence takes are made in tiles that stay in cache, the state
+advances token by token, and the output is normed and gated on its way out. States and all
+arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
 """
 
 from typing import Any, NamedTuple
@@ -22,7 +23,17 @@ from torch.nn import functional as F
 
 from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.int8_matmul import quantize_row
-from runnel.ops.numba_math import PARALLEL, SERIAL, Array, Number, Pointer, Scratch, StepMemory, Vector, build_constant
+from runnel.ops.numba_math import (
+    PARALLEL,
+    SERIAL,
+    Array,
+    Number,
+    Pointer,
+    Scratch,
+    StepMemory,
+    Vector,
+    build_constant,
+)
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
@@ -75,9 +86,11 @@ class HeadWeights(NamedTuple):
 
 
 class LowRank(NamedTuple):
-    """The four low-rank pairs of a layer (v, w, a, g), as words for tile products: panels of TILE_COLUMNS rows of a matrix.
+    """The four low-rank pairs of a layer (v, w, a, g), as words for tile products: panels of
+    TILE_COLUMNS rows of a matrix.
 
-    Ranks are rounded up to whole panels and laid end to end, Rw together; v has rank 0 in the first layer.
+    Ranks are rounded up to whole panels and laid end to end, Rw together; v has rank 0 in the first
+    layer.
     """
 
     down: Floats  # (Rw / TILE_COLUMNS, Dp / numbers per word, TILE_COLUMNS)
@@ -105,7 +118,9 @@ class BlockPlan(NamedTuple):
 class Buffers(NamedTuple):
     """Memory of the kernels."""
 
-    before: Floats  # (at least blocks of ROWS tokens + S, Dp): the normed token before each block, and before each sequence
+    # (at least blocks of ROWS tokens + S, Dp): the normed token before each block, and before each
+    # sequence
+    before: Floats
     scratch: Floats  # (workers, scratch_size)
     tasks: Indices  # (1,) the next free task; zeroed by the caller of a kernel
 
@@ -119,29 +134,44 @@ def pad_heads(weight: Floats, s: Shape) -> Floats:
 
 def pad_columns(weight: Floats) -> Floats:
     """(..., D) -> (..., Dp)."""
-    return np.pad(weight, [(0, 0)] * (weight.ndim - 1) + [(0, round_up(weight.shape[-1]) - weight.shape[-1])])
+    return np.pad(
+        weight, [(0, 0)] * (weight.ndim - 1) + [(0, round_up(weight.shape[-1]) - weight.shape[-1])]
+    )
 
 
 def plan_blocks(cu_seqlens: Indices, read_rows: Indices, write_rows: Indices) -> BlockPlan:
     """Return the plan of a step."""
     starts = np.arange(0, cu_seqlens[-1], ROWS)
-    return BlockPlan(cu_seqlens, read_rows, write_rows, np.searchsorted(cu_seqlens, starts, side="right") - 1)
+    return BlockPlan(
+        cu_seqlens, read_rows, write_rows, np.searchsorted(cu_seqlens, starts, side="right") - 1
+    )
 
 
 def pack_panels(matrix: Tensor) -> Floats:
-    """(N, K) -> (N / TILE_COLUMNS, words of K, TILE_COLUMNS); N a multiple of TILE_COLUMNS, K of LANES."""
+    """(N, K) -> (N / TILE_COLUMNS, words of K, TILE_COLUMNS); N a multiple of TILE_COLUMNS, K of
+    LANES.
+    """
     step = 4 // matrix.dtype.itemsize
-    panels = matrix.unflatten(1, (-1, step)).unflatten(0, (-1, TILE_COLUMNS)).transpose(1, 2).contiguous()
+    panels = (
+        matrix.unflatten(1, (-1, step))
+        .unflatten(0, (-1, TILE_COLUMNS))
+        .transpose(1, 2)
+        .contiguous()
+    )
     words: Floats = panels.view(torch.float32).squeeze(-1).numpy()
     return words
 
 
 def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
-    """Of downs (rank, D) and ups (D, rank), all fp32 or all bf16, of v (absent in the first layer), w, a and g."""
+    """Of downs (rank, D) and ups (D, rank), all fp32 or all bf16, of v (absent in the first layer),
+    w, a and g.
+    """
     width, panel = s.heads * s.head_size, TILE_COLUMNS
     down = torch.cat([F.pad(t, (0, -width % LANES, 0, -len(t) % panel)) for t in downs])
     up = torch.cat([F.pad(t, (0, -t.shape[1] % panel)) for t in ups], 1)
-    up = F.pad(up.unflatten(0, (s.heads, s.head_size)), (0, 0, 0, -s.head_size % panel)).flatten(0, 1)
+    up = F.pad(up.unflatten(0, (s.heads, s.head_size)), (0, 0, 0, -s.head_size % panel)).flatten(
+        0, 1
+    )
     sizes = [round_up(len(t), panel) // panel for t in downs]
     first = np.cumsum([0] * (5 - len(sizes)) + sizes)
     return LowRank(pack_panels(down), pack_panels(up), first)
@@ -156,12 +186,17 @@ def allocate(memory: StepMemory, s: Shape, rows: int) -> Buffers:
 
 def scratch_size(s: Shape) -> int:
     """fp32 numbers of scratch that one worker needs, for a block of the shift or for a head."""
-    width, size, wide = round_up(s.heads * s.head_size), round_up(s.head_size), round_up(s.head_size, TILE_COLUMNS)
+    width, size, wide = (
+        round_up(s.heads * s.head_size),
+        round_up(s.head_size),
+        round_up(s.head_size, TILE_COLUMNS),
+    )
     block = 5 * width + 4 * ROWS * width + ROWS * TILE_COLUMNS
     return round_up(max(block, size * size + BLOCK * (7 * size + 4 * wide + 2)), 16) + 16
 
 
-# exp(-exp(-1/2) s) on 0 <= s <= 1 with a relative error of 8e-10, by reweighted least squares in fp64; highest power first.
+# exp(-exp(-1/2) s) on 0 <= s <= 1 with a relative error of 8e-10, by reweighted least squares in
+# fp64; highest power first.
 _DECAY = (
     5.0913065242436106e-05,
     -0.0006597653386948565,
@@ -181,11 +216,15 @@ def _build_squared_relu(builder: Any, x: Any) -> Any:
 
 
 def _build_rsqrt(builder: Any, x: Any) -> Any:
-    return builder.fdiv(build_constant(VF32, 1.0), build_call(builder, "llvm.sqrt.v16f32", VF32, [x]))
+    return builder.fdiv(
+        build_constant(VF32, 1.0), build_call(builder, "llvm.sqrt.v16f32", VF32, [x])
+    )
 
 
 decay = elementwise(
-    1, lambda builder, s: build_polynomial(builder, s, _DECAY), "exp(-exp(-1/2) s) for s in [0, 1], relative error below 2e-7"
+    1,
+    lambda builder, s: build_polynomial(builder, s, _DECAY),
+    "exp(-exp(-1/2) s) for s in [0, 1], relative error below 2e-7",
 )
 squared_relu = elementwise(1, _build_squared_relu, "max(x, 0)^2")
 rsqrt = elementwise(1, _build_rsqrt, "1 / sqrt(x)")
@@ -199,8 +238,18 @@ def tanh(x: Vector) -> Any:
 
 
 @njit(**SERIAL)
-def norm_token(residual: Pointer, added: Pointer, width: int, w: ShiftWeights, eps: Number, out: Pointer, update: bool) -> None:
-    """out = norm(residual + added); residual += added if `update`. Pointers to one token; `out` has Dp numbers."""
+def norm_token(
+    residual: Pointer,
+    added: Pointer,
+    width: int,
+    w: ShiftWeights,
+    eps: Number,
+    out: Pointer,
+    update: bool,
+) -> None:
+    """out = norm(residual + added); residual += added if `update`. Pointers to one token; `out` has
+    Dp numbers.
+    """
     sums = splat(ZERO)
     for c in range(0, width, LANES):
         v = add(load_up_to(residual, c, width - c), load_up_to(added, c, width - c))
@@ -229,7 +278,9 @@ def copy(source: Pointer, width: int, out: Pointer) -> None:
 
 @njit(**SERIAL)
 def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> None:
-    """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also its end."""
+    """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also
+    its end.
+    """
     read_row, write_row, width = p.read_rows[s], p.write_rows[s], pool.shape[2]
     old = shift(address(pool), (max(read_row, 0) * pool.shape[1] + layer) * width)
     for c in range(0, width, LANES):
@@ -240,9 +291,18 @@ def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> Non
 
 @njit(**SERIAL)
 def mix(
-    now: Pointer, before: Pointer, width: int, padded: int, mixes: Pointer, indices: tuple[int, ...], out: Pointer, size: int
+    now: Pointer,
+    before: Pointer,
+    width: int,
+    padded: int,
+    mixes: Pointer,
+    indices: tuple[int, ...],
+    out: Pointer,
+    size: int,
 ) -> None:
-    """out[m] = now + (before - now) * mixes[m] of one token; `size` numbers from one m to the next."""
+    """out[m] = now + (before - now) * mixes[m] of one token; `size` numbers
+    from one m to the next.
+    """
     for c in range(0, width, LANES):
         x = load(now, c)
         step = sub(load(before, c), x)
@@ -251,8 +311,18 @@ def mix(
 
 
 @njit(**SERIAL)
-def project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage: Pointer, out: Pointer, stride: int) -> None:
-    """The low-rank activations of one block from its mixes for v, w, a and g, (4, ROWS, Dp) in the dtype of `out`."""
+def project(
+    mixed: Pointer,
+    tokens: int,
+    padded: int,
+    low_rank: LowRank,
+    stage: Pointer,
+    out: Pointer,
+    stride: int,
+) -> None:
+    """The low-rank activations of one block from its mixes for v, w, a and g, (4, ROWS, Dp) in the
+    dtype of `out`.
+    """
     step = numbers_per_word(out)
     depth = padded // step
     for part in range(4):
@@ -261,7 +331,9 @@ def project(mixed: Pointer, tokens: int, padded: int, low_rank: LowRank, stage: 
             right = shift(address(low_rank.down), panel * depth * TILE_COLUMNS)
             for t in range(0, tokens, TILE_ROWS):
                 target, source = shift(stage, t * TILE_COLUMNS), shift(left, t * depth)
-                strided_product(out, target, TILE_COLUMNS, ZERO, source, depth, 1, right, TILE_COLUMNS, depth)
+                strided_product(
+                    out, target, TILE_COLUMNS, ZERO, source, depth, 1, right, TILE_COLUMNS, depth
+                )
             for i in range(0, tokens * TILE_COLUMNS, LANES):
                 x = load(stage, i)
                 if part == 1:
@@ -281,7 +353,8 @@ class Products(NamedTuple):
     k: NDArray[np.float32]
     v: NDArray[np.float32]
     v_first: NDArray[np.float32]  # v of the first layer; not read there
-    low: NDArray[np.float32]  # (at least T + TILE_ROWS - 1, Rw): low-rank activations; rows beyond T may have any content
+    # (at least T + TILE_ROWS - 1, Rw): low-rank activations; rows beyond T may have any content
+    low: NDArray[np.float32]
 
 
 class _Tiles(NamedTuple):
@@ -304,26 +377,44 @@ def _tiles(memory: Pointer, size: int) -> _Tiles:
     tile = BLOCK * size
     rest = shift(memory, 7 * tile)
     return _Tiles(
-        memory, shift(memory, tile), shift(memory, 2 * tile), shift(memory, 3 * tile), shift(memory, 4 * tile),
-        shift(memory, 5 * tile), shift(memory, 6 * tile), rest, shift(rest, BLOCK), shift(rest, 2 * BLOCK),
-    )  # fmt: skip
+        memory,
+        shift(memory, tile),
+        shift(memory, 2 * tile),
+        shift(memory, 3 * tile),
+        shift(memory, 4 * tile),
+        shift(memory, 5 * tile),
+        shift(memory, 6 * tile),
+        rest,
+        shift(rest, BLOCK),
+        shift(rest, 2 * BLOCK),
+    )
 
 
 @njit(**SERIAL)
-def _raise(low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: int, out: Pointer) -> None:
+def _raise(
+    low: Pointer, stride: int, count: int, n: int, low_rank: LowRank, h: int, out: Pointer
+) -> None:
     """The low-rank products of one block and head. `low`: its first activation."""
     step = numbers_per_word(low)
-    panels, words, length = round_up(n, TILE_COLUMNS) // TILE_COLUMNS, stride // step, low_rank.up.shape[1]
+    panels, words, length = (
+        round_up(n, TILE_COLUMNS) // TILE_COLUMNS,
+        stride // step,
+        low_rank.up.shape[1],
+    )
     activations = as_kind(out, low)
     for part in range(4):
         first = low_rank.first[part] * TILE_COLUMNS // step
         depth = low_rank.first[part + 1] * TILE_COLUMNS // step - first
         for panel in range(panels if depth else 0):
-            right = shift(address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS)
+            right = shift(
+                address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS
+            )
             target = shift(out, (part * panels + panel) * BLOCK * TILE_COLUMNS)
             for t in range(0, count, TILE_ROWS):
                 left, sums = shift(activations, t * words + first), shift(target, t * TILE_COLUMNS)
-                strided_product(low, sums, TILE_COLUMNS, ZERO, left, words, 1, right, TILE_COLUMNS, depth)
+                strided_product(
+                    low, sums, TILE_COLUMNS, ZERO, left, words, 1, right, TILE_COLUMNS, depth
+                )
 
 
 @njit(**SERIAL)
@@ -351,9 +442,19 @@ def _lengths(k: Pointer, stride: int, count: int, n: int, k_k: Pointer, tiles: _
 
 @njit(**SERIAL)
 def _prepare(
-    x: Products, at: int, stride: int, first_layer: bool, count: int, n: int, w: HeadWeights, h: int, tiles: _Tiles
+    x: Products,
+    at: int,
+    stride: int,
+    first_layer: bool,
+    count: int,
+    n: int,
+    w: HeadWeights,
+    h: int,
+    tiles: _Tiles,
 ) -> None:
-    """Tiles of one block from the products, whose first numbers are at `at`, and from the low-rank products."""
+    """Tiles of one block from the products, whose first numbers are at `at`, and from the low-rank
+    products.
+    """
     size = round_up(n)
     place = h * size
     _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
@@ -371,7 +472,11 @@ def _prepare(
             store(tiles.k, j, k)
             store(tiles.a, j, sub(splat(ZERO), removed))
             store(tiles.b, j, mul(removed, gate))
-            store(tiles.decay, j, decay(sigmoid(add(_raised(tiles, 1, t, c, n), load(address(w.w0), m)))))
+            store(
+                tiles.decay,
+                j,
+                decay(sigmoid(add(_raised(tiles, 1, t, c, n), load(address(w.w0), m)))),
+            )
             v = load_up_to(address(x.v), i, rest)
             if not first_layer:
                 share = sigmoid(add(_raised(tiles, 0, t, c, n), load(address(w.v0), m)))
@@ -381,10 +486,22 @@ def _prepare(
 
 
 @njit(**SERIAL)
-def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: HeadWeights, h: int, tiles: _Tiles) -> None:
+def _finish(
+    out: Array,
+    scales: Array,
+    begin: int,
+    count: int,
+    s: Shape,
+    w: HeadWeights,
+    h: int,
+    tiles: _Tiles,
+) -> None:
     """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
     n, stride = s.head_size, out.shape[1]
-    own, in_bytes = shift(address(out), begin * stride + h * (stride // s.heads)), numbers_per_word(address(out)) == 4
+    own, in_bytes = (
+        shift(address(out), begin * stride + h * (stride // s.heads)),
+        numbers_per_word(address(out)) == 4,
+    )
     size = round_up(n)
     place = h * size
     for t in range(count):
@@ -397,7 +514,10 @@ def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: Head
             x = sub(load(tiles.out, row + c), mean)
             x = x if n - c >= LANES else keep(x, n - c)
             squares = fma(x, x, squares)
-        factor, bonus = splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))), splat(tiles.bonus[t])
+        factor, bonus = (
+            splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))),
+            splat(tiles.bonus[t]),
+        )
         for c in range(0, size, LANES):
             x = mul(sub(load(tiles.out, row + c), mean), factor)
             x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
@@ -413,9 +533,18 @@ def _finish(out: Array, scales: Array, begin: int, count: int, s: Shape, w: Head
 
 @njit(**SERIAL)
 def _mix_head(
-    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: BlockPlan,
-    task: int, memory: Pointer,
-) -> None:  # fmt: skip
+    x: Products,
+    out: Array,
+    scales: Array,
+    layer: int,
+    pool: Array,
+    s: Shape,
+    w: HeadWeights,
+    low_rank: LowRank,
+    p: BlockPlan,
+    task: int,
+    memory: Pointer,
+) -> None:
     """All tokens of one head of one sequence."""
     sequence, h, n = task // s.heads, task % s.heads, s.head_size
     size, stride = round_up(n), x.r.shape[1]
@@ -433,9 +562,19 @@ def _mix_head(
             copy(shift(old, i * n), n, shift(state, i * size))
     for t in range(begin, end, BLOCK):
         count, at = min(BLOCK, end - t), t * stride + h * n
-        _raise(shift(address(x.low), t * x.low.shape[1]), x.low.shape[1], count, n, low_rank, h, tiles.up)
+        _raise(
+            shift(address(x.low), t * x.low.shape[1]),
+            x.low.shape[1],
+            count,
+            n,
+            low_rank,
+            h,
+            tiles.up,
+        )
         _prepare(x, at, stride, layer == 0, count, n, w, h, tiles)
-        advance(state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out)
+        advance(
+            state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out
+        )
         _finish(out, scales, t, count, s, w, h, tiles)
     if write_row >= 0:
         new = shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n)
@@ -445,19 +584,29 @@ def _mix_head(
 
 @njit(**PARALLEL)
 def mix_heads(
-    x: Products, out: Array, scales: Array, layer: int, pool: Array, s: Shape, w: HeadWeights, low_rank: LowRank, p: BlockPlan,
+    x: Products,
+    out: Array,
+    scales: Array,
+    layer: int,
+    pool: Array,
+    s: Shape,
+    w: HeadWeights,
+    low_rank: LowRank,
+    p: BlockPlan,
     b: Buffers,
-) -> None:  # fmt: skip
-    """A layer's recurrence and all that is between it and the matrix products. Call it inside `numba_math.parallel()`.
+) -> None:
+    """A layer's recurrence and all that is between it and the matrix products. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         x: `Products`.
-        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`. Or in 8 bits for
-            `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+        out: (T, D), filled with the output product's input in the dtype of `x`; may be `x.r`. Or in
+            8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
         scales: (T, H) fp32, filled with the scales of `out` in 8 bits; else not used.
         layer: which layer of the pool; 0 has no mixing of v.
         pool: (R, L, H, N, N) fp32, key first; the rows in `p.write_rows` are updated.
-        s, w, low_rank, p, b: shape, `HeadWeights`, `LowRank` in the dtype of `x`, plan and buffers, `b.tasks` zero.
+        s, w, low_rank, p, b: shape, `HeadWeights`, `LowRank` in the dtype of `x`, plan and buffers,
+            `b.tasks` zero.
     """
     tasks = (p.cu_seqlens.shape[0] - 1) * s.heads
     for worker in prange(b.scratch.shape[0]):
@@ -468,20 +617,40 @@ def mix_heads(
             task = next_task(address(b.tasks))
 
 
-# A token's mixes need the normed token before it. Tokens are processed in blocks, any block by any core, and the residual stream
-# is updated in place, so the token before each block is computed first, from the old residual stream.
+# A token's mixes need the normed token before it. Tokens are processed in blocks, any block by any
+# core, and the residual stream is updated in place, so the token before each block is computed
+# first, from the old residual stream.
 
 
 @njit(**SERIAL)
 def _shift_block(
-    residual: Array, added: Array, w: ShiftWeights, eps: Number, indices: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
-    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array, block: int, memory: Pointer,
-) -> None:  # fmt: skip
+    residual: Array,
+    added: Array,
+    w: ShiftWeights,
+    eps: Number,
+    indices: tuple[int, ...],
+    pool: Array,
+    layer: int,
+    p: BlockPlan,
+    b: Buffers,
+    out: Array,
+    scales: Array,
+    kept: tuple[int, ...],
+    low_rank: LowRank,
+    low: Array,
+    block: int,
+    memory: Pointer,
+) -> None:
     """The tokens of one block. `memory`: scratch."""
     tokens, width = residual.shape[0], residual.shape[1]
     padded, s, begin = round_up(width), p.first[block], block * ROWS
     end = min(tokens, begin + ROWS)
-    before, now, other, mixed = shift(address(b.before), block * padded), memory, shift(memory, padded), shift(memory, 2 * padded)
+    before, now, other, mixed = (
+        shift(address(b.before), block * padded),
+        memory,
+        shift(memory, padded),
+        shift(memory, 2 * padded),
+    )
     stage = shift(mixed, 4 * ROWS * padded)
     whole = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
     for t in range(begin, end):
@@ -489,45 +658,91 @@ def _shift_block(
             s += 1
         if t == p.cu_seqlens[s]:
             before = shift(address(b.before), (p.first.shape[0] + s) * padded)
-        norm_token(shift(address(residual), t * width), shift(address(added), t * width), width, w, eps, now, True)
+        norm_token(
+            shift(address(residual), t * width),
+            shift(address(added), t * width),
+            width,
+            w,
+            eps,
+            now,
+            True,
+        )
         if numbers_per_word(address(out)) == 4:
             mix(now, before, padded, padded, address(w.mixes), indices, whole, padded)
             for m in range(len(indices)):
                 row = shift(address(out), (m * tokens + t) * out.shape[2])
                 scales[m, t] = quantize_row(shift(whole, m * padded), width, row)
         else:
-            mix(now, before, width, padded, address(w.mixes), indices, shift(address(out), t * width), tokens * width)
+            mix(
+                now,
+                before,
+                width,
+                padded,
+                address(w.mixes),
+                indices,
+                shift(address(out), t * width),
+                tokens * width,
+            )
         if len(kept) > 0:
-            tile, mixes = shift(as_kind(address(low), mixed), (t - begin) * padded), shift(address(w.mixes), 2 * padded)
+            tile, mixes = (
+                shift(as_kind(address(low), mixed), (t - begin) * padded),
+                shift(address(w.mixes), 2 * padded),
+            )
             mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
         if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
-            copy(now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width))
+            copy(
+                now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width)
+            )
         before, now, other = now, other, now
     if len(kept) > 0:
-        project(mixed, end - begin, padded, low_rank, stage, shift(address(low), begin * low.shape[1]), low.shape[1])
+        project(
+            mixed,
+            end - begin,
+            padded,
+            low_rank,
+            stage,
+            shift(address(low), begin * low.shape[1]),
+            low.shape[1],
+        )
 
 
 @njit(**PARALLEL)
 def add_norm_shift(
-    residual: Array, added: Array, w: ShiftWeights, eps: float, indices: tuple[int, ...], pool: Array, layer: int, p: BlockPlan,
-    b: Buffers, out: Array, scales: Array, kept: tuple[int, ...], low_rank: LowRank, low: Array,
-) -> None:  # fmt: skip
-    """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside `numba_math.parallel()`.
+    residual: Array,
+    added: Array,
+    w: ShiftWeights,
+    eps: float,
+    indices: tuple[int, ...],
+    pool: Array,
+    layer: int,
+    p: BlockPlan,
+    b: Buffers,
+    out: Array,
+    scales: Array,
+    kept: tuple[int, ...],
+    low_rank: LowRank,
+    low: Array,
+) -> None:
+    """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside
+    `numba_math.parallel()`.
 
     Args:
         residual: (T, D) fp32, updated in place.
         added: (T, D) fp32 or bf16 bits (uint16).
         w: `ShiftWeights`: one mix, or those of r, k, v, w, a, g.
         eps: of the norm.
-        indices: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made for this number of them.
-        pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are updated.
+        indices: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made
+            for this number of them.
+        pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are
+            updated.
         layer: which layer of the pool.
         p, b: plan and buffers, `b.tasks` zero.
         out: (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
         scales: (M, T) fp32, filled with the scales of `out` in 8 bits; else not used.
         kept: () or (0, 1, 2, 3): no low-rank activations, or those of v, w, a, g.
         low_rank: `LowRank`, fp32 or bf16.
-        low: (at least T, Rw) in the same dtype, filled with down_v x_v, tanh(down_w x_w), down_a x_a, sigmoid(down_g x_g).
+        low: (at least T, Rw) in the same dtype, filled with down_v x_v, tanh(down_w x_w), down_a
+            x_a, sigmoid(down_g x_g).
     """
     blocks, width, small = p.first.shape[0], residual.shape[1], np.float32(eps)
     padded = round_up(width)
@@ -537,18 +752,46 @@ def add_norm_shift(
             start(pool, layer, p, i - blocks, before)
         elif p.cu_seqlens[p.first[i]] < i * ROWS:
             row = (i * ROWS - 1) * width
-            norm_token(shift(address(residual), row), shift(address(added), row), width, w, small, before, False)
+            norm_token(
+                shift(address(residual), row),
+                shift(address(added), row),
+                width,
+                w,
+                small,
+                before,
+                False,
+            )
     for worker in prange(b.scratch.shape[0]):
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
         block = next_task(address(b.tasks))
         while block < blocks:
-            _shift_block(residual, added, w, small, indices, pool, layer, p, b, out, scales, kept, low_rank, low, block, memory)
+            _shift_block(
+                residual,
+                added,
+                w,
+                small,
+                indices,
+                pool,
+                layer,
+                p,
+                b,
+                out,
+                scales,
+                kept,
+                low_rank,
+                low,
+                block,
+                memory,
+            )
             block = next_task(address(b.tasks))
 
 
 @njit(**PARALLEL)
-def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array, scratch: Scratch) -> None:
-    """out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is left alone.
+def add_norm(
+    residual: Array, added: Array, w: ShiftWeights, eps: float, out: Array, scratch: Scratch
+) -> None:
+    """out = norm(residual + added); arguments as in `add_norm_shift`, but the residual is left
+    alone.
 
     Args:
         out: (T, D) fp32.
@@ -561,7 +804,9 @@ def add_norm(residual: Array, added: Array, w: ShiftWeights, eps: float, out: Ar
         row = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
             at = t * width
-            norm_token(shift(address(residual), at), shift(address(added), at), width, w, small, row, False)
+            norm_token(
+                shift(address(residual), at), shift(address(added), at), width, w, small, row, False
+            )
             copy(row, width, shift(address(out), at))
 
 
@@ -570,12 +815,17 @@ def square_relu(x: Array, out: Array, scales: Array, scratch: Scratch) -> None:
     """max(x, 0)^2 of x (T, F) fp32 or bf16 bits.
 
     Args:
-        out: (T, F) in the dtype of `x`; may be `x`. Or in 8 bits for `int8_matmul.multiply`: (T, G Kp) uint8.
+        out: (T, F) in the dtype of `x`; may be `x`. Or in 8 bits for `int8_matmul.multiply`: (T, G
+            Kp) uint8.
         scales: (T, G) fp32, filled with the scales of `out` in 8 bits; else (T, 0).
         scratch: F numbers, padded to LANES.
     """
     (tokens, width), groups = x.shape, scales.shape[1]
-    size, padded, in_bytes = width // max(groups, 1), out.shape[1] // max(groups, 1), numbers_per_word(address(out)) == 4
+    size, padded, in_bytes = (
+        width // max(groups, 1),
+        out.shape[1] // max(groups, 1),
+        numbers_per_word(address(out)) == 4,
+    )
     workers = scratch.rows.shape[0]
     for worker in prange(workers):
         row = shift(address(scratch.rows), worker * scratch.rows.shape[1])

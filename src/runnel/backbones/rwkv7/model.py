@@ -3,16 +3,20 @@
     T  tokens         S  sequences      L  layers          V  rows of the embedding table
     D  hidden_size    F  ffn_size       N  head_size       H  num_heads  (D = H N)
 
-x = norm_0(embeddings(ids)); each layer: x += att(norm_att(x)); x += ffn(norm_ffn(x)). Every mix below is y + (y' - y) * x_name,
-where y is the normed token and y' the one before it in its sequence (zero before the first).
+x = norm_0(embeddings(ids)); each layer: x += att(norm_att(x)); x += ffn(norm_ffn(x)). Every mix
+below is y + (y' - y) * x_name, where y is the normed token and y' the one before it in its sequence
+(zero before the first).
 
-att: r, k, v = receptance, key, value of their mixes;              w = -exp(-0.5) sigmoid(w0 + w_up tanh(w_down .)), log decay
+att: r, k, v = receptance, key, value of their mixes;              w = -exp(-0.5) sigmoid(w0 + w_up
+                                                                   tanh(w_down .)), log decay
      a = sigmoid(a0 + a_up a_down .);  g = g_up sigmoid(g_down .);  v += (v of layer 0 - v) * sigmoid(v0 + v_up v_down .)
-     kk = k * k_k / |k * k_k| per head;  k *= 1 + (a - 1) * k_a;    o = wkv7(r, w, k, v, -kk, kk * a)
+     kk = k * k_k / |k * k_k| per head;  k *= 1 + (a - 1) * k_a;
+     o = wkv7(r, w, k, v, -kk, kk * a)
      out = output(g * (group_norm(o) + (r * k * r_k).sum over N * v))
 ffn: out = value(relu(key(mix)) ** 2)
 
-Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 2025; BlinkDL/RWKV-LM 524481d.
+Source: Peng et al., "RWKV-7 Goose with expressive dynamic state evolution", 2025; BlinkDL/RWKV-LM
+    524481d.
 """
 
 from __future__ import annotations
@@ -38,7 +42,9 @@ _KK_FLOOR = 1e-12  # least length that removal keys are divided by, as in the of
 
 @dataclass(frozen=True)
 class Rwkv7Config(BackboneConfig):
-    """Shape of an RWKV-7 backbone, by default with the ranks of the published 0.1B and 0.4B models."""
+    """Shape of an RWKV-7 backbone, by default with the ranks of the published
+    0.1B and 0.4B models.
+    """
 
     vocab_size: int
     hidden_size: int
@@ -55,7 +61,12 @@ class Rwkv7Config(BackboneConfig):
         if not self.ffn_size:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
         super().__post_init__()
-        self.expect(self.hidden_size % self.head_size == 0, "hidden_size", "head_size", rule="a multiple of the latter")
+        self.expect(
+            self.hidden_size % self.head_size == 0,
+            "hidden_size",
+            "head_size",
+            rule="a multiple of the latter",
+        )
 
     @property
     def num_heads(self) -> int:
@@ -68,7 +79,9 @@ class Rwkv7Config(BackboneConfig):
 
 
 class Shift(NamedTuple):
-    """Where each token's predecessor and each sequence's last token are in [carried (S, D), tokens (T, D)], laid end to end."""
+    """Where each token's predecessor and each sequence's last token are in [carried (S, D), tokens
+    (T, D)], laid end to end.
+    """
 
     previous: Tensor  # (T,) int64
     last: Tensor  # (S,) int64; an empty sequence keeps what it carried
@@ -83,13 +96,17 @@ class Shift(NamedTuple):
         return Shift(previous, torch.where(filled, rows.numel() + cu[1:] - 1, rows))
 
     def __call__(self, x: Tensor, carried: Tensor) -> tuple[Tensor, Tensor]:
-        """x (T, D), carried (S, D) -> the step back from each token to the one before (T, D), and what to carry on (S, D)."""
+        """x (T, D), carried (S, D) -> the step back from each token to the one before (T, D), and
+        what to carry on (S, D).
+        """
         both = torch.cat([carried, x])
         return both[self.previous] - x, both[self.last]
 
 
 class Rwkv7TimeMix(nn.Module):
-    """The part of a layer with the recurrence. `v0`, `v_down` and `v_up` are absent in the first layer."""
+    """The part of a layer with the recurrence. `v0`, `v_down` and `v_up` are absent in the first
+    layer.
+    """
 
     x_r: nn.Parameter  # what each of r, w, k, v, a, g takes of the token before
     x_w: nn.Parameter
@@ -107,7 +124,19 @@ class Rwkv7TimeMix(nn.Module):
         super().__init__()
         width = config.hidden_size
         self.config, self.first = config, first
-        for name in ("x_r", "x_w", "x_k", "x_v", "x_a", "x_g", "w0", "a0", "k_k", "k_a", *(() if first else ("v0",))):
+        for name in (
+            "x_r",
+            "x_w",
+            "x_k",
+            "x_v",
+            "x_a",
+            "x_g",
+            "w0",
+            "a0",
+            "k_k",
+            "k_a",
+            *(() if first else ("v0",)),
+        ):
             self.register_parameter(name, nn.Parameter(torch.zeros(width)))
         self.r_k = nn.Parameter(torch.zeros(config.num_heads, config.head_size))
         self.receptance = nn.Linear(width, width, bias=False)
@@ -122,26 +151,43 @@ class Rwkv7TimeMix(nn.Module):
         self.ln_x = nn.GroupNorm(config.num_heads, width, config.group_norm_eps)
 
     def forward(
-        self, x: Tensor, step_back: Tensor, cu_seqlens: Tensor, wkv: Tensor | None, v_first: Tensor | None
+        self,
+        x: Tensor,
+        step_back: Tensor,
+        cu_seqlens: Tensor,
+        wkv: Tensor | None,
+        v_first: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """x and step_back (T, D), wkv (S, H, N, N), v_first (T, D) or None in the first layer -> out (T, D), wkv, v_first."""
+        """x and step_back (T, D), wkv (S, H, N, N), v_first (T, D) or None in the first layer ->
+        out (T, D), wkv, v_first.
+        """
         mixes = (self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g)
         x_r, x_w, x_k, x_v, x_a, x_g = (x + step_back * mix for mix in mixes)
-        r, k, v = apply_linear(self.receptance, x_r), apply_linear(self.key, x_k), apply_linear(self.value, x_v)
+        r, k, v = (
+            apply_linear(self.receptance, x_r),
+            apply_linear(self.key, x_k),
+            apply_linear(self.value, x_v),
+        )
         w = apply_linear(self.w_up, torch.tanh(apply_linear(self.w_down, x_w)))
         a = torch.sigmoid(self.a0 + apply_linear(self.a_up, apply_linear(self.a_down, x_a)))
         g = apply_linear(self.g_up, torch.sigmoid(apply_linear(self.g_down, x_g)))
         if v_first is None:
             v_first = v
         else:
-            v = v + (v_first - v) * torch.sigmoid(self.v0 + apply_linear(self.v_up, apply_linear(self.v_down, x_v)))
+            v = v + (v_first - v) * torch.sigmoid(
+                self.v0 + apply_linear(self.v_up, apply_linear(self.v_down, x_v))
+            )
         log_decay = _LOG_DECAY * torch.sigmoid(self.w0 + w)
         removed = k * self.k_k  # of k as it is before the next line
         k = k * (1 + (a - 1) * self.k_a)
         heads = (self.config.num_heads, self.config.head_size)
-        r, log_decay, k, v, a, removed = (y.unflatten(-1, heads) for y in (r, log_decay, k, v, a, removed))
+        r, log_decay, k, v, a, removed = (
+            y.unflatten(-1, heads) for y in (r, log_decay, k, v, a, removed)
+        )
         kk = F.normalize(removed, dim=-1, eps=_KK_FLOOR)
-        o, wkv = wkv7(r, log_decay, k, v.to(scan_dtype(self.value, v)), -kk, kk * a, cu_seqlens, wkv)
+        o, wkv = wkv7(
+            r, log_decay, k, v.to(scan_dtype(self.value, v)), -kk, kk * a, cu_seqlens, wkv
+        )
         # Torch's group norm, which this is, refuses T = 0.
         weight, bias = (p.to(v.dtype).view(o.shape[1:]) for p in (self.ln_x.weight, self.ln_x.bias))
         o = F.layer_norm(o.to(v.dtype), o.shape[-1:], eps=self.ln_x.eps) * weight + bias
@@ -160,7 +206,9 @@ class Rwkv7ChannelMix(nn.Module):
 
     def forward(self, x: Tensor, step_back: Tensor) -> Tensor:
         """x and step_back (T, D) -> out (T, D)."""
-        return apply_linear(self.value, F.relu(apply_linear(self.key, x + step_back * self.x_k)).square())
+        return apply_linear(
+            self.value, F.relu(apply_linear(self.key, x + step_back * self.x_k)).square()
+        )
 
 
 class Rwkv7Layer(nn.Module):
@@ -174,9 +222,16 @@ class Rwkv7Layer(nn.Module):
         self.ffn = Rwkv7ChannelMix(config)
 
     def forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, shift: Shift, before: dict[str, Tensor], v_first: Tensor | None
+        self,
+        hidden: Tensor,
+        cu_seqlens: Tensor,
+        shift: Shift,
+        before: dict[str, Tensor],
+        v_first: Tensor | None,
     ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same, all new but v."""
+        """hidden (T, D), the state by name (empty: zero), v of layer 0 (None in it) -> the same,
+        all new but v.
+        """
         nothing = hidden.new_zeros(len(shift.last), hidden.shape[-1])
         normed = self.norm_att(hidden)
         back, att_shift = shift(normed, before.get("att_shift", nothing))
@@ -184,7 +239,11 @@ class Rwkv7Layer(nn.Module):
         hidden = hidden + out
         normed = self.norm_ffn(hidden)
         back, ffn_shift = shift(normed, before.get("ffn_shift", nothing))
-        return hidden + self.ffn(normed, back), {"att_shift": att_shift, "wkv": wkv, "ffn_shift": ffn_shift}, v_first
+        return (
+            hidden + self.ffn(normed, back),
+            {"att_shift": att_shift, "wkv": wkv, "ffn_shift": ffn_shift},
+            v_first,
+        )
 
 
 class Rwkv7(Backbone):
@@ -213,10 +272,16 @@ class Rwkv7(Backbone):
     def __init__(self, config: Rwkv7Config) -> None:
         super().__init__()
         self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = config.vocab_size, config.hidden_size, config.num_layers
+        self.vocab_size, self.hidden_size, self.num_layers = (
+            config.vocab_size,
+            config.hidden_size,
+            config.num_layers,
+        )
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.norm_0 = LayerNorm(config.hidden_size, config.norm_eps)
-        self.layers = nn.ModuleList(Rwkv7Layer(config, index == 0) for index in range(config.num_layers))
+        self.layers = nn.ModuleList(
+            Rwkv7Layer(config, index == 0) for index in range(config.num_layers)
+        )
         self.norm_f = LayerNorm(config.hidden_size, config.norm_eps)
         if not self.embeddings.weight.is_meta:
             _initialize(self)
@@ -227,7 +292,9 @@ class Rwkv7(Backbone):
         return [layer for layer in self.layers if isinstance(layer, Rwkv7Layer)]
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The normed token last read by each half of a layer, and the recurrence's matrix, key dimension first."""
+        """The normed token last read by each half of a layer, and the recurrence's matrix, key
+        dimension first.
+        """
         c = self.config
         return {
             "att_shift": (c.num_layers, c.hidden_size),
@@ -237,33 +304,52 @@ class Rwkv7(Backbone):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at most fp32; 8-bit inputs."""
+        """Embedding, residual, output, v of layer 0 and what the halves of a layer take in turn, at
+        most fp32; 8-bit inputs.
+        """
         c = self.config
         halves = max(7 * c.hidden_size, c.hidden_size + c.ffn_size)
         in_8_bits = max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12
-        return 4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank) + in_8_bits
+        return (
+            4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank)
+            + in_8_bits
+        )
 
     @property
     def flops_per_token(self) -> int:
         c = self.config
-        ranks = c.num_layers * (c.decay_rank + c.a_rank + c.gate_rank) + (c.num_layers - 1) * c.v_rank
+        ranks = (
+            c.num_layers * (c.decay_rank + c.a_rank + c.gate_rank) + (c.num_layers - 1) * c.v_rank
+        )
         square = c.num_layers * (4 * c.hidden_size + 2 * c.ffn_size)
         recurrence = 9 * c.num_layers * c.hidden_size * c.head_size
         return 2 * c.hidden_size * (square + 2 * ranks) + recurrence
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Normed embeddings: what enters the first layer. Vectors added to them have the scale of the residual stream."""
-        rows: Tensor = self.norm_0(F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight)))
+        """Normed embeddings: what enters the first layer. Vectors added to them have the scale of
+        the residual stream.
+        """
+        rows: Tensor = self.norm_0(
+            F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
+        )
         return rows
 
-    def _forward(self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False) -> tuple[Tensor, State]:
+    def _forward(
+        self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
+    ) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
         shift, sequences = Shift.of(cu_seqlens, hidden.device), cu_seqlens.numel() - 1
         ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
         v_first: Tensor | None = None
         for index, layer in enumerate(self.blocks):
-            before = {} if state is None else {name: state[name][:, index].to(hidden.dtype) for name in ends}
-            hidden, after, v_first = run_layer(layer, recompute, hidden, cu_seqlens, shift, before, v_first)
+            before = (
+                {}
+                if state is None
+                else {name: state[name][:, index].to(hidden.dtype) for name in ends}
+            )
+            hidden, after, v_first = run_layer(
+                layer, recompute, hidden, cu_seqlens, shift, before, v_first
+            )
             for name, end in after.items():
                 ends[name].append(end)
         tensors = {name: torch.stack(layers, dim=1) for name, layers in ends.items()}
@@ -277,20 +363,31 @@ def _low_rank(width: int, rank: int) -> tuple[nn.Linear, nn.Linear]:
 
 @torch.no_grad()
 def _initialize(model: Rwkv7) -> None:
-    """Initialize as published: each layer adds nothing yet, decays spread from slow to fast, low-rank parts at their bias.
+    """Initialize as published: each layer adds nothing yet, decays spread from slow to fast,
+    low-rank parts at their bias.
 
-    Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.
+    Source: RWKV_Tmix_x070, RWKV_CMix_x070 and generate_init_weight in
+        RWKV-v7/train_temp/src/model.py of BlinkDL/RWKV-LM.
     """
     c = model.config
-    nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)  # so small that training decides what they are
+    # so small that training decides what they are
+    nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)
     channel = torch.arange(c.hidden_size, dtype=torch.float32)
     part, even = channel / c.hidden_size, channel / max(1, c.hidden_size - 1)
-    zigzag = (channel % c.head_size) / max(1, c.head_size - 1) * 2 - 1  # from -1 to 1 within each head
+    # from -1 to 1 within each head
+    zigzag = (channel % c.head_size) / max(1, c.head_size - 1) * 2 - 1
     zigzag = zigzag * zigzag.abs()
     for index, layer in enumerate(model.blocks):
         depth, height = index / max(1, c.num_layers - 1), 1 - index / c.num_layers
         att, ffn, bound = layer.att, layer.ffn, 0.5 * c.hidden_size**-0.5
-        shares = ((att.x_r, 0.2), (att.x_w, 0.9), (att.x_k, 0.7), (att.x_v, 0.7), (att.x_a, 0.9), (att.x_g, 0.2))
+        shares = (
+            (att.x_r, 0.2),
+            (att.x_w, 0.9),
+            (att.x_k, 0.7),
+            (att.x_v, 0.7),
+            (att.x_a, 0.9),
+            (att.x_g, 0.2),
+        )
         for mix, power in shares:
             mix.copy_(1 - part ** (power * height))
         att.w0.copy_(-5.5 + 6 * even ** (1 + depth**0.3) + 2.5 * zigzag)
@@ -306,7 +403,12 @@ def _initialize(model: Rwkv7) -> None:
         for down, up in pairs:
             nn.init.zeros_(down.weight)
             nn.init.orthogonal_(up.weight, 0.1)
-        for linear, scale in ((att.receptance, 1.0), (att.key, 0.1), (att.value, 1.0), (ffn.key, 1.0)):
+        for linear, scale in (
+            (att.receptance, 1.0),
+            (att.key, 0.1),
+            (att.value, 1.0),
+            (ffn.key, 1.0),
+        ):
             nn.init.uniform_(linear.weight, -scale * bound, scale * bound)
         ffn.x_k.copy_(1 - part ** (height**4))
         nn.init.zeros_(att.output.weight)

@@ -2,9 +2,10 @@
 
     D  hidden size      H  heads      F  width of the feed-forward layers
 
-Both have the same names inside of blocks. Sizes come from the tensors, and the config must agree. Options that change what is
-computed are refused; those that choose kernels, or that no implementation reads, are not looked at.
-Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig of NX-AI/xlstm 032a6fb.
+Both have the same names inside of blocks. Sizes come from the tensors, and the config must agree.
+Options that change what is computed are refused; those that choose kernels, or that no
+implementation reads, are not looked at. Source: xLSTMConfig of transformers 5.23, xLSTMLargeConfig
+of NX-AI/xlstm 032a6fb.
 """
 
 from collections.abc import Collection, Mapping
@@ -25,7 +26,8 @@ from runnel.backbones.checkpoint.tensors import (
 )
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
 
-_NAMES = (("embedding.", "embeddings."), ("out_norm.", "norm_f."), ("blocks.", "layers."))  # beginnings: file -> module
+# beginnings: file -> module
+_NAMES = (("embedding.", "embeddings."), ("out_norm.", "norm_f."), ("blocks.", "layers."))
 _HALVES: dict[str, tuple[str, ...]] = {
     "ifgate_preact": ("igate_preact", "fgate_preact"),
     "proj_up_gate_z": ("proj_up_gate", "proj_up"),
@@ -41,9 +43,12 @@ def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
 def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
     """See `Recognized`."""
     named = _split_fused(renamed(tensors, _module_name, where), where)
-    layout = "bare tensors" if not config else "transformers" if "model_type" in config else "official"
+    layout = (
+        "bare tensors" if not config else "transformers" if "model_type" in config else "official"
+    )
     published = {"use_bias": OFF, "add_qk_norm": OFF, "weight_mode": ("single", "fused")}
-    # With "siging" the input gate is a sigmoid. transformers ignores add_out_norm: there the norm is always on.
+    # With "siging" the input gate is a sigmoid. transformers ignores add_out_norm: there the norm
+    # is always on.
     published |= {key: (None,) for key in _KERNELS if "siging" in str(config.get(key))}
     published |= {"add_out_norm": (True,)} if layout == "official" else {}
     expect_options(config, published, where)
@@ -57,7 +62,11 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     layers, heads = count_layers(tensors), rows("mlstm_layer.igate_preact")
     sizes = {"vocab_size": vocab, "embedding_dim": hidden, "hidden_size": hidden}
-    expect_agreement(config, sizes | {"num_blocks": layers, "num_hidden_layers": layers, "num_heads": heads}, where)
+    expect_agreement(
+        config,
+        sizes | {"num_blocks": layers, "num_hidden_layers": layers, "num_heads": heads},
+        where,
+    )
     return XlstmConfig(
         vocab_size=vocab,
         hidden_size=hidden,
@@ -87,13 +96,18 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
         prefix, _, fused = prefix.rpartition(".")
         if fused in _HALVES:
             fits = len(stored.shape) > 0 and stored.shape[0] % 2 == 0
-            expect_fit(fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where)
+            expect_fit(
+                fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where
+            )
             targets, ends = _HALVES[fused], [0, stored.shape[0] // 2, stored.shape[0]]
         elif fused == "qkv_opreact":
             v_size = shape_of(tensors, prefix + ".out_proj.weight", 2, where)[1]
             total = shape_of(tensors, name, 2, where)[0]
             qk_size = (total - 2 * v_size) // 2
-            targets, ends = ("q", "k", "v", "ogate_preact"), [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
+            targets, ends = (
+                ("q", "k", "v", "ogate_preact"),
+                [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total],
+            )
         else:
             targets, ends, named[name] = (), [], stored
         for part, start, end in zip(targets, ends, ends[1:], strict=False):

@@ -2,11 +2,12 @@
 
     T  tokens           S  sequences        L  layers         Y  rows of the embedding table
     D  hidden_size      H  num_heads        F  ffn_size
-    K  key_size, of one head; H K = qk_size                   V  value_size, of one head; H V = v_size
+    K  key_size, of one head; H K = qk_size      V  value_size, of one head; H V = v_size
 
-One block: u = norm(h); q, k, v, o = q(u), k(u), v(u), ogate_preact(u); i, f = cap(igate_preact(u)), cap(fgate_preact(u));
-y = mlstm(q, k, v, i, f); h += out_proj(sigmoid(o) head_norm(y)); u = norm(h); h += proj_down(silu(proj_up_gate(u)) proj_up(u)).
-cap(x) = c tanh(x / c); head_norm is a LayerNorm over each head. Beck et al., "xLSTM 7B", 2025.
+One block: u = norm(h); q, k, v, o = q(u), k(u), v(u), ogate_preact(u); i, f = cap(igate_preact(u)),
+cap(fgate_preact(u)); y = mlstm(q, k, v, i, f); h += out_proj(sigmoid(o) head_norm(y)); u = norm(h);
+h += proj_down(silu(proj_up_gate(u)) proj_up(u)). cap(x) = c tanh(x / c); head_norm is a LayerNorm
+over each head. Beck et al., "xLSTM 7B", 2025.
 """
 
 from dataclasses import dataclass
@@ -25,7 +26,8 @@ from runnel.ops.mlstm.torch import CHUNK
 MlstmState = tuple[Tensor, Tensor, Tensor]  # C (S, H, K, V), n (S, H, K), m (S, H)
 
 _INPUT_GATE_BIAS = -10.0  # of a fresh model: it starts by writing almost nothing,
-_FORGET_GATE_BIAS = 3.0, 6.0  # and by keeping what it has for 20 (first head) to 400 tokens (last head)
+# and by keeping what it has for 20 (first head) to 400 tokens (last head)
+_FORGET_GATE_BIAS = 3.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -36,17 +38,25 @@ class XlstmConfig(BackboneConfig):
     hidden_size: int
     num_layers: int
     num_heads: int
-    qk_size: int  # width of the queries of all heads together, and of the keys (published: hidden_size / 2)
+    # width of the queries of all heads together, and of the keys (published: hidden_size / 2)
+    qk_size: int
     v_size: int  # width of the values of all heads together (published: hidden_size)
-    ffn_size: int  # width of the feed-forward layers (published: 8/3 hidden_size, rounded up to a multiple of 64)
-    gate_cap: float = 15.0  # input and forget gates stay within +- this, before their exponential and sigmoid
+    # width of the feed-forward layers (published: 8/3 hidden_size, rounded up to a multiple of 64)
+    ffn_size: int
+    # input and forget gates stay within +- this, before their exponential and sigmoid
+    gate_cap: float = 15.0
     norm_eps: float = 1e-6  # of all norms
     cell_eps: float = 1e-6  # added to the divisor of the memory's output
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("qk_size", "v_size"):
-            self.expect(getattr(self, name) % self.num_heads == 0, name, "num_heads", rule="a multiple of the latter")
+            self.expect(
+                getattr(self, name) % self.num_heads == 0,
+                name,
+                "num_heads",
+                rule="a multiple of the latter",
+            )
 
     @property
     def key_size(self) -> int:
@@ -60,7 +70,8 @@ class XlstmConfig(BackboneConfig):
 class CappedGate(nn.Module):
     """One number per head, within +- cap.
 
-    Its weights stay fp32, and autocast leaves it alone: an exponential follows, and errors of all earlier tokens add up in it.
+    Its weights stay fp32, and autocast leaves it alone: an exponential follows, and errors of all
+    earlier tokens add up in it.
     """
 
     def __init__(self, hidden_size: int, bias: Tensor, cap: float) -> None:
@@ -72,7 +83,9 @@ class CappedGate(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """u (T, D) -> (T, H) in u's dtype."""
         with torch.autocast(u.device.type, enabled=False):
-            return self.cap * torch.tanh(F.linear(u, self.weight.to(u.dtype), self.bias.to(u.dtype)) / self.cap)
+            return self.cap * torch.tanh(
+                F.linear(u, self.weight.to(u.dtype), self.bias.to(u.dtype)) / self.cap
+            )
 
 
 class HeadNorm(nn.Module):
@@ -101,18 +114,33 @@ class MlstmLayer(nn.Module):
         # On the CPU even where the default device is meta: see `init_dt_bias`.
         bias = torch.full((c.num_heads,), _INPUT_GATE_BIAS, device="cpu")
         self.igate_preact = CappedGate(c.hidden_size, bias, c.gate_cap)
-        self.fgate_preact = CappedGate(c.hidden_size, torch.linspace(*_FORGET_GATE_BIAS, c.num_heads, device="cpu"), c.gate_cap)
+        self.fgate_preact = CappedGate(
+            c.hidden_size, torch.linspace(*_FORGET_GATE_BIAS, c.num_heads, device="cpu"), c.gate_cap
+        )
         self.multihead_norm = HeadNorm(c.v_size, c.norm_eps)
         self.out_proj = nn.Linear(c.v_size, c.hidden_size, bias=False)
         for layer in (self.q, self.k, self.v, self.ogate_preact):
             nn.init.normal_(layer.weight, std=_small_std(c.hidden_size))
         _init_output(self.out_proj, c)
 
-    def forward(self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None) -> tuple[Tensor, MlstmState]:
+    def forward(
+        self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None
+    ) -> tuple[Tensor, MlstmState]:
         """u (T, D) and the state -> out (T, D) in the weights' dtype and the new state in u's."""
         heads, low = (self.config.num_heads, -1), as_weight(self.q, u)
-        q, k, v = (apply_linear(layer, low).unflatten(-1, heads) for layer in (self.q, self.k, self.v))
-        y, state = mlstm(q, k, v, self.igate_preact(u), self.fgate_preact(u), cu_seqlens, state, eps=self.config.cell_eps)
+        q, k, v = (
+            apply_linear(layer, low).unflatten(-1, heads) for layer in (self.q, self.k, self.v)
+        )
+        y, state = mlstm(
+            q,
+            k,
+            v,
+            self.igate_preact(u),
+            self.fgate_preact(u),
+            cu_seqlens,
+            state,
+            eps=self.config.cell_eps,
+        )
         y = torch.sigmoid(apply_linear(self.ogate_preact, low)) * self.multihead_norm(y)
         return apply_linear(self.out_proj, y), state
 
@@ -132,7 +160,10 @@ class FeedForward(nn.Module):
     def forward(self, u: Tensor) -> Tensor:
         """u (T, D) -> (T, D) in the weights' dtype."""
         u = as_weight(self.proj_up, u)
-        return apply_linear(self.proj_down, F.silu(apply_linear(self.proj_up_gate, u)) * apply_linear(self.proj_up, u))
+        return apply_linear(
+            self.proj_down,
+            F.silu(apply_linear(self.proj_up_gate, u)) * apply_linear(self.proj_up, u),
+        )
 
 
 class XlstmLayer(nn.Module):
@@ -146,7 +177,12 @@ class XlstmLayer(nn.Module):
         self.ffn = FeedForward(config)
 
     def forward(
-        self, hidden: Tensor, cu_seqlens: Tensor, C: Tensor | None, n: Tensor | None, m: Tensor | None
+        self,
+        hidden: Tensor,
+        cu_seqlens: Tensor,
+        C: Tensor | None,
+        n: Tensor | None,
+        m: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """hidden (T, D) and the state -> the same, all new."""
         before = None if C is None or n is None or m is None else (C, n, m)
@@ -184,9 +220,18 @@ class Xlstm(BlockBackbone[XlstmLayer]):
 
     @property
     def step_bytes_per_token(self) -> int:
-        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; gate, up, silu, product; gates."""
+        """Residual, normed, output, hidden, 2 for products; q, k and copies; v, o, y, gated; gate,
+        up, silu, product; gates.
+        """
         c = self.config
-        return 4 * (6 * c.hidden_size + 4 * c.qk_size + 4 * c.v_size + 4 * c.ffn_size + 72 * c.num_heads + 32)
+        return 4 * (
+            6 * c.hidden_size
+            + 4 * c.qk_size
+            + 4 * c.v_size
+            + 4 * c.ffn_size
+            + 72 * c.num_heads
+            + 32
+        )
 
     @property
     def flops_per_token(self) -> int:
@@ -196,10 +241,14 @@ class Xlstm(BlockBackbone[XlstmLayer]):
 
 
 def _small_std(hidden_size: int) -> float:
-    """Return the deviation of small weights: their variance is 2 / (5 D), as published (Nguyen and Salazar 2019)."""
+    """Return the deviation of small weights: their variance is 2 / (5 D), as published (Nguyen and
+    Salazar 2019).
+    """
     return (2 / (5 * hidden_size)) ** 0.5
 
 
 def _init_output(layer: nn.Linear, config: XlstmConfig) -> None:
-    """Fill with normal numbers of deviation 2 / (L sqrt(D)), so that the residual stream does not grow with depth."""
+    """Fill with normal numbers of deviation 2 / (L sqrt(D)), so that the residual stream does not
+    grow with depth.
+    """
     nn.init.normal_(layer.weight, std=2 / (config.num_layers * config.hidden_size**0.5))

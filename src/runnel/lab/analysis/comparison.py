@@ -1,4 +1,6 @@
-"""What several results say together: a table, a plot, and of two results whether they differ by more than chance."""
+"""What several results say together: a table, a plot, and of two results whether they differ by
+more than chance.
+"""
 
 import json
 import statistics
@@ -18,11 +20,14 @@ Named = Mapping[str, Sequence[Mapping[str, Result]]]
 """Name -> its repeats: task -> result."""
 
 
-def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path | None = None) -> list[dict[str, Any]]:
+def compare_results(
+    folders: Mapping[str, Sequence[str | Path]], to: str | Path | None = None
+) -> list[dict[str, Any]]:
     """Compare results of `evaluate`, `questions` and `qa`; return a row for each task and value.
 
-    A row has of each name the mean, sample standard deviation (0 of one), minimum and maximum of its repeats; and, of two names
-    without repeats, "comparison": the paired test of their queries, which must be the same.
+    A row has of each name the mean, sample standard deviation (0 of one), minimum and maximum of
+    its repeats; and, of two names without repeats, "comparison": the paired test of their queries,
+    which must be the same.
 
     Args:
         folders: name -> folders of results; several are repeats, such as training seeds.
@@ -33,12 +38,17 @@ def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path 
         ReadError: a result cannot be read.
     """
     named = {name: [_read(Path(folder)) for folder in repeats] for name, repeats in folders.items()}
-    tasks = list(dict.fromkeys(task for repeats in named.values() for one in repeats for task in one))
+    tasks = list(
+        dict.fromkeys(task for repeats in named.values() for one in repeats for task in one)
+    )
     rows = [row for task in tasks for row in _rows(task, named)]
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
-            raise InputError(f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}): evaluate on one")
+            raise InputError(
+                f"{a} and {b} have no task in common ({', '.join(first)}; {', '.join(second)}):"
+                " evaluate on one"
+            )
         for row in rows:
             row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
     if to is not None:
@@ -49,7 +59,9 @@ def compare_results(folders: Mapping[str, Sequence[str | Path]], to: str | Path 
 
 
 def _read(folder: Path) -> dict[str, Result]:
-    """Return task -> the values of its queries by metric, and the values of groups: name -> (value, queries or spans)."""
+    """Return task -> the values of its queries by metric, and the values of groups: name -> (value,
+    queries or spans).
+    """
     results: dict[str, Result] = {}
     for file in sorted(folder.glob("*.queries.jsonl")):
         path = file.with_name(file.name.removesuffix(".queries.jsonl") + ".json")
@@ -59,38 +71,76 @@ def _read(folder: Path) -> dict[str, Result]:
             queries.add(query := str(row.pop("query")))
             for name, value in row.items():
                 metrics.setdefault(name, {})[query] = value
-        with damage_in(path, OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration, advice="evaluate again"):
+        with damage_in(
+            path,
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            StopIteration,
+            advice="evaluate again",
+        ):
             result = json.loads(path.read_text(encoding="utf-8"))
-            results[result["task"]] = {"queries": queries, "metrics": metrics, "groups": _groups(result, list(metrics))}
+            results[result["task"]] = {
+                "queries": queries,
+                "metrics": metrics,
+                "groups": _groups(result, list(metrics)),
+            }
     if not results:
-        raise InputError(f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate, questions or qa writes")
+        raise InputError(
+            f"{folder} has no results (TASK.queries.jsonl); expected what --out of evaluate,"
+            " questions or qa writes"
+        )
     return results
 
 
 def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, int]]:
-    """Return the deepest recall, or else the first metric, by length of the document and position of the evidence."""
+    """Return the deepest recall, or else the first metric, by length of the document and position
+    of the evidence.
+    """
     recalls = [name for name in metrics if name.startswith("Recall@")]
-    metric = max(recalls, key=lambda name: int(name.partition("@")[2])) if recalls else next(iter(metrics), "")
-    places = [row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"} for row in result.get("recall_by_position", [])]
+    metric = (
+        max(recalls, key=lambda name: int(name.partition("@")[2]))
+        if recalls
+        else next(iter(metrics), "")
+    )
+    places = [
+        row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"}
+        for row in result.get("recall_by_position", [])
+    ]
     values = {}
     for group in (*result.get("by_length", []), *places):
         value = group.get("metrics", group).get(metric)
         if value is not None:
-            number = next(int(group[name]) for name in ("queries", "questions", "spans") if name in group)
+            number = next(
+                int(group[name]) for name in ("queries", "questions", "spans") if name in group
+            )
             values[f"{metric}, {group['name']}"] = value, number
     return values
 
 
 def _rows(task: str, named: Named) -> list[dict[str, Any]]:
-    repeats_of = {name: [repeat[task] for repeat in repeats if task in repeat] for name, repeats in named.items()}
-    queries_of = [(name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats]
+    repeats_of = {
+        name: [repeat[task] for repeat in repeats if task in repeat]
+        for name, repeats in named.items()
+    }
+    queries_of = [
+        (name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats
+    ]
     counts = {f"{len(queries):,} of {name}": queries for name, queries in queries_of}
     if any(queries != next(iter(counts.values())) for queries in counts.values()):
-        raise InputError(f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on the same ones")
+        raise InputError(
+            f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on"
+            " the same ones"
+        )
     values: dict[str, dict[str, list[tuple[float, int]]]] = {}
     for name, repeats in repeats_of.items():
         for result in repeats:
-            of_all = {metric: (statistics.fmean(of.values()), len(of)) for metric, of in result["metrics"].items()}
+            of_all = {
+                metric: (statistics.fmean(of.values()), len(of))
+                for metric, of in result["metrics"].items()
+            }
             for value, pair in (of_all | result["groups"]).items():
                 values.setdefault(value, {}).setdefault(name, []).append(pair)
     rows = []
@@ -99,13 +149,26 @@ def _rows(task: str, named: Named) -> list[dict[str, Any]]:
         for name, pairs in systems.items():
             means = [mean for mean, _ in pairs]
             deviation = statistics.stdev(means) if len(means) > 1 else 0.0
-            summary[name] = {"repeats": len(means), "mean": statistics.fmean(means), "deviation": deviation}
+            summary[name] = {
+                "repeats": len(means),
+                "mean": statistics.fmean(means),
+                "deviation": deviation,
+            }
             summary[name] |= {"min": min(means), "max": max(means)}
-        rows.append({"task": task, "value": value, "number": next(iter(systems.values()))[0][1], "systems": summary})
+        rows.append(
+            {
+                "task": task,
+                "value": value,
+                "number": next(iter(systems.values()))[0][1],
+                "systems": summary,
+            }
+        )
     return rows
 
 
-def _compare(row: Mapping[str, Any], first: Result | None, second: Result | None) -> dict[str, float] | None:
+def _compare(
+    row: Mapping[str, Any], first: Result | None, second: Result | None
+) -> dict[str, float] | None:
     """Return the paired test of a metric; None for groups, and for what one of the two lacks."""
     a, b = ({} if one is None else one["metrics"].get(row["value"], {}) for one in (first, second))
     if not (both := [query for query in a if query in b]):
@@ -115,16 +178,25 @@ def _compare(row: Mapping[str, Any], first: Result | None, second: Result | None
 
 
 def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -> None:
-    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of its repeats."""
+    """Plot the table: a point for each row and name, with a bar from the lowest to the highest of
+    its repeats.
+    """
     with needing("plots need matplotlib", "lab"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(min(2 + 0.5 * len(rows), 60), 5), layout="constrained")
     axis = figure.subplots()
     for number, name in enumerate(names):
-        shown = [(place, row["systems"][name]) for place, row in enumerate(rows) if name in row["systems"]]
+        shown = [
+            (place, row["systems"][name])
+            for place, row in enumerate(rows)
+            if name in row["systems"]
+        ]
         places = [place + 0.6 * (number + 0.5) / len(names) - 0.3 for place, _ in shown]
         means = [one["mean"] for _, one in shown]
-        bars = [[one["mean"] - one["min"] for _, one in shown], [one["max"] - one["mean"] for _, one in shown]]
+        bars = [
+            [one["mean"] - one["min"] for _, one in shown],
+            [one["max"] - one["mean"] for _, one in shown],
+        ]
         axis.errorbar(places, means, yerr=bars, fmt="o", markersize=4, capsize=2, label=name)
     several = len({row["task"] for row in rows}) > 1
     labels = [f"{row['task']}: {row['value']}" if several else row["value"] for row in rows]

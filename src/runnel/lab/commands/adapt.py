@@ -1,4 +1,6 @@
-"""`runnel lab adapt`: adapt sentence retrieval to documents, without a language model, and measure what it gains."""
+"""`runnel lab adapt`: adapt sentence retrieval to documents, without a language model, and measure
+what it gains.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,37 +12,51 @@ from runnel.errors import counted
 
 
 def adapt(
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents."),
+    ],
     *,
     model: Model = "pocket",
     to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the model and the work.")],
-    dev: Annotated[Path | None, typer.Option(metavar="EVIDENCE", help="Your own questions, to measure the gain on.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="The most questions, to train on and held back.")] = 2000,
-    seed: Annotated[int, typer.Option(min=0, help="For the choice of questions and the training.")] = 0,
+    dev: Annotated[
+        Path | None,
+        typer.Option(metavar="EVIDENCE", help="Your own questions, to measure the gain on."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(min=1, help="The most questions, to train on and held back.")
+    ] = 2000,
+    seed: Annotated[
+        int, typer.Option(min=0, help="For the choice of questions and the training.")
+    ] = 0,
     exclude: TestSets = None,
     as_json: Json = False,
 ) -> int:
     """Adapt a model's sentence retrieval to the documents of each SOURCE, and measure the gain.
 
-    Writes DIR/model if recall@10 rises, on --dev or else on questions held back; prints the gain. If not, the exit code is 1.
-    Example: runnel lab adapt manuals/ --to adapted
+    Writes DIR/model if recall@10 rises, on --dev or else on questions held back; prints the gain.
+    If not, the exit code is 1. Example: runnel lab adapt manuals/ --to adapted
 
-    Headings, questions, definitions, lists and references of the documents are the questions to train on; one in ten, in whole
-    documents, is held back. Interrupted work resumes when you repeat the command.
+    Headings, questions, definitions, lists and references of the documents are the questions to
+    train on; one in ten, in whole documents, is held back. Interrupted work resumes when you repeat
+    the command.
     """
     from runnel.lab.commands.train import prepare_libraries
 
     prepare_libraries()
     from runnel.lab.training.adaptation import adapt as adapt_model
 
-    result = adapt_model(sources, to, model=model, dev=dev, exclude=exclude or (), limit=limit, seed=seed)
+    result = adapt_model(
+        sources, to, model=model, dev=dev, exclude=exclude or (), limit=limit, seed=seed
+    )
     if as_json:
         print_json(result)
         return 0 if result["model"] else 1
     for name, one in result["measured"].items():
         print_text(
-            f"{name}: recall@10 {one['a']:.4f} before, {one['b']:.4f} after, difference {one['difference']:+.4f} "
-            f"(95 % interval {one['low']:+.4f} to {one['high']:+.4f}; {counted(one['queries'], 'question')})"
+            f"{name}: recall@10 {one['a']:.4f} before, {one['b']:.4f} after, difference"
+            f" {one['difference']:+.4f} (95 % interval {one['low']:+.4f} to {one['high']:+.4f};"
+            f" {counted(one['queries'], 'question')})"
         )
     if result["model"]:
         print_text(f"{result['model']}: use it with runnel find -m {result['model']}")

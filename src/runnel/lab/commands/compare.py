@@ -10,14 +10,20 @@ from runnel.commands.display import Json, print_json, print_table
 
 
 def compare(
-    results: Annotated[list[str], typer.Argument(metavar="[NAME=]FOLDER...", help="Folders of --out; repeats have one name.")],
-    to: Annotated[str | None, typer.Option(metavar="FOLDER", help="Write comparison.json and a plot, comparison.png.")] = None,
+    results: Annotated[
+        list[str],
+        typer.Argument(metavar="[NAME=]FOLDER...", help="Folders of --out; repeats have one name."),
+    ],
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Write comparison.json and a plot, comparison.png."),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Compare results, each in a FOLDER of --out.
 
-    Prints one table: the mean of each metric, with the standard deviation of repeats; of two results their difference and its p.
-    Example: runnel lab compare bm25 pocket
+    Prints one table: the mean of each metric, with the standard deviation of repeats; of two
+    results their difference and its p. Example: runnel lab compare bm25 pocket
     """
     from runnel.lab.analysis.comparison import VERSION, compare_results
 
@@ -29,9 +35,16 @@ def compare(
     if as_json:
         print_json({"version": VERSION, "rows": rows})
         return 0
-    tested = ["difference", "95 % interval", "p"] if any(row.get("comparison") for row in rows) else []
+    tested = (
+        ["difference", "95 % interval", "p"] if any(row.get("comparison") for row in rows) else []
+    )
     lines = [
-        [row["task"], row["value"], f"{row['number']:,}", *(_cell(row["systems"].get(name)) for name in named)]
+        [
+            row["task"],
+            row["value"],
+            f"{row['number']:,}",
+            *(_cell(row["systems"].get(name)) for name in named),
+        ]
         + (_tested(row["comparison"]) if tested else [])
         for row in rows
     ]
@@ -42,7 +55,9 @@ def compare(
 def _cell(value: Mapping[str, float] | None) -> str:
     if value is None:
         return "–"
-    return f"{value['mean']:.4f}" + ("" if value["repeats"] == 1 else f" ± {value['deviation']:.4f}")
+    return f"{value['mean']:.4f}" + (
+        "" if value["repeats"] == 1 else f" ± {value['deviation']:.4f}"
+    )
 
 
 def _tested(of: Mapping[str, float] | None) -> list[str]:

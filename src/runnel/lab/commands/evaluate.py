@@ -6,7 +6,15 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import Bm25Options, Dtype, Json, PromptOptions, print_json, print_table, print_text
+from runnel.commands.display import (
+    Bm25Options,
+    Dtype,
+    Json,
+    PromptOptions,
+    print_json,
+    print_table,
+    print_text,
+)
 from runnel.errors import counted
 
 
@@ -14,34 +22,80 @@ from runnel.errors import counted
 class ReadingOptions:
     """What is read of texts."""
 
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="Cut documents (--as rerank: pairs) to this many tokens.")] = None
-    max_query_tokens: Annotated[int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")] = None
-    context: Annotated[str | None, typer.Option(help="Of evidence: tokens of the pieces to read, or: sentence.")] = None
-    chunk_words: Annotated[int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words.")] = None
-    segment_tokens: Annotated[int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")] = None
-    stride: Annotated[int | None, typer.Option(min=1, help="Tokens between the starts of segments (default: no overlap).")] = None
-    aggregate: Annotated[Literal["max", "sum"] | None, typer.Option(help="A score from those of segments (default: max).")] = None
+    max_tokens: Annotated[
+        int | None,
+        typer.Option(min=1, help="Cut documents (--as rerank: pairs) to this many tokens."),
+    ] = None
+    max_query_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Cut queries of an embedder to this many tokens.")
+    ] = None
+    context: Annotated[
+        str | None, typer.Option(help="Of evidence: tokens of the pieces to read, or: sentence.")
+    ] = None
+    chunk_words: Annotated[
+        int | None, typer.Option(min=1, help="Of evidence: rank chunks of this many words.")
+    ] = None
+    segment_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Score documents by segments of this many tokens.")
+    ] = None
+    stride: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens between the starts of segments (default: no overlap)."),
+    ] = None
+    aggregate: Annotated[
+        Literal["max", "sum"] | None,
+        typer.Option(help="A score from those of segments (default: max)."),
+    ] = None
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")],
-    tasks: Annotated[list[str], typer.Argument(metavar="TASK...", help="BEIR folders, benchmarks, qrels or evidence files.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model, bm25, a run file or RUN/checkpoints.")
+    ],
+    tasks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK...", help="BEIR folders, benchmarks, qrels or evidence files."
+        ),
+    ],
     *,
     dtype: Dtype = "auto",
-    place: Annotated[str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")] = None,
-    queries: Annotated[str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")] = None,
-    run: Annotated[str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")] = None,
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, and resume there.")] = None,
+    place: Annotated[
+        str | None, typer.Option("--in", metavar="DIR", help="Search this existing index.")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="Queries of a qrels file: jsonl or tsv.")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Documents of a qrels file: jsonl or tsv.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")
+    ] = None,
+    out: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, and resume there.")
+    ] = None,
     how: Annotated[
         Literal["embed", "rerank", "index", "sentences"] | None,
         typer.Option("--as", help="What MODEL does (default: embed, and sentences for evidence)."),
     ] = None,
-    of_mteb: Annotated[bool, typer.Option("--mteb", help="TASKs are names of tasks or benchmarks of the library mteb.")] = False,
-    metrics: Annotated[str | None, typer.Option(help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help="Documents of a query to return or rerank (default: 100).")] = None,
-    weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
-    rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
+    of_mteb: Annotated[
+        bool,
+        typer.Option("--mteb", help="TASKs are names of tasks or benchmarks of the library mteb."),
+    ] = False,
+    metrics: Annotated[
+        str | None, typer.Option(help="Metrics of ir-measures, e.g. nDCG@10,MRR@10,Recall@100.")
+    ] = None,
+    depth: Annotated[
+        int | None,
+        typer.Option(min=1, help="Documents of a query to return or rerank (default: 100)."),
+    ] = None,
+    weight: Annotated[
+        float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")
+    ] = None,
+    rerank: Annotated[
+        int | None, typer.Option(min=0, help="Of an index: documents to rerank.")
+    ] = None,
     reading: ReadingOptions = ReadingOptions(),
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
@@ -54,9 +108,24 @@ def evaluate(
     """
     from runnel.lab.evaluation import run as evaluation
 
-    options = {"depth": depth, "run": run, "corpus": corpus, "queries": queries, "place": place, "weight": weight}
-    options |= {"rerank": rerank, "dtype": dtype, **asdict(bm25), **asdict(prompts), **asdict(reading)}
-    result = evaluation.evaluate(model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options)
+    options = {
+        "depth": depth,
+        "run": run,
+        "corpus": corpus,
+        "queries": queries,
+        "place": place,
+        "weight": weight,
+    }
+    options |= {
+        "rerank": rerank,
+        "dtype": dtype,
+        **asdict(bm25),
+        **asdict(prompts),
+        **asdict(reading),
+    }
+    result = evaluation.evaluate(
+        model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options
+    )
     if as_json:
         print_json(result)
     elif of_mteb:
@@ -69,7 +138,9 @@ def evaluate(
 
 
 def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
-    """Print a table of the sets of retrieval for each choice of metrics, and one for each evidence task."""
+    """Print a table of the sets of retrieval for each choice of metrics, and one for each evidence
+    task.
+    """
     from runnel.lab.evaluation.metrics import means
 
     retrieval = [result for result in results if result["kind"] == "retrieval"]
@@ -79,9 +150,16 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
     if retrieval:
         print_text(f"{retrieval[0]['model']} as {retrieval[0]['as']}")
     for metrics, shown in tables.items():
-        rows = [[r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)] for r in shown]
+        rows = [
+            [r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)]
+            for r in shown
+        ]
         rows += [
-            [one["name"] if one["name"] == "mean" else f"{one['name']}, mean", "", *(f"{one['metrics'][m]:.4f}" for m in metrics)]
+            [
+                one["name"] if one["name"] == "mean" else f"{one['name']}, mean",
+                "",
+                *(f"{one['metrics'][m]:.4f}" for m in metrics),
+            ]
             for one in means(shown)
         ]
         print_table(["task", "queries", *metrics], rows)
@@ -96,33 +174,63 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
     def row(name: str, of: Mapping[str, Any]) -> list[str]:
         return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
 
-    ranked = f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
-    print_text(f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked} ranked")
+    ranked = (
+        f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
+    )
+    print_text(
+        f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked}"
+        " ranked"
+    )
     rows = [row("all", result)]  # recall by tenths is for `runnel lab compare`
     for title, groups in (("", result["by_length"]), ("evidence at ", result["by_position"])):
         rows += [row(title + group["name"], group) for group in groups]
     print_table(["questions", "number", *metrics], rows)
     if result["calibration"]:
         print_table(
-            ["score", "sentences", "answers", "share", "sigmoid", "share from here up", "answers from here up"],
             [
-                [f"{r['score']} to {r['score'] + 1}", f"{r['sentences']:,}", f"{r['answers']:,}", f"{r['share']:.3f}",
-                 f"{r['sigmoid']:.3f}", f"{r['share_above']:.3f}", f"{r['found_above']:.3f}"]
+                "score",
+                "sentences",
+                "answers",
+                "share",
+                "sigmoid",
+                "share from here up",
+                "answers from here up",
+            ],
+            [
+                [
+                    f"{r['score']} to {r['score'] + 1}",
+                    f"{r['sentences']:,}",
+                    f"{r['answers']:,}",
+                    f"{r['share']:.3f}",
+                    f"{r['sigmoid']:.3f}",
+                    f"{r['share_above']:.3f}",
+                    f"{r['found_above']:.3f}",
+                ]
                 for r in result["calibration"]
             ],
-        )  # fmt: skip
+        )
 
 
 def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
     for place, task in enumerate(points[0]["results"]):
         metrics = list(task["metrics"])
-        rows = [[f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)] for p in points]
-        print_text(f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}")
+        rows = [
+            [f"{p['step']:,}", *(f"{p['results'][place]['metrics'][name]:.4f}" for name in metrics)]
+            for p in points
+        ]
+        print_text(
+            f"checkpoints as {task['as']}: {task['task']}, {counted(task['queries'], 'query')}"
+        )
         print_table(["step", *metrics], rows)
 
 
 def _show_mteb(whole: dict[str, Any]) -> None:
     print_text(f"{whole['model']} as {whole['as']}, by mteb")
-    rows = [[one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]]
-    rows += [[one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"] for one in whole["means"]]
+    rows = [
+        [one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]
+    ]
+    rows += [
+        [one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"]
+        for one in whole["means"]
+    ]
     print_table(["task", "type", "metric", "score"], rows, left=3)

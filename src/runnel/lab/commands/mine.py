@@ -6,31 +6,67 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.commands.display import Bm25Options, Json, PromptOptions, TestSets, given, print_json, print_text
+from runnel.commands.display import (
+    Bm25Options,
+    Json,
+    PromptOptions,
+    TestSets,
+    given,
+    print_json,
+    print_text,
+)
 from runnel.errors import InputError, counted
 
 
 def mine(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV, jsonl, ...")],
+    data: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA", help="Queries with positives: BEIR folder, qrels, CSV, jsonl, ..."
+        ),
+    ],
     *,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")] = None,
-    queries: Annotated[str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")] = None,
-    run: Annotated[str | None, typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="bm25, or an embedder.", show_default="bm25")
+    ] = None,
+    queries: Annotated[
+        str | None, typer.Option(help="Texts of the query ids in DATA: jsonl or tsv.")
+    ] = None,
+    corpus: Annotated[
+        str | None, typer.Option(help="Documents to draw from: jsonl or tsv.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries."),
+    ] = None,
     to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
-    judge: Annotated[str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")] = None,
-    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")] = 7,
-    ranks: Annotated[str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")] = "1-100",
+    judge: Annotated[
+        str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")
+    ] = None,
+    number: Annotated[
+        int, typer.Option("--number", "-n", min=1, help="Negatives to draw for each query.")
+    ] = 7,
+    ranks: Annotated[
+        str, typer.Option(metavar="FIRST-LAST", help="Ranks to draw from, uniformly.")
+    ] = "1-100",
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
-    max_score: Annotated[float | None, typer.Option(help="Reject candidates that score higher, by embedder.")] = None,
-    margin: Annotated[float | None, typer.Option(help="Reject candidates that score above the positive minus this.")] = None,
-    relative_margin: Annotated[float | None, typer.Option(help="As --margin, but a share of the positive's score.")] = None,
+    max_score: Annotated[
+        float | None, typer.Option(help="Reject candidates that score higher, by embedder.")
+    ] = None,
+    margin: Annotated[
+        float | None,
+        typer.Option(help="Reject candidates that score above the positive minus this."),
+    ] = None,
+    relative_margin: Annotated[
+        float | None, typer.Option(help="As --margin, but a share of the positive's score.")
+    ] = None,
     exclude: TestSets = None,
     bm25: Bm25Options = Bm25Options(),
     prompts: PromptOptions = PromptOptions(),
     as_json: Json = False,
 ) -> int:
-    """Find hard negatives for DATA: documents that a search finds for a query although they do not answer it.
+    """Find hard negatives for DATA: documents that a search finds for a query although they do not
+    answer it.
 
     Writes OUT.jsonl, which training reads; prints the numbers of examples and negatives.
     Example: runnel lab mine pairs.csv --to mined.jsonl
@@ -43,10 +79,21 @@ def mine(
     from runnel.lab.training.mining import Mining, mine_negatives
 
     mining = Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin)
-    by: dict[str, Any] = {"model": model, "run": run, "judge": judge, "bm25": given(**asdict(bm25)), "prompts": prompts.by_kind()}
-    facts = mine_negatives(data, to, mining, **by, corpus=corpus, queries=queries, exclude=exclude or ())
+    by: dict[str, Any] = {
+        "model": model,
+        "run": run,
+        "judge": judge,
+        "bm25": given(**asdict(bm25)),
+        "prompts": prompts.by_kind(),
+    }
+    facts = mine_negatives(
+        data, to, mining, **by, corpus=corpus, queries=queries, exclude=exclude or ()
+    )
     if as_json:
         print_json({"out": str(to), **facts})
     else:
-        print_text(f"{to}: {counted(facts['examples'], 'example')}, {counted(facts['drawn'], 'negative')} drawn")
+        print_text(
+            f"{to}: {counted(facts['examples'], 'example')}, {counted(facts['drawn'], 'negative')}"
+            " drawn"
+        )
     return 0

@@ -16,71 +16,152 @@ from runnel.errors import counted
 class ExcerptOptions:
     """What is read for a question."""
 
-    how: Annotated[Literal["sentences", "embed"] | None, typer.Option("--as", help="What it does (default: sentences).")] = None
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read.")] = None
-    context: Annotated[str | None, typer.Option(help="Tokens of the pieces to retrieve from, or: sentence.")] = None
-    chunk_words: Annotated[int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")] = None
-    context_tokens: Annotated[int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")] = None
-    window_tokens: Annotated[int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")] = None
-    stride: Annotated[int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")] = None
+    how: Annotated[
+        Literal["sentences", "embed"] | None,
+        typer.Option("--as", help="What it does (default: sentences)."),
+    ] = None
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", "-k", min=1, help="Sentences (50) or chunks (5) to read."),
+    ] = None
+    context: Annotated[
+        str | None, typer.Option(help="Tokens of the pieces to retrieve from, or: sentence.")
+    ] = None
+    chunk_words: Annotated[
+        int | None, typer.Option(min=1, help="Retrieve chunks of this many words, not sentences.")
+    ] = None
+    context_tokens: Annotated[
+        int | None, typer.Option(min=1, help="The most tokens of excerpts (default: no limit).")
+    ] = None
+    window_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Read documents in windows (whole, copied: 120000).")
+    ] = None
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens from one window to the next (default: half).")
+    ] = None
 
 
 def qa(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); whole: nothing.")],
-    paths: Annotated[list[str], typer.Argument(metavar="PATH...", help="Files or folders of questions, documents, answers.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL", help="What retrieves: a model, bm25, copied (--llm); whole: nothing."
+        ),
+    ],
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="PATH...", help="Files or folders of questions, documents, answers."
+        ),
+    ],
     *,
     dtype: Dtype = "auto",
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")],
-    only: Annotated[list[str] | None, typer.Option("--set", metavar="NAME", help="One of the sets there (repeatable).")] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Keep results and all replies, and resume there.")
+    ],
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME", help="One of the sets there (repeatable)."),
+    ] = None,
     asked: LlmOptions = LlmOptions(),
     threads: Threads = 8,
-    judge: Annotated[str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")] = None,
-    judge_model: Annotated[str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")] = None,
-    labels: Annotated[Path | None, typer.Option(metavar="FILE", help='Rows with a person\'s "right": measure the judge.')] = None,
+    judge: Annotated[
+        str | None, typer.Option(metavar="URL", help="Endpoint of the judge (default: the same).")
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")
+    ] = None,
+    labels: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help='Rows with a person\'s "right": measure the judge.'),
+    ] = None,
     excerpts: ExcerptOptions = ExcerptOptions(),
-    answer_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply with an answer.")] = 2000,
-    limit: Annotated[int | None, typer.Option(min=1, help="Questions of each set, drawn at random (default: all).")] = None,
+    answer_tokens: Annotated[
+        int, typer.Option(min=1, help="The most tokens of a reply with an answer.")
+    ] = 2000,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Questions of each set, drawn at random (default: all)."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Measure how well a language model answers the questions of each PATH from what MODEL retrieves; a judge compares.
+    """Measure how well a language model answers the questions of each PATH from what MODEL
+    retrieves; a judge compares.
 
     Prints a table of scores.
     Example: runnel lab qa pocket questions.jsonl --out pocket
 
-    Repeat the command after an interruption: no reply is paid for twice. Exit code 1: some questions have no reply yet.
+    Repeat the command after an interruption: no reply is paid for twice. Exit code 1: some
+    questions have no reply yet.
     """
     from runnel.lab.evaluation.qa.examination import examine
 
     judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
-    options: dict[str, Any] = {"only": only or (), "limit": limit, "seed": seed, "labels": labels, "dtype": dtype}
+    options: dict[str, Any] = {
+        "only": only or (),
+        "limit": limit,
+        "seed": seed,
+        "labels": labels,
+        "dtype": dtype,
+    }
     options |= {"answer_tokens": answer_tokens, "threads": threads, **asdict(excerpts)}
-    report = examine(model, paths, out, asked.open(), judged_by.open() if judge or judge_model else None, **options)
+    report = examine(
+        model,
+        paths,
+        out,
+        asked.open(),
+        judged_by.open() if judge or judge_model else None,
+        **options,
+    )
     print_json(report) if as_json else _show(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
 def _show(report: Mapping[str, Any]) -> None:
-    print_text(f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by {report['judge']}")
+    print_text(
+        f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by"
+        f" {report['judge']}"
+    )
     rows = [_row(part["task"], part) for part in report["sets"]]
     if len(report["sets"]) > 1:
         rows.append(_row("all questions", report["all"]))
         rows.append(_row("mean of sets", report["mean_of_sets"]))
     for groups in (report["by_category"], report["by_length"]):
         rows += [_row(one["name"], one) for one in groups]
-    print_table(["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"], rows)
+    print_table(
+        ["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"],
+        rows,
+    )
     if (found := report["agreement"]) is not None:
-        each = ", ".join(f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None)
+        each = ", ".join(
+            f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None
+        )
         equal = f"{found['accuracy']:.1%} of verdicts equal"
-        print_text(f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f} ({each}), {equal}")
+        print_text(
+            f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f}"
+            f" ({each}), {equal}"
+        )
     for name, used in report["cost"].items():
         if used["requests"]:
-            tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+            tokens = (
+                f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,}"
+                " written"
+            )
             print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}")
 
 
 def _row(name: str, one: Mapping[str, Any]) -> list[str]:
     interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
-    counts = [f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")]
+    counts = [
+        f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")
+    ]
     share = "" if one["accuracy"] is None else f"{one['accuracy']:.1%}"
-    return [name, counts[0], share, interval, "" if one["F1"] is None else f"{one['F1']:.3f}", *counts[1:]]
+    return [
+        name,
+        counts[0],
+        share,
+        interval,
+        "" if one["F1"] is None else f"{one['F1']:.3f}",
+        *counts[1:],
+    ]

@@ -1,4 +1,6 @@
-"""`runnel lab questions`: how well your own questions are answered, by an index or by the sentences of a folder."""
+"""`runnel lab questions`: how well your own questions are answered, by an index or by the sentences
+of a folder.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,23 +9,56 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import Json, ModelOfIndex, one_line, print_json, print_table, print_text
+from runnel.commands.display import (
+    Json,
+    ModelOfIndex,
+    one_line,
+    print_json,
+    print_table,
+    print_text,
+)
 from runnel.errors import counted
 
 _TITLES = {"document": "in its document", "folder": "all documents"}
 
 
 def questions(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Questions with the file, page, text or patterns that answer.")],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FILE", help="Questions with the file, page, text or patterns that answer."
+        ),
+    ],
     *,
     model: ModelOfIndex = None,
-    place: Annotated[str, typer.Option("--in", metavar="DIR", help="Index to search; for patterns, folder of documents.")],
-    out: Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there.")] = None,
-    how: Annotated[Literal["embed", "sentences"] | None, typer.Option("--as", help="For patterns (default: sentences).")] = None,
-    top_k: Annotated[int | None, typer.Option("--top-k", "-k", min=1, max=50, help="Documents that are looked at (10).")] = None,
-    sweep: Annotated[bool, typer.Option("--sweep", help="Try settings of the index's search, and print the best.")] = False,
-    weight: Annotated[float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")] = None,
-    rerank: Annotated[int | None, typer.Option(min=0, help="Of an index: documents to rerank.")] = None,
+    place: Annotated[
+        str,
+        typer.Option(
+            "--in", metavar="DIR", help="Index to search; for patterns, folder of documents."
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Keep answers and results, and resume there."),
+    ] = None,
+    how: Annotated[
+        Literal["embed", "sentences"] | None,
+        typer.Option("--as", help="For patterns (default: sentences)."),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option("--top-k", "-k", min=1, max=50, help="Documents that are looked at (10)."),
+    ] = None,
+    sweep: Annotated[
+        bool,
+        typer.Option("--sweep", help="Try settings of the index's search, and print the best."),
+    ] = False,
+    weight: Annotated[
+        float | None, typer.Option(help="Of an index: weight of meaning, where that of words is 1.")
+    ] = None,
+    rerank: Annotated[
+        int | None, typer.Option(min=0, help="Of an index: documents to rerank.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Measure how well the questions of FILE (jsonl or csv) are answered.
@@ -33,7 +68,9 @@ def questions(
     """
     from runnel.lab.evaluation.own import ask_questions
 
-    result = ask_questions(file, place, model, how, out=out, top_k=top_k, sweep=sweep, weight=weight, rerank=rerank)
+    result = ask_questions(
+        file, place, model, how, out=out, top_k=top_k, sweep=sweep, weight=weight, rerank=rerank
+    )
     if as_json:
         print_json(result)
     else:
@@ -50,20 +87,37 @@ def _show_index(result: Mapping[str, Any]) -> None:
     names = [name for name in metrics if not name.startswith("place ")]
     rows = [["file", f"{count:,}", *(_number(name, metrics[name]) for name in names)]]
     if result["places"]:
-        rows.append(["page or text", f"{result['places']:,}", *(_number(n, metrics[f"place {n}"]) for n in names)])
+        rows.append(
+            [
+                "page or text",
+                f"{result['places']:,}",
+                *(_number(n, metrics[f"place {n}"]) for n in names),
+            ]
+        )
     print_table(["found", "questions", *names], rows)
     if wrong:
         kinds = Counter(answer["problem"]["kind"] for answer in wrong)
-        print_text(f"what went wrong: {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}")
+        print_text(
+            "what went wrong:"
+            f" {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}"
+        )
     for answer in wrong:
         print_text(f"  {answer['id']}. {one_line(answer['question'])}")
         print_text(f"     expected {one_line(answer['expected'])}")
         print_text(f"     {one_line(answer['problem']['text'])}")
         if answer["rank"] != 1 and answer["found"]:
-            print_text(f"     first: {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}")
+            print_text(
+                "     first:"
+                f" {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}"
+            )
     if "settings" in result:
         rows = [
-            [s["name"], *(_number(name, s["metrics"][name]) for name in names), f"{s['difference']:+.3f}", f"{s['p']:.3f}"]
+            [
+                s["name"],
+                *(_number(name, s["metrics"][name]) for name in names),
+                f"{s['difference']:+.3f}",
+                f"{s['p']:.3f}",
+            ]
             for s in result["settings"]
         ]
         print_text("")
@@ -73,18 +127,31 @@ def _show_index(result: Mapping[str, Any]) -> None:
 
 def _show_patterns(result: Mapping[str, Any]) -> None:
     print_text(
-        f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an answer, "
-        f"{result['unanswerable']:,} without, {len(result['left_out']):,} left out; "
-        f"{result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
+        f"{one_line(result['model'])} as {result['as']}: {result['queries']:,} questions with an"
+        f" answer, {result['unanswerable']:,} without, {len(result['left_out']):,} left out;"
+        f" {result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
     )
     rankings, metrics = result["rankings"], list(result["rankings"][0]["metrics"])
-    heads = [f"{one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}" for ranking in rankings]
-    cells = [[f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in ranking["metrics"].values()] for ranking in rankings]
-    print_table(["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)])
+    heads = [
+        f"{one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}"
+        for ranking in rankings
+    ]
+    cells = [
+        [f"{mean:.3f} ({low:.2f}-{high:.2f})" for mean, low, high in ranking["metrics"].values()]
+        for ranking in rankings
+    ]
+    print_table(
+        ["", *heads], [[metric, *row] for metric, *row in zip(metrics, *cells, strict=True)]
+    )
     for ranking in rankings:
         if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
-            means = ([f"{of['metrics'][metric][0]:.3f}" for metric in metrics] for of in kinds.values())
-            rows = [[one_line(kind), f"{of['queries']:,}", *row] for (kind, of), row in zip(kinds.items(), means, strict=True)]
+            means = (
+                [f"{of['metrics'][metric][0]:.3f}" for metric in metrics] for of in kinds.values()
+            )
+            rows = [
+                [one_line(kind), f"{of['queries']:,}", *row]
+                for (kind, of), row in zip(kinds.items(), means, strict=True)
+            ]
             print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 

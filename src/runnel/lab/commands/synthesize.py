@@ -1,4 +1,6 @@
-"""`runnel lab synthesize`: questions about documents with their evidence, by a language model or from structure."""
+"""`runnel lab synthesize`: questions about documents with their evidence, by a language model or
+from structure.
+"""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -6,40 +8,67 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runnel.commands.ask import LlmOptions
-from runnel.commands.display import Json, Model, TestSets, Threads, print_json, print_text, refuse_others
+from runnel.commands.display import (
+    Json,
+    Model,
+    TestSets,
+    Threads,
+    print_json,
+    print_text,
+    refuse_others,
+)
 from runnel.errors import InputError, counted
 
 
-# Long: 27 lines are its options.
 def synthesize(
     context: typer.Context,
-    sources: Annotated[list[str], typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents.")],
+    sources: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE", help="Files, folders, indexes, or jsonl of documents."),
+    ],
     *,
     model: Model = "pocket",
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")],
-    without_llm: Annotated[bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")] = False,
+    to: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the examples and the stored replies.")
+    ],
+    without_llm: Annotated[
+        bool, typer.Option("--without-llm", help="Use the structure of documents: headings, lists.")
+    ] = False,
     asked: LlmOptions = LlmOptions(),
     threads: Threads = 8,
-    strategy: Annotated[Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")] = "link",
+    strategy: Annotated[
+        Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")
+    ] = "link",
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
-    lengths: Annotated[str, typer.Option(help="Tokens of the documents, in equal numbers.")] = "2000,5000,10000",
-    unit: Annotated[Literal["sentence", "clauses"], typer.Option(help="What is numbered and chosen as evidence.")] = "sentence",
-    limit: Annotated[int | None, typer.Option(min=1, help="The most examples (default: all).")] = None,
+    lengths: Annotated[
+        str, typer.Option(help="Tokens of the documents, in equal numbers.")
+    ] = "2000,5000,10000",
+    unit: Annotated[
+        Literal["sentence", "clauses"],
+        typer.Option(help="What is numbered and chosen as evidence."),
+    ] = "sentence",
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="The most examples (default: all).")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
-    language: Annotated[str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")] = None,
+    language: Annotated[
+        str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")
+    ] = None,
     exclude: TestSets = None,
     as_json: Json = False,
 ) -> int:
-    """Let a language model write training examples about each SOURCE: questions, answers and the sentences that answer.
+    """Let a language model write training examples about each SOURCE: questions, answers and the
+    sentences that answer.
 
     Writes DIR/STRATEGY.jsonl, for `runnel lab train`; prints counts.
     Example: runnel lab synthesize manuals/ --to examples --llm http://127.0.0.1:8080/v1
 
-    Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for twice. The model -m counts
-    tokens, and finds pairs.
+    Replies are stored in DIR: repeat the command after an interruption, and nothing is paid for
+    twice. The model -m counts tokens, and finds pairs.
 
-    With --without-llm, headings, questions, definitions, lists and references of the documents become the questions, in
-    DIR/structure.jsonl; of the options, --limit, --seed, --language, --exclude and --json apply.
+    With --without-llm, headings, questions, definitions, lists and references of the documents
+    become the questions, in DIR/structure.jsonl; of the options, --limit, --seed, --language,
+    --exclude and --json apply.
     """
     if without_llm:
         refuse_others(context, "--without-llm", _from_structure)
@@ -47,7 +76,10 @@ def synthesize(
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.examples import Settings
 
-    settings, tokens = Settings(strategy, unit, seed, reply_tokens, threads, language), _numbers(lengths)
+    settings, tokens = (
+        Settings(strategy, unit, seed, reply_tokens, threads, language),
+        _numbers(lengths),
+    )
     more: dict[str, Any] = {"limit": limit, "exclude": exclude or (), "model": model}
     facts = examples.synthesize(sources, to, asked.open(), settings, lengths=tokens, **more)
     print_json(facts) if as_json else _show(facts, to / f"{strategy}.jsonl")
@@ -55,16 +87,30 @@ def synthesize(
 
 
 def _from_structure(
-    sources: list[str], to: Path, limit: int | None, seed: int, language: str | None, exclude: list[str] | None, as_json: bool
+    sources: list[str],
+    to: Path,
+    limit: int | None,
+    seed: int,
+    language: str | None,
+    exclude: list[str] | None,
+    as_json: bool,
 ) -> int:
     from runnel.lab.synthesis.examples import ask_structure
 
-    report = ask_structure(sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ())
+    report = ask_structure(
+        sources, to, limit=limit, seed=seed, language=language, exclude=exclude or ()
+    )
     if as_json:
         print_json(report)
     else:
-        by_strategy = ", ".join(f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()) or "none"
-        counts = f"{counted(report['examples'], 'example')} from {counted(report['parts'], 'part')} of documents"
+        by_strategy = (
+            ", ".join(f"{count:,} {name}" for name, count in report["examples_by_strategy"].items())
+            or "none"
+        )
+        counts = (
+            f"{counted(report['examples'], 'example')} from {counted(report['parts'], 'part')} of"
+            " documents"
+        )
         print_text(f"{to / 'structure.jsonl'}: {counts} ({by_strategy})")
     return 0 if report["examples"] else 1
 
@@ -73,16 +119,29 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(one) for one in text.split(","))
     except ValueError as error:
-        raise InputError(f"--lengths are {text!r}; expected numbers of tokens with commas, such as 2000,5000,10000") from error
+        raise InputError(
+            f"--lengths are {text!r}; expected numbers of tokens with commas, such as"
+            " 2000,5000,10000"
+        ) from error
 
 
 def _show(report: dict[str, Any], path: Path) -> None:
-    by_length = ", ".join(f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items())
-    counts = f"{counted(report['examples'], 'example')} from {counted(report['subsequences'], 'subsequence')}"
+    by_length = ", ".join(
+        f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items()
+    )
+    counts = (
+        f"{counted(report['examples'], 'example')} from"
+        f" {counted(report['subsequences'], 'subsequence')}"
+    )
     print_text(f"{path}: {counts} ({by_length})")
     used = report["used"]
-    tokens = f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+    tokens = (
+        f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+    )
     print_text(f"{counted(used['requests'], 'request')}, {tokens}")
     if rate := report["per_million_examples"]:
         read, written = (rate[name] / 1e6 for name in ("input_tokens", "output_tokens"))
-        print_text(f"a million such examples: {read:,.0f} million tokens read, {written:,.0f} million written")
+        print_text(
+            f"a million such examples: {read:,.0f} million tokens read, {written:,.0f} million"
+            " written"
+        )

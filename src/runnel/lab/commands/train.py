@@ -17,20 +17,40 @@ from runnel.errors import MissingDependency, counted, install_command
 if TYPE_CHECKING:
     from runnel.lab.training.run import Summary
 
-_NEEDED = ("sentence_transformers", "transformers", "datasets", "accelerate", "matplotlib", "tensorboard")
+_NEEDED = (
+    "sentence_transformers",
+    "transformers",
+    "datasets",
+    "accelerate",
+    "matplotlib",
+    "tensorboard",
+)
 
 
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a TOML file.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="Name of a shipped recipe, or a TOML file.")
+    ],
     *,
-    model: Annotated[str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.")] = None,
-    data: Annotated[str | None, typer.Option(help="File or folder with the examples, in place of the recipe's path.")] = None,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Start from this model, not the recipe's.")
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="File or folder with the examples, in place of the recipe's path."),
+    ] = None,
     to: Annotated[str | None, typer.Option(help="Run folder; default runs/RECIPE.")] = None,
-    size: Annotated[str | None, typer.Option(help="Settings for a model of that size, where the recipe has some.")] = None,
-    changes: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")] = None,
+    size: Annotated[
+        str | None,
+        typer.Option(help="Settings for a model of that size, where the recipe has some."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change this setting.")
+    ] = None,
     as_json: Json = False,
 ) -> int:
-    """Train or fine-tune a model as RECIPE says. An interrupted run resumes when you repeat the command.
+    """Train or fine-tune a model as RECIPE says. An interrupted run resumes when you repeat the
+    command.
 
     Writes RUN/model, and in RUN the settings as used, the losses and the checkpoints.
     Example: runnel lab train evidence-vectors --data evidence.jsonl --to runs/mine
@@ -39,7 +59,8 @@ def train(
 
     name = Path(recipe).stem
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
-    wanted = recipes.read(recipe, size=size, changes=tuple(changes))  # its errors come before heavy imports
+    # its errors come before heavy imports
+    wanted = recipes.read(recipe, size=size, changes=tuple(changes))
     folder = Path(to) if to is not None else Path("runs") / name
     prepare_libraries()
     from runnel.lab.training import run
@@ -58,7 +79,9 @@ def train(
 def prepare_libraries() -> None:
     """Import the libraries that training needs, and silence them."""
     if missing := [package for package in _NEEDED if find_spec(package) is None]:
-        raise MissingDependency(f"training needs {', '.join(missing)}; run `{install_command('lab')}`")
+        raise MissingDependency(
+            f"training needs {', '.join(missing)}; run `{install_command('lab')}`"
+        )
     note_compiling()
     import datasets
     import transformers
@@ -73,8 +96,12 @@ def _report(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
         return
-    held_out = "".join(f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items())
-    losses = " to ".join(dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss)))
+    held_out = "".join(
+        f"; held out: {name} {value:.4f}" for name, value in summary.held_out.items()
+    )
+    losses = " to ".join(
+        dict.fromkeys(f"{loss:.4f}" for loss in (summary.first_loss, summary.last_loss))
+    )
     print_text(
         f"{summary.model}: {counted(summary.steps, 'step')}, loss {losses}{held_out}; "
         f"{summary.tokens:,} tokens in {summary.seconds:,.1f} s"

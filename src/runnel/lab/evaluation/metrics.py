@@ -1,4 +1,6 @@
-"""Metrics of a run by the rules of trec_eval, the files of results, and the paired comparison of two systems."""
+"""Metrics of a run by the rules of trec_eval, the files of results, and the paired comparison of
+two systems.
+"""
 
 import difflib
 import sys
@@ -30,7 +32,9 @@ Measured = tuple[dict[str, Any], Values]
 
 
 def parse_metrics(names: Iterable[str]) -> Metrics:
-    """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5, AP, Success@1."""
+    """Return the metrics of ir-measures with these names, such as nDCG@10, MRR@10, Recall@100, P@5,
+    AP, Success@1.
+    """
     measures = _library()
     parsed = {}
     for name in [name.strip() for name in names] or [""]:
@@ -38,7 +42,10 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
             parsed[name] = measures.parse_measure(name)
         except (NameError, ValueError) as error:
             head, at, depth = name.partition("@")
-            known = {key.lower(): key for key in [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]}
+            known = {
+                key.lower(): key
+                for key in [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]
+            }
             near = difflib.get_close_matches(head.lower(), known, 1)
             advice = "expected names such as nDCG@10, MRR@10 and Recall@100"
             if head in known.values():
@@ -51,17 +58,25 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
 
 def cutoff(metrics: Metrics) -> int:
     """Return the deepest rank that the metrics look at; 0 if none of them has a cutoff."""
-    return max((int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0)
+    return max(
+        (int(m.params["cutoff"]) for m in metrics.values() if "cutoff" in m.params), default=0
+    )
 
 
-def evaluate(metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]) -> Values:
+def evaluate(
+    metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Mapping[str, float]]
+) -> Values:
     """Return the values for each query of the qrels: 0 if the run does not have it.
 
-    Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to A. The providers of
-    ir-measures break ties in different ways, so they are given ranks. Queries without judgments are not measured.
+    Documents are ranked as trec_eval ranks them: by score in 32 bits, equal scores by id from Z to
+    A. The providers of ir-measures break ties in different ways, so they are given ranks. Queries
+    without judgments are not measured.
     """
     measures = _library()
-    ranks = {query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))} for query in qrels}
+    ranks = {
+        query: {name: -float(rank) for rank, name in enumerate(ranked(run.get(query, {})))}
+        for query in qrels
+    }
     values: Values = {query: dict.fromkeys(metrics, 0.0) for query in qrels}
     names: dict[Any, list[str]] = {}
     for name, metric in metrics.items():
@@ -72,7 +87,10 @@ def evaluate(metrics: Metrics, qrels: Mapping[str, Mapping[str, int]], run: Mapp
             for name in names[one.measure]:
                 values[one.query_id][name] = float(one.value)
     except (ValueError, RuntimeError) as error:
-        raise InputError(f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other metrics") from error
+        raise InputError(
+            f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other"
+            " metrics"
+        ) from error
     return values
 
 
@@ -100,7 +118,9 @@ def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two systems on the same queries: means, b - a with its 95 % interval, and how likely it is by chance (p)."""
+    """Two systems on the same queries: means, b - a with its 95 % interval, and how likely it is by
+    chance (p).
+    """
 
     queries: int
     a: float
@@ -112,7 +132,8 @@ class Comparison:
 
 
 def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison:
-    """Compare two systems by their values for the same queries: a paired randomization test and a bootstrap interval.
+    """Compare two systems by their values for the same queries: a paired randomization test and a
+    bootstrap interval.
 
     Source: Smucker, Allan and Carterette, 2007: two-sided, by the mean, 10,000 rounds.
     """
@@ -128,7 +149,9 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
         means.append(difference[rng.integers(0, n, (rounds, n))].mean(1))
     low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()
     p = (extreme + 1) / (_ROUNDS + 1)
-    return Comparison(n, float(np.mean(a)), float(np.mean(b)), float(difference.mean()), low, high, p)
+    return Comparison(
+        n, float(np.mean(a)), float(np.mean(b)), float(difference.mean()), low, high, p
+    )
 
 
 def _library() -> Any:
@@ -142,7 +165,9 @@ VERSION = 1  # of the result files
 
 @contextmanager
 def results_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed afterwards."""
+    """Yield the folder of the results: `out`, created if it does not exist, or one that is removed
+    afterwards.
+    """
     if out is None:
         with tempfile.TemporaryDirectory(prefix="runnel-evaluate-") as name:
             yield Path(name)
@@ -151,9 +176,14 @@ def results_folder(out: str | Path | None) -> Iterator[Path]:
 
 
 def expect_new(task: str, tasks: Container[str]) -> None:
-    """Raise InputError if a task has the name of an earlier one: their results would be in one file."""
+    """Raise InputError if a task has the name of an earlier one: their results would be in one
+    file.
+    """
     if task in tasks:
-        raise InputError(f"two tasks are called {task!r}, and their results would be in one file; evaluate them one by one")
+        raise InputError(
+            f"two tasks are called {task!r}, and their results would be in one file; evaluate them"
+            " one by one"
+        )
 
 
 def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
@@ -168,7 +198,8 @@ def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]
 
 
 def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the means over the sets of each group, then over all sets of retrieval, where a group counts as one.
+    """Return the means over the sets of each group, then over all sets of retrieval, where a group
+    counts as one.
 
     Sets may have different metrics: "metrics" has those that all of them have.
     """
@@ -176,7 +207,11 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     for one in results:
         if one["kind"] == "retrieval":
             units.setdefault(one["group"] or one["task"], []).append(one)
-    groups = [_mean(name, [one["metrics"] for one in sets]) for name, sets in units.items() if sets[0]["group"]]
+    groups = [
+        _mean(name, [one["metrics"] for one in sets])
+        for name, sets in units.items()
+        if sets[0]["group"]
+    ]
     by_name = {one["name"]: one["metrics"] for one in groups}
     each = [by_name.get(name, sets[0]["metrics"]) for name, sets in units.items()]
     return [*groups, _mean("mean", each)] if len(each) > 1 else groups
@@ -184,4 +219,6 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
     common = [metric for metric in sets[0] if all(metric in one for one in sets)]
-    return {"name": name, "sets": len(sets)} | {"metrics": {m: sum(one[m] for one in sets) / len(sets) for m in common}}
+    return {"name": name, "sets": len(sets)} | {
+        "metrics": {m: sum(one[m] for one in sets) / len(sets) for m in common}
+    }

@@ -13,11 +13,17 @@ from runnel.files import write_json
 from runnel.lab.evaluation.retrieval import System, load_model, recipe_of
 
 _SEARCH, _RERANK = ("Retrieval", "InstructionRetrieval"), ("Reranking", "InstructionReranking")
-_SHORT = {"eng-v1": "MTEB(eng, v1)", "eng-v2": "MTEB(eng, v2)", "multilingual-v2": "MTEB(Multilingual, v2)"}
+_SHORT = {
+    "eng-v1": "MTEB(eng, v1)",
+    "eng-v2": "MTEB(eng, v2)",
+    "multilingual-v2": "MTEB(Multilingual, v2)",
+}
 
 
 def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any]:
-    """Return the results of tasks and benchmarks with their means, and write them to FOLDER/mteb.json."""
+    """Return the results of tasks and benchmarks with their means, and write them to
+    FOLDER/mteb.json.
+    """
     tasks = {task.metadata.name: task for name in names for task in find_tasks(name)}
     for name, task in tasks.items():
         _check(name, task, system)
@@ -30,14 +36,34 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
     results = []
     for number, (name, task) in enumerate(tasks.items(), start=1):
         say(f"{name} ({number} of {len(tasks)})")
-        with damage_in(f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"):
+        with damage_in(
+            f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"
+        ):
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
             done = mteb.evaluate(model, task, cache=cache, **options).task_results[0]
-        one = {"task": name, "type": task.metadata.type, "metric": task.metadata.main_score, "score": float(done.get_score())}
-        results.append(one | ({"prompt": model.prompt_of(task.metadata, PromptType.query)} if system.how == "embed" else {}))
+        one = {
+            "task": name,
+            "type": task.metadata.type,
+            "metric": task.metadata.main_score,
+            "score": float(done.get_score()),
+        }
+        results.append(
+            one
+            | (
+                {"prompt": model.prompt_of(task.metadata, PromptType.query)}
+                if system.how == "embed"
+                else {}
+            )
+        )
         task.unload_data()
-    whole = {"kind": "mteb", "model": system.model, "as": system.how, "results": results, "means": means(results)}
+    whole = {
+        "kind": "mteb",
+        "model": system.model,
+        "as": system.how,
+        "results": results,
+        "means": means(results),
+    }
     write_json(folder / "mteb.json", whole)
     return whole
 
@@ -66,7 +92,11 @@ def find_tasks(name: str) -> list[Any]:
         except KeyError:
             continue
         return [found] if hasattr(found, "metadata") else list(found.tasks)
-    names = [*_SHORT, *(one.name for one in mteb.get_benchmarks()), *(one.metadata.name for one in mteb.get_tasks())]
+    names = [
+        *_SHORT,
+        *(one.name for one in mteb.get_benchmarks()),
+        *(one.metadata.name for one in mteb.get_tasks()),
+    ]
     near = difflib.get_close_matches(name, names, 3) or list(_SHORT)
     raise InputError(f"unknown task {name!r}; did you mean {' or '.join(near)}?")
 
@@ -78,8 +108,13 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         types.setdefault(one["type"], []).append(one["score"])
     rows = [(name, len(scores), scores) for name, scores in types.items()]
     rows.append(("mean over tasks", len(results), [one["score"] for one in results]))
-    rows.append(("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()]))
-    return [{"name": name, "tasks": tasks, "score": sum(scores) / len(scores)} for name, tasks, scores in rows]
+    rows.append(
+        ("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()])
+    )
+    return [
+        {"name": name, "tasks": tasks, "score": sum(scores) / len(scores)}
+        for name, tasks, scores in rows
+    ]
 
 
 def _model(system: System, folder: Path) -> Any:
@@ -89,10 +124,19 @@ def _model(system: System, folder: Path) -> Any:
     if system.how == "rerank":
         return MtebReranker(load_model(system), name=system.model, max_tokens=limit)
     if system.how == "index":
-        return MtebIndex(load_model(system), folder / "mteb" / "indexes", name=system.model, options=system.search)
+        return MtebIndex(
+            load_model(system),
+            folder / "mteb" / "indexes",
+            name=system.model,
+            options=system.search,
+        )
     recipe = recipe_of(system.model)
     template = system.prompts.get("query") or (recipe.data.prompt if recipe else None)
     if template is None or "{instruction}" not in template:
         return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
-    model = load_model(replace(system, prompts={key: text for key, text in system.prompts.items() if key != "query"}))
+    model = load_model(
+        replace(
+            system, prompts={key: text for key, text in system.prompts.items() if key != "query"}
+        )
+    )
     return MtebEncoder(model, name=system.model, template=template, max_tokens=limit)

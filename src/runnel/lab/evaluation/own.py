@@ -1,4 +1,6 @@
-"""A user's own questions about an index: what search finds, what went wrong with the rest, and which settings find more."""
+"""A user's own questions about an index: what search finds, what went wrong with the rest, and
+which settings find more.
+"""
 
 import difflib
 import math
@@ -24,11 +26,14 @@ from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index
 from runnel.text.lines import keys, texts_of
 
-DEPTH = 50  # ranks to look at; deeper searches take more passages into their lists, and so rank the first ones in another way
+# ranks to look at; deeper searches take more passages into their lists, and so rank the first ones
+# in another way
+DEPTH = 50
 SHOWN = 3  # sentences of a document that search shows
 _SCORED = 20  # sentences of a document whose rank is known
 CUTOFFS = (1, 3, 5, 10)
-_SURE = 0.05  # a better setting is called better if chance is less likely than this, over all that were tried
+# a better setting is called better if chance is less likely than this, over all that were tried
+_SURE = 0.05
 _VISIBLE = 0.0005  # a smaller difference is not shown
 
 
@@ -48,7 +53,13 @@ class Question:
 
     @property
     def expected(self) -> str:
-        place = f", page {self.page}" if self.page is not None else f', "{_short(self.text)}"' if self.text else ""
+        place = (
+            f", page {self.page}"
+            if self.page is not None
+            else f', "{_short(self.text)}"'
+            if self.text
+            else ""
+        )
         return " or ".join(self.files) + place
 
 
@@ -60,7 +71,9 @@ one among those of the document at "rank" (None: not known); "found", the first 
 
 @dataclass(frozen=True)
 class Target:
-    """The documents that answer a question, with the spans of the expected text or page in each; or why there are none."""
+    """The documents that answer a question, with the spans of the expected text or page in each; or
+    why there are none.
+    """
 
     documents: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     problem: Mapping[str, str] | None = None
@@ -68,7 +81,9 @@ class Target:
 
 def values_of(question: Question, answer: Answer) -> dict[str, float]:
     """Return the metrics of a question; those of places only if it expects one."""
-    return _values("", answer["rank"]) | (_values("place ", answer["place"]) if question.has_place else {})
+    return _values("", answer["rank"]) | (
+        _values("place ", answer["place"]) if question.has_place else {}
+    )
 
 
 def _values(name: str, rank: int | None) -> dict[str, float]:
@@ -80,11 +95,16 @@ def _values(name: str, rank: int | None) -> dict[str, float]:
 def read_questions(path: str | Path) -> list[Question]:
     """Read questions from jsonl, or from csv or tsv with a header.
 
-    A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of them, and may have a "page", a
-    "text" that is in the answer, and an "id".
+    A row has a "question" (or "query"), the "file" (or "document") that answers it, or a list of
+    them, and may have a "page", a "text" that is in the answer, and an "id".
     """
     rows = enumerate(read_named(Path(path)), start=1)
-    return list(by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}").values())
+    return list(
+        by_id(
+            (_question(row, where, str(number)) for number, (where, row) in rows),
+            f"the questions of {path}",
+        ).values()
+    )
 
 
 def _question(row: dict[str, Any], where: str, number: str) -> Question:
@@ -96,8 +116,16 @@ def _question(row: dict[str, Any], where: str, number: str) -> Question:
         "text": row.get("text") or "",
     }
     question = read_row(Question, row | values, where, query="question")
-    if not question.query.strip() or not question.files or not all(map(str.strip, question.files)) or question.page == 0:
-        raise InputError(f'{where}: expected a text as "question", one or more paths as "file", a page from 1, got {keys(row)}')
+    if (
+        not question.query.strip()
+        or not question.files
+        or not all(map(str.strip, question.files))
+        or question.page == 0
+    ):
+        raise InputError(
+            f'{where}: expected a text as "question", one or more paths as "file", a page from 1,'
+            f" got {keys(row)}"
+        )
     return replace(question, text=question.text.strip())
 
 
@@ -110,7 +138,10 @@ def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
     targets = {question.id: _target(question, names, index) for question in questions}
     if targets and not any(target.documents for target in targets.values()):
         first = next(target.problem["text"] for target in targets.values() if target.problem)
-        raise InputError(f"no question can be answered from {index.store.uri}: {first}; give the index of these files")
+        raise InputError(
+            f"no question can be answered from {index.store.uri}: {first}; give the index of these"
+            " files"
+        )
     return targets
 
 
@@ -129,11 +160,17 @@ class _Names:
         if file in self._ids:
             return [file]
         wanted = _parts(file)
-        paths = {path: ids for path, ids in self._ends.get(wanted[-1], {}).items() if _parts(path)[-len(wanted) :] == wanted}
+        paths = {
+            path: ids
+            for path, ids in self._ends.get(wanted[-1], {}).items()
+            if _parts(path)[-len(wanted) :] == wanted
+        }
         absolute = str(Path(file).absolute())
         paths = {absolute: paths[absolute]} if absolute in paths else paths
         if len(paths) > 1:
-            raise InputError(f"{file!r} could be {' or '.join(sorted(paths)[:3])}; give more of the path")
+            raise InputError(
+                f"{file!r} could be {' or '.join(sorted(paths)[:3])}; give more of the path"
+            )
         return next(iter(paths.values()), [])
 
     def nearest(self, file: str) -> str:
@@ -142,7 +179,9 @@ class _Names:
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (path,)
+    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (
+        path,
+    )
 
 
 def _target(question: Question, names: _Names, index: Index) -> Target:
@@ -167,7 +206,9 @@ def _target(question: Question, names: _Names, index: Index) -> Target:
 
 
 def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int]]:
-    """Return where the expected text is, whatever its case and white space, on the expected page if one is given."""
+    """Return where the expected text is, whatever its case and white space, on the expected page if
+    one is given.
+    """
     if question.text:
         pattern = r"\s+".join(map(re.escape, question.text.split()))
         found = [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
@@ -177,20 +218,48 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
 
 def _nearest(wanted: str, texts: Iterable[str]) -> str:
     words = set(wanted.lower().split())
-    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)]
-    best = max(sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default="")
-    return f'; the nearest is "{_short(best)}"' if 2 * len(words & set(best.lower().split())) >= len(words) else ""
+    sentences = [
+        sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)
+    ]
+    best = max(
+        sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default=""
+    )
+    return (
+        f'; the nearest is "{_short(best)}"'
+        if 2 * len(words & set(best.lower().split())) >= len(words)
+        else ""
+    )
 
 
-def ask(question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]) -> Answer:
-    """Search for a question, and say what went wrong if its document or place is not among the first `top_k`."""
+def ask(
+    question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]
+) -> Answer:
+    """Search for a question, and say what went wrong if its document or place is not among the
+    first `top_k`.
+    """
     if not target.documents:
-        return {"rank": None, "place": None, "sentence": None, "found": [], "problem": target.problem}
-    read = max(top_k, CUTOFFS[-1]) if index.store.settings.remember and remembers_sentences(index.embedder) else None
-    hits = index.search(question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options)
+        return {
+            "rank": None,
+            "place": None,
+            "sentence": None,
+            "found": [],
+            "problem": target.problem,
+        }
+    read = (
+        max(top_k, CUTOFFS[-1])
+        if index.store.settings.remember and remembers_sentences(index.embedder)
+        else None
+    )
+    hits = index.search(
+        question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options
+    )
     right = [hit for hit in hits if hit.id in target.documents]
     rank = right[0].rank if right else None
-    in_place = [hit.rank for hit in right if (best := _best_in_place(hit, target)) is not None and best <= SHOWN]
+    in_place = [
+        hit.rank
+        for hit in right
+        if (best := _best_in_place(hit, target)) is not None and best <= SHOWN
+    ]
     place = in_place[0] if in_place else None
     sentence = _best_in_place(right[0], target) if right else None
     problem = None
@@ -203,10 +272,17 @@ def ask(question: Question, target: Target, index: Index, top_k: int, options: M
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:
-    """Return the rank, from 1, of the best sentence at the expected place; None: none is among those that are scored."""
+    """Return the rank, from 1, of the best sentence at the expected place; None: none is among
+    those that are scored.
+    """
     spans = target.documents[hit.id]
-    for rank, sentence in enumerate(sorted(hit.sentences, key=lambda s: (-s.score, s.index)), start=1):
-        shared = [(hit.text or "")[max(sentence.start, start) : min(sentence.end, end)] for start, end in spans]
+    for rank, sentence in enumerate(
+        sorted(hit.sentences, key=lambda s: (-s.score, s.index)), start=1
+    ):
+        shared = [
+            (hit.text or "")[max(sentence.start, start) : min(sentence.end, end)]
+            for start, end in spans
+        ]
         if any(map(str.strip, shared)):
             return rank
     return None
@@ -225,12 +301,21 @@ def _wrong_place(hit: Hit, sentence: int | None) -> str:
     best = max(hit.sentences, key=lambda s: s.score, default=None)
     if best is None:
         return f"right file at rank {hit.rank}, but search shows no sentences of it"
-    rank = f"the expected one is number {sentence}" if sentence else f"the expected one is not among the best {_SCORED}"
-    return f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}", {rank}'
+    rank = (
+        f"the expected one is number {sentence}"
+        if sentence
+        else f"the expected one is not among the best {_SCORED}"
+    )
+    return (
+        f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}",'
+        f" {rank}"
+    )
 
 
 def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return the mean of each metric: those of files over all questions, those of places over questions that expect one."""
+    """Return the mean of each metric: those of files over all questions, those of places over
+    questions that expect one.
+    """
     names = dict.fromkeys(name for one in values for name in one)
     return {name: fmean(one[name] for one in values if name in one) for name in names}
 
@@ -238,7 +323,9 @@ def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
 def _arguments(options: Mapping[str, float]) -> str:
     """Return the options of `runnel search` for those of `Index.search`."""
     weight, rerank = options.get("dense_weight"), options.get("rerank")
-    alone = {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+    alone = (
+        {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
+    )
     arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
     if rerank:
         arguments.append(f"--rerank {rerank:g}")
@@ -254,23 +341,37 @@ def settings_of(index: Index) -> Values:
         "words only": {"dense_weight": 0, "rerank": 0},
         "meaning only": {"dense_weight": math.inf, "rerank": 0},
     }
-    tried |= {f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0} for weight in (0.2, 0.5, 1, 2)}
+    tried |= {
+        f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0}
+        for weight in (0.2, 0.5, 1, 2)
+    }
     if index.store.settings.remember and reranker_of(index.embedder) is not None:
-        tried |= {f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH} for weight in (0, 0.5, 2)}
+        tried |= {
+            f"meaning {weight:g}, reranked": {"dense_weight": weight, "rerank": DEPTH}
+            for weight in (0, 0.5, 2)
+        }
     return tried
 
 
-def weigh(tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]) -> list[dict[str, Any]]:
-    """Return the settings that were tried by the ranks of the questions; the default comes first, then by MRR, best first.
+def weigh(
+    tried: Mapping[str, Mapping[str, float]], ranks: Mapping[str, Sequence[int | None]]
+) -> list[dict[str, Any]]:
+    """Return the settings that were tried by the ranks of the questions; the default comes first,
+    then by MRR, best first.
 
-    A setting has its "name", the "arguments" of `runnel search`, its "metrics", and how its MRR compares with the default's.
+    A setting has its "name", the "arguments" of `runnel search`, its "metrics", and how its MRR
+    compares with the default's.
     """
     values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
     base = [setting["MRR"] for setting in values["default"]]
     settings = []
     for name, found in values.items():
         tested = asdict(compare(base, [setting["MRR"] for setting in found]))
-        row = {"name": name, "arguments": _arguments(tried[name]), "metrics": mean(dict(enumerate(found)))}
+        row = {
+            "name": name,
+            "arguments": _arguments(tried[name]),
+            "metrics": mean(dict(enumerate(found))),
+        }
         settings.append(row | {key: tested[key] for key in ("difference", "low", "high", "p")})
     return [settings[0], *sorted(settings[1:], key=lambda setting: -setting["metrics"]["MRR"])]
 
@@ -292,7 +393,8 @@ def ask_questions(
     weight: float | None = None,
     rerank: int | None = None,
 ) -> dict[str, Any]:
-    """Measure how well questions are answered: what `runnel lab questions` does. Returns the result, also written to a folder.
+    """Measure how well questions are answered: what `runnel lab questions` does. Returns the
+    result, also written to a folder.
 
     Args:
         path: questions about an index, or with patterns about a folder of documents.
@@ -300,33 +402,56 @@ def ask_questions(
         model: what answers; default: the index's own model, or for a folder pocket.
         how: of questions with patterns, what the model does; default: sentences.
         out: folder of the results; None: they are not kept.
-        top_k, sweep, weight, rerank: of an index: documents that a reader would look at (10), whether to try settings of the
-            search, and two of these settings.
+        top_k, sweep, weight, rerank: of an index: documents that a reader would look at (10),
+            whether to try settings of the search, and two of these settings.
 
     Raises:
         InputError: an option has no effect on these questions, or the file cannot be used.
     """
-    options = {name: value for name, value in (("dense_weight", weight), ("rerank", rerank)) if value is not None}
+    options = {
+        name: value
+        for name, value in (("dense_weight", weight), ("rerank", rerank))
+        if value is not None
+    }
     path = Path(path)
     ranked, of_index = has_patterns(path), bool(options or sweep or top_k is not None)
     if (of_index and ranked) or (how is not None and not ranked):
-        has, unused = ("has patterns", "--top-k, --sweep, --weight and --rerank") if ranked else ("has no patterns", "--as")
+        has, unused = (
+            ("has patterns", "--top-k, --sweep, --weight and --rerank")
+            if ranked
+            else ("has no patterns", "--as")
+        )
         searched = "sentences are ranked" if ranked else "an index is searched"
         raise InputError(f"{path} {has}, so {searched}; leave {unused} out")
     with results_folder(out) as folder:
         if not ranked:
-            return save(*_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder)
+            return save(
+                *_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder
+            )
         system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
         return save(*measure_patterns(path, place, system, folder), folder)
 
 
 def _measure(
-    path: Path, place: str, model: str | None, top_k: int, options: Mapping[str, float], folder: Path, *, sweep: bool
+    path: Path,
+    place: str,
+    model: str | None,
+    top_k: int,
+    options: Mapping[str, float],
+    folder: Path,
+    *,
+    sweep: bool,
 ) -> Measured:
-    """Return the result and the values of each question; `folder` keeps the answers, and the ranks of a sweep."""
+    """Return the result and the values of each question; `folder` keeps the answers, and the ranks
+    of a sweep.
+    """
     note_compiling()
     questions = read_questions(path)
-    settings: dict[str, object] = {"questions": file_digest(str(path)), **state_of(place), "model": model}
+    settings: dict[str, object] = {
+        "questions": file_digest(str(path)),
+        **state_of(place),
+        "model": model,
+    }
     name = path.name.split(".")[0]
     index = Index.open(place, model)
     targets = locate(questions, index)
@@ -334,14 +459,35 @@ def _measure(
     def row_of(question: Question) -> Mapping[str, object]:
         return ask(question, targets[question.id], index, top_k, options) | {"id": question.id}
 
-    asked, out = settings | {"options": dict(options), "top_k": top_k}, folder / f"{name}.answers.jsonl"
+    asked, out = (
+        settings | {"options": dict(options), "top_k": top_k},
+        folder / f"{name}.answers.jsonl",
+    )
     answers = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
-    values = {question.id: values_of(question, answer) for question, answer in zip(questions, answers, strict=True)}
-    result: dict[str, Any] = {"task": name, "kind": "questions", "index": place, "options": dict(options), "top_k": top_k}
-    result |= {"queries": len(questions), "places": sum(question.has_place for question in questions), "documents": len(index)}
+    values = {
+        question.id: values_of(question, answer)
+        for question, answer in zip(questions, answers, strict=True)
+    }
+    result: dict[str, Any] = {
+        "task": name,
+        "kind": "questions",
+        "index": place,
+        "options": dict(options),
+        "top_k": top_k,
+    }
+    result |= {
+        "queries": len(questions),
+        "places": sum(question.has_place for question in questions),
+        "documents": len(index),
+    }
     result |= {"metrics": summarize(list(values.values())), "answers": []}
     for question, answer in zip(questions, answers, strict=True):
-        row = {"id": question.id, "question": question.query, "expected": question.expected, "rank": answer["rank"]}
+        row = {
+            "id": question.id,
+            "question": question.query,
+            "expected": question.expected,
+            "rank": answer["rank"],
+        }
         row |= {"place_rank": answer["place"], "sentence_rank": answer["sentence"]}
         result["answers"].append(row | {key: answer[key] for key in ("problem", "found")})
     if sweep:
@@ -355,7 +501,9 @@ def _measure(
 
         ranks: dict[str, list[int | None]] = {}
         tried = settings_of(index)
-        searches = ((name, options, question) for name, options in tried.items() for question in questions)
+        searches = (
+            (name, options, question) for name, options in tried.items() for question in questions
+        )
         out = folder / f"{name}.sweep.jsonl"
         for row in resumed_rows(out, settings, lambda: (searches, rank, None), label="searching"):
             ranks.setdefault(row["setting"], []).append(row["rank"])
@@ -365,17 +513,24 @@ def _measure(
 
 
 def advice(settings: Sequence[Mapping[str, Any]], count: int, place: str, model: str | None) -> str:
-    """Return the conclusion of a sweep, with the command to use; `settings` has the default first, then the best."""
+    """Return the conclusion of a sweep, with the command to use; `settings` has the default first,
+    then the best.
+    """
     default, best = settings[0], settings[1]
     tried, name = len(settings) - 1, best["name"]
     options = ["--in", place, *(["--model", model] if model else []), *best["arguments"].split()]
     command = f'runnel search "..." {shlex.join(options)}'
     if best["difference"] < _VISIBLE:
-        return f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
-    gain = f"MRR {best['metrics']['MRR']:.3f} instead of {default['metrics']['MRR']:.3f}, p = {best['p']:.3f}"
+        return (
+            f"No setting has a higher MRR than the default: keep it ({counted(count, 'question')})."
+        )
+    gain = (
+        f"MRR {best['metrics']['MRR']:.3f} instead of {default['metrics']['MRR']:.3f}, p ="
+        f" {best['p']:.3f}"
+    )
     if best["p"] * tried < _SURE:
         return f"Better than the default: {name} ({gain}). Use: {command}"
     return (
-        f"Highest MRR: {name} ({gain}), but with {count:,} questions and {tried} settings tried this may be chance. "
-        f"Keep the default, or ask more questions. To try it: {command}"
+        f"Highest MRR: {name} ({gain}), but with {count:,} questions and {tried} settings tried"
+        f" this may be chance. Keep the default, or ask more questions. To try it: {command}"
     )

@@ -1,5 +1,6 @@
-"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether the model knows that there is
-an answer: by its probability that a document answers, or by the best score.
+"""Questions whose answers are given as patterns: the ranks of the answering sentences, and whether
+the model knows that there is an answer: by its probability that a document answers, or by the best
+score.
 
     S  sentences of a document   N  sentences of all documents of a folder
 """
@@ -33,14 +34,17 @@ from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences
 
 UNANSWERABLE = "unanswerable"
-PLACES = ("document", "folder")  # the sentences that are ranked: those of the question's document, or of all documents
+# the sentences that are ranked: those of the question's document, or of all documents
+PLACES = ("document", "folder")
 _CUTOFFS = {"first": 1, "first 5": 5, "first 10": 10}
 _ROUNDS, _LOW, _HIGH = 2_000, 5, 95  # of the bootstrap; percentiles of its interval
 
 
 @dataclass(frozen=True, slots=True)
 class PatternQuestion:
-    """A question, its document, and what an answering sentence matches; nothing if the document does not answer."""
+    """A question, its document, and what an answering sentence matches; nothing if the document
+    does not answer.
+    """
 
     id: str
     query: str
@@ -55,13 +59,24 @@ def has_patterns(path: Path) -> bool:
 
 
 def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
-    """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row or a missing document."""
+    """Read questions about the documents in `folder` from jsonl. Raises InputError for a wrong row
+    or a missing document.
+    """
     rows = enumerate(read_named(path), start=1)
-    questions = by_id((_question(row, where, str(number)) for number, (where, row) in rows), f"the questions of {path}")
+    questions = by_id(
+        (_question(row, where, str(number)) for number, (where, row) in rows),
+        f"the questions of {path}",
+    )
     missing = [one.file for one in questions.values() if not (folder / one.file).is_file()]
     if missing or not any(one.patterns for one in questions.values()):
-        what = f"{folder} has no file {missing[0]!r}" if missing else f"{path} has no question with patterns"
-        raise InputError(f"{what}; expected questions with patterns, and the folder of their documents (--in)")
+        what = (
+            f"{folder} has no file {missing[0]!r}"
+            if missing
+            else f"{path} has no question with patterns"
+        )
+        raise InputError(
+            f"{what}; expected questions with patterns, and the folder of their documents (--in)"
+        )
     return list(questions.values())
 
 
@@ -74,7 +89,10 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
         wrong = f" ({error})"
     full = question.query.strip() and question.file.strip() and all(question.patterns)
     if wrong or not full or (question.kind == UNANSWERABLE) == bool(question.patterns):
-        expected = f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r} without them'
+        expected = (
+            f'texts as "question" and "file", and regular expressions, or the kind {UNANSWERABLE!r}'
+            " without them"
+        )
         got = f"{str(list(question.patterns))[:100]} and the kind {question.kind!r}"
         raise InputError(f"{where}: expected {expected}, got {got}{wrong}")
     return question
@@ -83,16 +101,27 @@ def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestio
 def read_folder(
     folder: Path, questions: Sequence[PatternQuestion], report: Callable[[str], None]
 ) -> list[tuple[str, DocumentText]]:
-    """Return (file, document) of the documents that questions are about, and then of the others in the folder."""
+    """Return (file, document) of the documents that questions are about, and then of the others in
+    the folder.
+    """
     skipped: list[Skipped] = []
     asked = dict.fromkeys(str(folder / question.file) for question in questions)
     with DocumentReader() as reader:
         read = read_documents([*asked, str(folder)], reader, skipped, report=report)
-        documents = [(question.file, question.document) for question in read if question.document.text.strip()]
+        documents = [
+            (question.file, question.document)
+            for question in read
+            if question.document.text.strip()
+        ]
     full = {file for file, _ in documents}
     if empty := next((file for file in asked if file not in full), None):
-        reason = next((question.reason for question in skipped if question.file == empty), f"{empty} has no text")
-        raise InputError(f"{reason}; expected a document that can be read, because questions are about it")
+        reason = next(
+            (question.reason for question in skipped if question.file == empty),
+            f"{empty} has no text",
+        )
+        raise InputError(
+            f"{reason}; expected a document that can be read, because questions are about it"
+        )
     return documents
 
 
@@ -103,7 +132,8 @@ probability that it answers the query (None: not known)."""
 
 
 class Sentences:
-    """The sentences of a folder's documents, ranked for questions. Those that differ only in white space are one, as in `find`.
+    """The sentences of a folder's documents, ranked for questions. Those that differ only in white
+    space are one, as in `find`.
 
     Args:
         documents: (file, document or text); the rows of a file are several with one name.
@@ -112,35 +142,63 @@ class Sentences:
     """
 
     def __init__(
-        self, folder: Path, documents: Sequence[tuple[str, str | DocumentText]], rank: Ranking | None, bm25: Mapping[str, Any]
+        self,
+        folder: Path,
+        documents: Sequence[tuple[str, str | DocumentText]],
+        rank: Ranking | None,
+        bm25: Mapping[str, Any],
     ) -> None:
         self._folder, self._documents, self._rank, self._bm25 = folder, documents, rank, bm25
         texts = [text_of(document) for _, document in documents]
-        spans = [split_sentences(text) for text in texts] if rank is None else [own for own, *_ in self._ranked("?")]
-        cut = [[normalize(text[start:end]) for start, end in some] for text, some in zip(texts, spans, strict=True)]
+        spans = (
+            [split_sentences(text) for text in texts]
+            if rank is None
+            else [own for own, *_ in self._ranked("?")]
+        )
+        cut = [
+            [normalize(text[start:end]) for start, end in some]
+            for text, some in zip(texts, spans, strict=True)
+        ]
         self.texts = [sentence for sentences in cut for sentence in sentences]
-        self._files = np.repeat([file for file, _ in documents], [len(sentences) for sentences in cut])
+        self._files = np.repeat(
+            [file for file, _ in documents], [len(sentences) for sentences in cut]
+        )
         numbers: dict[str, int] = {}  # equal sentences have equal keys
-        self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])  # (N,)
+        # (N,)
+        self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
         self._rankers: dict[str, Callable[[str], np.ndarray]] = {}
 
     def ask(self, question: PatternQuestion) -> dict[str, Any]:
-        """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best answer, "best": probability that
-        there is an answer, or best score}}}.
+        """Return {"unmatched": patterns without a sentence, system: {place: {"rank": of the best
+        answer, "best": probability that there is an answer, or best score}}}.
         """
         file = str(self._folder / question.file)
         rows = np.flatnonzero(self._files == file)
-        matches = [[row for row in rows if re.search(pattern, self.texts[row])] for pattern in question.patterns]
+        matches = [
+            [row for row in rows if re.search(pattern, self.texts[row])]
+            for pattern in question.patterns
+        ]
         answers = np.unique(self._keys[[row for some in matches for row in some]])
-        words = [rank(question.query) for rank in (self._ranker(question.file, rows), self._ranker("", None))]
+        words = [
+            rank(question.query)
+            for rank in (self._ranker(question.file, rows), self._ranker("", None))
+        ]
         ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
         if self._rank is not None:
-            ranked = {"model": [_joined(self._ranked(question.query, place)) for place in (file, None)]} | ranked
-        unmatched = [pattern for pattern, rows_of in zip(question.patterns, matches, strict=True) if not rows_of]
+            ranked = {
+                "model": [_joined(self._ranked(question.query, place)) for place in (file, None)]
+            } | ranked
+        unmatched = [
+            pattern
+            for pattern, rows_of in zip(question.patterns, matches, strict=True)
+            if not rows_of
+        ]
         return {"unmatched": unmatched} | {
             system: {
                 place: {"rank": _rank(scores, some, answers), "best": best}
-                for place, (scores, best), some in zip(PLACES, pair, (self._keys[rows], self._keys), strict=True)
+                for place, (scores, best), some in zip(
+                    PLACES, pair, (self._keys[rows], self._keys), strict=True
+                )
             }
             for system, pair in ranked.items()
         }
@@ -157,8 +215,13 @@ class Sentences:
 
 
 def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
-    """Return the scores of all documents, and the highest probability that one answers, or else the best score."""
-    scores, answers = np.concatenate([scores for _, scores, _ in ranked]), highest(answers for _, _, answers in ranked)
+    """Return the scores of all documents, and the highest probability that one answers, or else the
+    best score.
+    """
+    scores, answers = (
+        np.concatenate([scores for _, scores, _ in ranked]),
+        highest(answers for _, _, answers in ranked),
+    )
     return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
@@ -166,7 +229,8 @@ def _rank(scores: np.ndarray, sentences: np.ndarray, answers: np.ndarray) -> int
     """Return the rank of the best answer, from 1, ties in document order; None: there is none."""
     if not len(answers):
         return None
-    ordered, first = np.unique(sentences[top(scores)], return_index=True)  # each sentence's best place
+    # each sentence's best place
+    ordered, first = np.unique(sentences[top(scores)], return_index=True)
     return 1 + int((first < first[np.isin(ordered, answers)].min()).sum())
 
 
@@ -176,29 +240,49 @@ def values_of(rank: int) -> dict[str, float]:
 
 
 def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the number of answerable questions, and [mean, low, high] of each metric and of the area, also for each kind.
+    """Return the number of answerable questions, and [mean, low, high] of each metric and of the
+    area, also for each kind.
 
-    The intervals are 90 % bootstrap intervals over the questions. The area is the chance that the best score for an answerable
-    question is above that for an unanswerable one; without any of these, it is missing.
+    The intervals are 90 % bootstrap intervals over the questions. The area is the chance that the
+    best score for an answerable question is above that for an unanswerable one; without any of
+    these, it is missing.
     """
-    none = np.array([one["best"] for one, kind in zip(ranks, kinds, strict=True) if kind == UNANSWERABLE])
+    none = np.array(
+        [one["best"] for one, kind in zip(ranks, kinds, strict=True) if kind == UNANSWERABLE]
+    )
     asked = [(kind, one) for one, kind in zip(ranks, kinds, strict=True) if kind != UNANSWERABLE]
     counts = Counter(kind for kind, _ in asked if kind)
-    by_kind = {kind: _means([one for other, one in asked if other == kind], none) for kind, _ in counts.most_common()}
+    by_kind = {
+        kind: _means([one for other, one in asked if other == kind], none)
+        for kind, _ in counts.most_common()
+    }
     return _means([one for _, one in asked], none) | {"kinds": by_kind}
 
 
 def _means(ranks: Sequence[Mapping[str, Any]], none: np.ndarray) -> dict[str, Any]:
     each = [values_of(one["rank"]) for one in ranks]
-    values, best = np.array([list(one.values()) for one in each]), np.array([one["best"] for one in ranks])
+    values, best = (
+        np.array([list(one.values()) for one in each]),
+        np.array([one["best"] for one in ranks]),
+    )
     rng = np.random.default_rng(0)
-    weights = [rng.multinomial(len(ranks), np.full(len(ranks), 1 / len(ranks))) / len(ranks) for _ in range(_ROUNDS)]
+    weights = [
+        rng.multinomial(len(ranks), np.full(len(ranks), 1 / len(ranks))) / len(ranks)
+        for _ in range(_ROUNDS)
+    ]
     means = np.array([one @ values for one in weights])
-    intervals = {name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])}
+    intervals = {
+        name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])
+    }
     if len(none):
         above = (best[:, None] > none) + 0.5 * (best[:, None] == none)
-        drawn = [rng.multinomial(len(none), np.full(len(none), 1 / len(none))) / len(none) for _ in range(_ROUNDS)]
-        intervals["area"] = _interval(above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)]))
+        drawn = [
+            rng.multinomial(len(none), np.full(len(none), 1 / len(none))) / len(none)
+            for _ in range(_ROUNDS)
+        ]
+        intervals["area"] = _interval(
+            above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)])
+        )
     return {"queries": len(ranks), "metrics": intervals}
 
 
@@ -207,41 +291,77 @@ def _interval(value: float, drawn: np.ndarray) -> list[float]:
 
 
 def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Measured:
-    """Return the result and the values of each question; `place` has the documents, and `folder` keeps the ranks."""
-    expect_choice(system.how, ("bm25", "embed", "sentences"), f"what {system.model} is evaluated as, on patterns,")
+    """Return the result and the values of each question; `place` has the documents, and `folder`
+    keeps the ranks.
+    """
+    expect_choice(
+        system.how,
+        ("bm25", "embed", "sentences"),
+        f"what {system.model} is evaluated as, on patterns,",
+    )
     questions = read_patterns(path, Path(place))
     documents = read_folder(Path(place), questions, say)
-    settings: dict[str, object] = {"model": system.model, "as": system.how, "questions": file_digest(str(path))}
-    settings |= {"documents": digest(*(part for file, document in documents for part in (file, document.text)))}
+    settings: dict[str, object] = {
+        "model": system.model,
+        "as": system.how,
+        "questions": file_digest(str(path)),
+    }
+    settings |= {
+        "documents": digest(
+            *(part for file, document in documents for part in (file, document.text))
+        )
+    }
     settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
     name = path.name.split(".")[0]
 
     def load() -> Rows[PatternQuestion]:
         rank, fingerprint = _ranking(system, len(documents))
         sentences = Sentences(Path(place), documents, rank, system.bm25)
-        return questions, lambda q: {"id": q.id, "sentences": len(sentences.texts)} | sentences.ask(q), fingerprint
+        return (
+            questions,
+            lambda q: {"id": q.id, "sentences": len(sentences.texts)} | sentences.ask(q),
+            fingerprint,
+        )
 
     rows = resumed_rows(folder / f"{name}.ranks.jsonl", settings, load, label="ranking")
     left_out = _report_unmatched(path, questions, rows)
     measured = [pair for pair in zip(questions, rows, strict=True) if pair[0].id not in left_out]
     kinds = [question.kind for question, _ in measured]
     if not any(question.patterns for question, _ in measured):
-        raise InputError(f"{path}: no pattern matches a sentence; give the folder of these documents with --in")
+        raise InputError(
+            f"{path}: no pattern matches a sentence; give the folder of these documents with --in"
+        )
     own = "BM25" if system.how == "bm25" else "model"
     rankings = []
     for where, key in itertools.product(PLACES, dict.fromkeys((own, "BM25"))):
         summary = summarize(kinds, [row[key][where] for _, row in measured])
-        rankings.append({"system": system.model if key == "model" else key, "place": where, **summary})
+        rankings.append(
+            {"system": system.model if key == "model" else key, "place": where, **summary}
+        )
     values = {
-        question.id: values_of(row[own]["document"]["rank"])
-        | {f"all documents {name}": value for name, value in values_of(row[own]["folder"]["rank"]).items()}
+        question.id: (
+            values_of(row[own]["document"]["rank"])
+            | {
+                f"all documents {name}": value
+                for name, value in values_of(row[own]["folder"]["rank"]).items()
+            }
+        )
         for question, row in measured
         if question.patterns
     }
-    result = {"task": name, "kind": "patterns", "model": system.model, "as": system.how, "queries": len(values)}
+    result = {
+        "task": name,
+        "kind": "patterns",
+        "model": system.model,
+        "as": system.how,
+        "queries": len(values),
+    }
     result |= {"unanswerable": len(measured) - len(values), "left_out": left_out}
     result |= {"documents": len(documents), "sentences": rows[0]["sentences"], "rankings": rankings}
-    return result | {"answers": [{"kind": question.kind, **row} for question, row in measured]}, values
+    return (
+        result | {"answers": [{"kind": question.kind, **row} for question, row in measured]},
+        values,
+    )
 
 
 def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
@@ -250,7 +370,8 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
     if system.how == "sentences":
         retriever = load_model(system)
 
-        @lru_cache(maxsize=keep)  # documents are not read again for the next question, if the model can
+        # documents are not read again for the next question, if the model can
+        @lru_cache(maxsize=keep)
         def read(document: str | DocumentText) -> Any:
             return next(retriever.remember([document])) if retriever.remembers else document
 
@@ -263,8 +384,12 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
     return lambda query, documents: [(*score(query, one), None) for one in documents], fingerprint
 
 
-def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Report patterns that match no sentence; return the ids of the questions that have no other."""
+def _report_unmatched(
+    path: Path, questions: Sequence[PatternQuestion], rows: Sequence[Mapping[str, Any]]
+) -> list[str]:
+    """Report patterns that match no sentence; return the ids of the questions
+    that have no other.
+    """
     left_out = []
     for one, row in zip(questions, rows, strict=True):
         for pattern in row["unmatched"]:
@@ -272,5 +397,8 @@ def _report_unmatched(path: Path, questions: Sequence[PatternQuestion], rows: Se
         if one.patterns and len(row["unmatched"]) == len(one.patterns):
             left_out.append(one.id)
     if left_out:
-        say(f"note: {path}: {counted(len(left_out), 'question')} left out, no pattern matches: {', '.join(left_out)}")
+        say(
+            f"note: {path}: {counted(len(left_out), 'question')} left out, no pattern matches:"
+            f" {', '.join(left_out)}"
+        )
     return left_out

@@ -1,10 +1,12 @@
-"""Retrieval tasks: search or rerank, write the run query by query, measure it as written; and the pieces of documents for what
-reads a part at a time: windows of tokens or of whole sentences, chunks of words, and segments, whose scores make the document's:
-FirstP, LongP, MaxP and SumP (docs/evaluation.md).
+"""Retrieval tasks: search or rerank, write the run query by query, measure it as written; and the
+pieces of documents for what reads a part at a time: windows of tokens or of whole sentences, chunks
+of words, and segments, whose scores make the document's: FirstP, LongP, MaxP and SumP
+(docs/evaluation.md).
 
-Source: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural Language Modeling, 2019; paper C, 4.3 and B.2.2.
-Differs: segments have a number of tokens, not of words. SumP of a reranker adds the sigmoids of its scores, so that no segment
-lowers a sum.
+Source: Dai and Callan, Deeper Text Understanding for IR with Contextual Neural Language Modeling,
+    2019; paper C, 4.3 and B.2.2.
+Differs: segments have a number of tokens, not of words. SumP of a reranker adds the sigmoids of its
+scores, so that no segment lowers a sum.
 """
 
 import itertools
@@ -48,10 +50,12 @@ from runnel.text.trec import read_scores
 class Reading:
     """What is read of queries and documents; None: all."""
 
-    max_tokens: int | None = None  # of a document, for a reranker of query and document, special ones included
+    # of a document, for a reranker of query and document, special ones included
+    max_tokens: int | None = None
     max_query_tokens: int | None = None  # of a query, for an embedder
     segment_tokens: int | None = None  # of a segment's text; only with it the next two count
-    stride: int | None = None  # tokens from the start of a segment to the next; None: segments do not overlap
+    # tokens from the start of a segment to the next; None: segments do not overlap
+    stride: int | None = None
     aggregate: Literal["max", "sum"] = "max"  # how a document's score is made of its segments'
 
     def __post_init__(self) -> None:
@@ -61,7 +65,11 @@ class Reading:
     def settings(self) -> dict[str, object]:
         """Return the settings that scores depend on; none if everything is read."""
         found = {name: value for name, value in asdict(self).items() if value is not None}
-        return found if self.segment_tokens is not None else {n: v for n, v in found.items() if n != "aggregate"}
+        return (
+            found
+            if self.segment_tokens is not None
+            else {n: v for n, v in found.items() if n != "aggregate"}
+        )
 
     def cut(self, text: str, tokenizer: Tokenizer) -> list[str]:
         """Return the segments of a text, at least one; together they cover it."""
@@ -74,8 +82,12 @@ class Reading:
         pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
 
-    def cut_all(self, documents: Iterable[Document], tokenizer: Tokenizer) -> tuple[Texts, np.ndarray]:
-        """Return the segments of all documents, with ids such as "d1#0", and the document's row of each, int64."""
+    def cut_all(
+        self, documents: Iterable[Document], tokenizer: Tokenizer
+    ) -> tuple[Texts, np.ndarray]:
+        """Return the segments of all documents, with ids such as "d1#0", and the document's row of
+        each, int64.
+        """
         owners: list[int] = []
 
         def pieces() -> Iterator[Document]:
@@ -93,23 +105,32 @@ class Reading:
         for name, score in scores.items():
             document = name.rpartition("#")[0]
             if self.aggregate == "sum":
-                combined[document] = combined.get(document, 0.0) + 1 / (1 + math.exp(-max(score, -700.0)))
+                combined[document] = combined.get(document, 0.0) + 1 / (
+                    1 + math.exp(-max(score, -700.0))
+                )
             else:
                 combined[document] = max(combined.get(document, -math.inf), score)
         return sorted(combined.items(), key=lambda one: -one[1])
 
 
 def expect_stride(stride: int, size: int) -> None:
-    """Raise InputError unless windows of `size` tokens that begin each `stride` tokens together have every token."""
+    """Raise InputError unless windows of `size` tokens that begin each `stride` tokens together
+    have every token.
+    """
     if not 1 <= stride <= size:
-        raise InputError(f"the stride is {stride:,} tokens; expected 1 to {size:,}, the tokens of a window or segment")
+        raise InputError(
+            f"the stride is {stride:,} tokens; expected 1 to {size:,}, the tokens of a window or"
+            " segment"
+        )
 
 
 def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
-    """Return windows [first, last) of units, each of at most `size` tokens or one unit, that together have every unit.
+    """Return windows [first, last) of units, each of at most `size` tokens or one unit, that
+    together have every unit.
 
-    A window begins `stride` tokens after the one before it, or where that ends, whichever is first; the last ends with the text.
-    `bounds` is int64 (S + 1,): the tokens before each unit, and of all.
+    A window begins `stride` tokens after the one before it, or where that ends, whichever is first;
+    the last ends with the text. `bounds` is int64 (S + 1,): the tokens before each unit, and of
+    all.
 
     Source: paper E, section 5.4: 120,000 and 60,000 tokens.
     """
@@ -122,15 +143,24 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
             continue
         spans.append((first, last))
         at = bounds[first] + stride  # a unit without tokens there stays in this window
-        following = max(int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1)
+        following = max(
+            int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1
+        )
         first, end = min(last, max(first + 1, following)), last
     return spans
 
 
-def cut_sentences(document: str, starts: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]:
-    """Return the characters of `windows` of whole sentences; `starts` (T,): the character at which each token starts."""
+def cut_sentences(
+    document: str, starts: np.ndarray, size: int, stride: int
+) -> list[tuple[int, int]]:
+    """Return the characters of `windows` of whole sentences; `starts` (T,): the character at which
+    each token starts.
+    """
     edges = np.append(split_sentences(document)[:, 0], len(document))
-    return [(int(edges[first]), int(edges[last])) for first, last in windows(np.searchsorted(starts, edges), size, stride)]
+    return [
+        (int(edges[first]), int(edges[last]))
+        for first, last in windows(np.searchsorted(starts, edges), size, stride)
+    ]
 
 
 def split_chunks(document: str, words: int) -> np.ndarray:
@@ -138,15 +168,26 @@ def split_chunks(document: str, words: int) -> np.ndarray:
 
     Source: paper E, 5.2, whose embedders retrieve five chunks of 300 words.
     """
-    starts = [0, *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words))]
+    starts = [
+        0,
+        *(match.start() for match in islice(re.finditer(r"\S+", document), words, None, words)),
+    ]
     return np.array(list(pairwise([*starts, len(document)])), np.int64)
 
 
 def recipe_of(model: str) -> recipes.Recipe | None:
     """Return the recipe of a run, for RUN/model and RUN/checkpoints/...; None for other models."""
     folder = Path(model)
-    run = folder.parent.parent if folder.parent.name == "checkpoints" else folder.parent if folder.name == "model" else None
-    return recipes.read(str(run / "recipe.toml")) if run and (run / "recipe.toml").is_file() else None
+    run = (
+        folder.parent.parent
+        if folder.parent.name == "checkpoints"
+        else folder.parent
+        if folder.name == "model"
+        else None
+    )
+    return (
+        recipes.read(str(run / "recipe.toml")) if run and (run / "recipe.toml").is_file() else None
+    )
 
 
 API = "api:"
@@ -165,8 +206,8 @@ Search = Callable[[Sequence[str]], Iterator[list[tuple[str, float]]]]
 class System:
     """What is evaluated, and how it searches.
 
-    `model` is "bm25", a model's name or folder, or a run file; `bm25` has k1 and b, `search` options of `Index.search`, and
-    `prompts` "query" and "document", where they are given.
+    `model` is "bm25", a model's name or folder, or a run file; `bm25` has k1 and b, `search`
+    options of `Index.search`, and `prompts` "query" and "document", where they are given.
     """
 
     model: str
@@ -184,12 +225,22 @@ class System:
 
 
 def kind_of(model: str, how: How | None) -> How | None:
-    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task asks for."""
+    """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task
+    asks for.
+    """
     path = Path(model)
-    kind: How | None = "bm25" if model == "bm25" else "run" if path.is_file() and path.suffix not in _CHECKPOINTS else None
+    kind: How | None = (
+        "bm25"
+        if model == "bm25"
+        else "run"
+        if path.is_file() and path.suffix not in _CHECKPOINTS
+        else None
+    )
     if kind is not None and how is not None:
         what = "BM25" if kind == "bm25" else "a run"
-        raise InputError(f"{model} is {what}, so it cannot be evaluated as {how}; leave --as and --in out")
+        raise InputError(
+            f"{model} is {what}, so it cannot be evaluated as {how}; leave --as and --in out"
+        )
     return kind or how
 
 
@@ -201,7 +252,9 @@ def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> 
 
 
 def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
-    """Return what is read of texts: as the user says, and otherwise as the recipe says that the model was trained with."""
+    """Return what is read of texts: as the user says, and otherwise as the recipe says that the
+    model was trained with.
+    """
     recipe, recorded = recipe_of(model), Reading()
     if recipe is not None and recipe.job == how:
         table = recipe.evaluation
@@ -209,13 +262,21 @@ def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
     if "segment_tokens" in given:
         recorded = replace(recorded, max_tokens=None)
     if used := {name: value for name, value in recorded.settings().items() if name not in given}:
-        say(f"note: as in the recipe of {model}: {', '.join(f'{name} {value}' for name, value in used.items())}")
+        say(
+            f"note: as in the recipe of {model}:"
+            f" {', '.join(f'{name} {value}' for name, value in used.items())}"
+        )
     return replace(recorded, **given)
 
 
 def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:
-    """Return the result of a set and the values of its queries; the run is in `folder`. `names`: metrics; None: the set's own."""
-    source, metrics = task_set.source(folder), parse_metrics(task_set.metrics if names is None else names)
+    """Return the result of a set and the values of its queries; the run is in `folder`. `names`:
+    metrics; None: the set's own.
+    """
+    source, metrics = (
+        task_set.source(folder),
+        parse_metrics(task_set.metrics if names is None else names),
+    )
     texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
     if system.place is not None:  # the index has the documents
         source = replace(source, corpus=None)
@@ -228,17 +289,48 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
         with closing(open_store(system.place)) as store:
             _, missing = names_of(store.content_hashes(), task)
         if missing:
-            notes.append(f"{len(missing):,} relevant documents are not in {system.place}, the first is {missing[0]!r}")
-    if system.how != "run" and system.depth is not None and system.depth < (deepest := cutoff(metrics)):
-        notes.append(f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}")
+            notes.append(
+                f"{len(missing):,} relevant documents are not in {system.place}, the first is"
+                f" {missing[0]!r}"
+            )
+    if (
+        system.how != "run"
+        and system.depth is not None
+        and system.depth < (deepest := cutoff(metrics))
+    ):
+        notes.append(
+            f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}"
+        )
     for note in notes:
         say(f"note: {source.name}: {note}")
     system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
-    run = Path(system.model) if system.how == "run" else _write_run(task, system, folder, f"{source.name}.trec")
-    values = evaluate(metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run))
-    documents = state_of(system.place)["documents"] if system.place else None if task.corpus is None else len(task.corpus)
-    result = {"task": source.name, "kind": "retrieval", "model": system.model, "as": system.how, "queries": len(task.qrels)}
-    result |= {"group": task_set.group, "documents": documents, "depth": system.depth if system.how != "run" else None}
+    run = (
+        Path(system.model)
+        if system.how == "run"
+        else _write_run(task, system, folder, f"{source.name}.trec")
+    )
+    values = evaluate(
+        metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run)
+    )
+    documents = (
+        state_of(system.place)["documents"]
+        if system.place
+        else None
+        if task.corpus is None
+        else len(task.corpus)
+    )
+    result = {
+        "task": source.name,
+        "kind": "retrieval",
+        "model": system.model,
+        "as": system.how,
+        "queries": len(task.qrels),
+    }
+    result |= {
+        "group": task_set.group,
+        "documents": documents,
+        "depth": system.depth if system.how != "run" else None,
+    }
     result |= {"reading": system.reading.settings()}
     return result | {"notes": notes, "metrics": mean(values)}, values
 
@@ -246,7 +338,12 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     out = folder / name
     texts = [path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
-    settings: dict[str, object] = {"model": system.model, "as": system.how, "depth": system.depth, "texts": texts}
+    settings: dict[str, object] = {
+        "model": system.model,
+        "as": system.how,
+        "depth": system.depth,
+        "texts": texts,
+    }
     if system.place is not None:
         settings |= state_of(system.place)
     settings |= {"queries": digest(*task.queries), **system.bm25, **system.search}
@@ -260,7 +357,9 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             by_words = replace(system, model="bm25", how="bm25", reading=Reading())
             path = _write_run(task, by_words, folder, f"{task.source.name}.bm25.trec")
         run = read_run_of(path, task) if system.candidates else read_scores(path)
-        candidates = {query: ranked(run[query])[: system.depth] for query in task.queries if query in run}
+        candidates = {
+            query: ranked(run[query])[: system.depth] for query in task.queries if query in run
+        }
         settings["candidates"] = file_digest(str(path))
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         model = load_model(system)
@@ -273,7 +372,9 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
             finish_run(journal, {"count": len(candidates)})
         elif system.how == "rerank":
             documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
-            rank_all(journal, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens)
+            rank_all(
+                journal, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens
+            )
         else:
             _search_all(journal, task, _searcher(task, system, model, folder))
     return out
@@ -287,14 +388,26 @@ def _rank_segments(
     reading: Reading,
     settings: Mapping[str, object],
 ) -> Iterator[tuple[str, list[tuple[str, float]]]]:
-    """Score the segments of all candidates; yield the documents of each query, with scores from their segments' scores."""
-    pieces = {name: reading.cut(text, reranker.model.tokenizer) for name, text in _texts(task, candidates).items()}
-    texts = {f"{name}#{i}": piece for name, found in pieces.items() for i, piece in enumerate(found)}
-    ids = {query: [f"{n}#{i}" for n in names for i in range(len(pieces[n]))] for query, names in candidates.items()}
+    """Score the segments of all candidates; yield the documents of each query, with scores from
+    their segments' scores.
+    """
+    pieces = {
+        name: reading.cut(text, reranker.model.tokenizer)
+        for name, text in _texts(task, candidates).items()
+    }
+    texts = {
+        f"{name}#{i}": piece for name, found in pieces.items() for i, piece in enumerate(found)
+    }
+    ids = {
+        query: [f"{n}#{i}" for n in names for i in range(len(pieces[n]))]
+        for query, names in candidates.items()
+    }
     made_from = {name: value for name, value in settings.items() if name != "aggregate"}
     with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
         if journal.begin() is None:
-            rank_all(journal, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8"))
+            rank_all(
+                journal, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8")
+            )
     for query, scores in read_scores(journal.out).items():
         yield query, reading.combine(scores)
 
@@ -305,7 +418,11 @@ def _search_all(journal: Journal, task: Task, search: Search) -> None:
     left = ((query, text) for query, text in task.queries.items() if query not in done)
     with Meter("searching", unit="queries") as meter:
         blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
-        ranked = (pair for block in blocks for pair in zip(block, search([text for _, text in block]), strict=True))
+        ranked = (
+            pair
+            for block in blocks
+            for pair in zip(block, search([text for _, text in block]), strict=True)
+        )
         for (query, _), hits in meter.count(ranked):
             journal.add(Row(query, lines_of(query, hits, ".9g")))
     finish_run(journal, {"count": len(task.queries)})
@@ -328,9 +445,17 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
         with Meter("indexing", unit="documents") as meter:
             rank = bm25_ranker(corpus, meter, **system.bm25)
     else:
-        made_from = {"corpus": file_digest(str(task.source.corpus)), "fingerprint": model.model.fingerprint()}
-        of_queries, path = ("max_query_tokens", "aggregate"), folder / f"{task.source.name}.vectors.npy"
-        made_from |= {name: value for name, value in reading.settings().items() if name not in of_queries}
+        made_from = {
+            "corpus": file_digest(str(task.source.corpus)),
+            "fingerprint": model.model.fingerprint(),
+        }
+        of_queries, path = (
+            ("max_query_tokens", "aggregate"),
+            folder / f"{task.source.name}.vectors.npy",
+        )
+        made_from |= {
+            name: value for name, value in reading.settings().items() if name not in of_queries
+        }
         made_from |= {"prompt": model.model.prompts.get("document", "")}
         if reading.segment_tokens is None:
             vectors, rows = embed_corpus(model, corpus, path, made_from, reading.max_tokens)
@@ -348,19 +473,28 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
     return search
 
 
-def _index(task: Task, system: System, embedder: Embedder, place: Path) -> tuple[Index, Mapping[str, str]]:
-    """Return the system's index, or one at `place` that has the corpus; and the judged ids of documents with others in it."""
+def _index(
+    task: Task, system: System, embedder: Embedder, place: Path
+) -> tuple[Index, Mapping[str, str]]:
+    """Return the system's index, or one at `place` that has the corpus; and the judged ids of
+    documents with others in it.
+    """
     if system.place is not None:
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
     assert task.corpus is not None
     with (
-        Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder) as index,
+        (
+            Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder)
+        ) as index,
         Meter("indexing") as meter,
     ):
         changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter)
     if changes.failed:
-        say(f"warning: {len(changes.failed):,} documents are not in {place}: {next(iter(changes.failed.values()))}")
+        say(
+            f"warning: {len(changes.failed):,} documents are not in {place}:"
+            f" {next(iter(changes.failed.values()))}"
+        )
     return index, {}
 
 
@@ -398,7 +532,9 @@ class ApiEmbedder:
     def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
         whole = [self.prompts.get(kind, "") + text for text in texts]
         groups = [whole[start : start + _TEXTS] for start in range(0, len(whole), _TEXTS)]
-        vectors = np.asarray([vector for group in groups for vector in self._endpoint.embed(group)], np.float32)
+        vectors = np.asarray(
+            [vector for group in groups for vector in self._endpoint.embed(group)], np.float32
+        )
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
@@ -417,5 +553,11 @@ def _model(how: How, name: str, dtype: str, prompts: tuple[tuple[str, str], ...]
 
 
 def load_model(system: System) -> Any:
-    """Return the model of a system, which may be an embedder that runnel does not read; None for BM25."""
-    return None if system.how == "bm25" else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))
+    """Return the model of a system, which may be an embedder that runnel does not read; None for
+    BM25.
+    """
+    return (
+        None
+        if system.how == "bm25"
+        else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))
+    )

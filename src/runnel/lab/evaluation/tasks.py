@@ -1,16 +1,21 @@
-"""Retrieval tasks, judged queries with their corpus: BEIR folders, qrels with a corpus and queries, published benchmarks in
-folders as their authors publish them (NanoBEIR, LoCoV0, LoCoV1, LongEmbed, MS MARCO), and generated sets.
+"""Retrieval tasks, judged queries with their corpus: BEIR folders, qrels with a corpus and queries,
+published benchmarks in folders as their authors publish them (NanoBEIR, LoCoV0, LoCoV1, LongEmbed,
+MS MARCO), and generated sets.
 
-A set in another form than BEIR's (docs/evaluation.md has the forms) is written as a BEIR folder, from which it is evaluated.
+A set in another form than BEIR's (docs/evaluation.md has the forms) is written as a BEIR folder,
+from which it is evaluated.
 
-LongEmbed's synthetic sets, needle and passkey, are generated: the same texts on every machine. Each of the eight lengths is a set
-with 100 documents, of at most 3/4 words for each token, and 50 queries. A document hides one sentence: a person's passkey in a
-text of five repeated sentences, or a fact in an essay.
+LongEmbed's synthetic sets, needle and passkey, are generated: the same texts on every machine. Each
+of the eight lengths is a set with 100 documents, of at most 3/4 words for each token, and 50
+queries. A document hides one sentence: a person's passkey in a text of five repeated sentences, or
+a fact in an essay.
 
-Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et al., LongEmbed, 2024, 3.2;
-Craswell et al., 2020 and 2021; the filler of passkey is that of Mohtashami and Jaggi, 2023.
-Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are put together at random from
-parts; the published essays are Paul Graham's. So figures are not those of the published sets.
+Source: Thakur et al., 2021; Saad-Falcon et al., 2024 (LoCo); Dasigi et al., 2021 (Qasper); Zhu et
+al., LongEmbed, 2024, 3.2; Craswell et al., 2020 and 2021; the filler of passkey is that of
+Mohtashami and Jaggi, 2023.
+Differs: the names, passkeys, facts and questions are ours, and so is the essay, whose sentences are
+put together at random from parts; the published essays are Paul Graham's. So figures are not those
+of the published sets.
 """
 
 import difflib
@@ -29,7 +34,14 @@ from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
-from runnel.lab.training.data import Texts, find_source, folder_of, is_released, read_corpus, read_queries
+from runnel.lab.training.data import (
+    Texts,
+    find_source,
+    folder_of,
+    is_released,
+    read_corpus,
+    read_queries,
+)
 from runnel.records import expect_choice, titled
 from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
 from runnel.text.tables import read_parquet
@@ -64,9 +76,13 @@ def expect_task(path: str | Path) -> Path:
     path = Path(path)
     if not path.exists():
         names = [p.name for p in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = " or ".join(str(path.parent / name) for name in difflib.get_close_matches(path.name, names, 3))
+        near = " or ".join(
+            str(path.parent / name) for name in difflib.get_close_matches(path.name, names, 3)
+        )
         expected = "expected a BEIR folder, a benchmark, or a file of judgments (qrels) or evidence"
-        raise InputError(f"unknown task {str(path)!r}; {f'did you mean {near}?' if near else expected}")
+        raise InputError(
+            f"unknown task {str(path)!r}; {f'did you mean {near}?' if near else expected}"
+        )
     return path
 
 
@@ -77,61 +93,90 @@ def is_evidence(path: Path) -> bool:
     where, row = next(read_json(path))
     if "evidence" not in row and not is_released(row):
         expected = 'expected evidence ("question", "document", "evidence") or judgments (qrels)'
-        raise InputError(f"{where}: {expected}; questions about an index go to `runnel lab questions`")
+        raise InputError(
+            f"{where}: {expected}; questions about an index go to `runnel lab questions`"
+        )
     return True
 
 
 def find_task(path: Path, corpus: str | None = None, queries: str | None = None) -> TaskFiles:
-    """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or those of a file of qrels."""
+    """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or
+    those of a file of qrels.
+    """
     source, folder = find_source(path, corpus, queries, split="test.tsv"), folder_of(path)
     stem = source.path.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
         stem = stem.removesuffix(ending)
-    name = stem if folder is None else folder.resolve().name if stem in ("test", "qrels") else f"{folder.resolve().name}-{stem}"
+    name = (
+        stem
+        if folder is None
+        else (
+            folder.resolve().name
+            if stem in ("test", "qrels")
+            else f"{folder.resolve().name}-{stem}"
+        )
+    )
     return TaskFiles(name, source.path, cast(Path | None, source.corpus), source.queries)
 
 
 def read_task(source: TaskFiles) -> Task:
     """Read the judged queries and the corpus; a finished run needs neither."""
     qrels = read_qrels(source.qrels)
-    relevant = dict.fromkeys(name for judged in qrels.values() for name, grade in judged.items() if grade > 0)
+    relevant = dict.fromkeys(
+        name for judged in qrels.values() for name, grade in judged.items() if grade > 0
+    )
     if not relevant:
-        raise InputError(f"{source.qrels} judges no document as relevant (grade above 0); expected one at least")
+        raise InputError(
+            f"{source.qrels} judges no document as relevant (grade above 0); expected one at least"
+        )
     notes = list(source.notes)
     if source.expected not in (None, len(qrels)):
         notes.append(f"{len(qrels):,} queries are judged; the papers' set has {source.expected:,}")
     if without := sum(not any(grade > 0 for grade in judged.values()) for judged in qrels.values()):
-        notes.append(f"{without:,} of {len(qrels):,} queries have no relevant document, and count as 0")
+        notes.append(
+            f"{without:,} of {len(qrels):,} queries have no relevant document, and count as 0"
+        )
     queries: dict[str, str] = {}
     if source.queries is not None:
         texts = read_queries(source.queries)
-        queries = {query: texts[query] for query in qrels if query in texts and texts[query].strip()}
+        queries = {
+            query: texts[query] for query in qrels if query in texts and texts[query].strip()
+        }
         where = f"judged queries has a text in {source.queries}"
         if missing := expect_some(qrels, queries, f"{source.qrels}: none of the", where):
-            notes.append(f"{len(missing):,} of {len(qrels):,} judged queries have no text, and count as 0")
+            notes.append(
+                f"{len(missing):,} of {len(qrels):,} judged queries have no text, and count as 0"
+            )
     corpus = None
     if source.corpus is not None:
         corpus = Texts(read_corpus(source.corpus))
         has_text = any(document.text.strip() for document in corpus)
         known = {name for name in relevant if has_text and corpus.row(name) is not None}
-        where = f"relevant documents is in {source.corpus}" + ("" if has_text else f", and none of its {len(corpus):,} has text")
+        where = f"relevant documents is in {source.corpus}" + (
+            "" if has_text else f", and none of its {len(corpus):,} has text"
+        )
         if missing := expect_some(sorted(relevant), known, f"{source.qrels}: none of the", where):
             counts = f"{len(missing):,} of {len(relevant):,}"
-            notes.append(f"{counts} relevant documents are not in the corpus, the first is {missing[0]!r}")
+            notes.append(
+                f"{counts} relevant documents are not in the corpus, the first is {missing[0]!r}"
+            )
     return Task(source, qrels, queries, corpus, tuple(notes))
 
 
 def read_run_of(path: Path, task: Task) -> dict[str, dict[str, float]]:
     """Read a run, which must be of the task: query id -> document id -> score."""
     run = read_scores(path)
-    expect_some(run, task.qrels, "none of the", f"queries of {path} is judged in {task.source.qrels}")
+    expect_some(
+        run, task.qrels, "none of the", f"queries of {path} is judged in {task.source.qrels}"
+    )
     if task.corpus is not None:
         query_of = {name: query for query, scores in run.items() for name in scores}
         missing = [name for name in query_of if task.corpus.row(name) is None]
         if missing:
             raise InputError(
-                f"{path} has document {missing[0]!r} for query {query_of[missing[0]]!r}, which is not in {task.source.corpus}, "
-                f"as are {len(missing):,} of its {len(query_of):,} documents; give the run of this task"
+                f"{path} has document {missing[0]!r} for query {query_of[missing[0]]!r}, which is"
+                f" not in {task.source.corpus}, as are {len(missing):,} of its {len(query_of):,}"
+                " documents; give the run of this task"
             )
     return run
 
@@ -146,34 +191,57 @@ def expect_some(names: Collection[str], known: Container[str], none: str, what: 
 
 
 def names_of(ids: Iterable[str], task: Task) -> tuple[dict[str, str], list[str]]:
-    """Return index id -> id in the judgments, of the judged documents whose ids differ, and the relevant ones that are missing.
+    """Return index id -> id in the judgments, of the judged documents whose ids differ, and the
+    relevant ones that are missing.
 
-    `runnel index` gives a file the id /path/file and a row the id /path/file#id. Judgments may name them by any end of it that
-    begins after "/" or "#".
+    `runnel index` gives a file the id /path/file and a row the id /path/file#id. Judgments may name
+    them by any end of it that begins after "/" or "#".
     """
     judged = {name for grades in task.qrels.values() for name in grades}
     matches: dict[str, list[str]] = {}  # judged id -> index ids
     for name in ids:
-        ends = (name[at + 1 :] for at, character in enumerate(name) if character in "/#")  # longest first
+        # longest first
+        ends = (name[at + 1 :] for at, character in enumerate(name) if character in "/#")
         if match := next((end for end in (name, *ends) if end in judged), None):
             matches.setdefault(match, []).append(name)
     for match, names in matches.items():
         if len(names) > 1 and match not in names:
             raise InputError(
-                f"{task.source.qrels} judges {match!r}, which could be {names[0]!r} or {names[1]!r} of the index; "
-                "give longer ids, or an index of one corpus"
+                f"{task.source.qrels} judges {match!r}, which could be {names[0]!r} or {names[1]!r}"
+                " of the index; give longer ids, or an index of one corpus"
             )
-    names_in_index = {match: match if match in names else names[0] for match, names in matches.items()}
-    relevant = dict.fromkeys(name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0)
-    missing = expect_some(relevant, names_in_index, f"{task.source.qrels}: none of the", "relevant documents is in the index")
+    names_in_index = {
+        match: match if match in names else names[0] for match, names in matches.items()
+    }
+    relevant = dict.fromkeys(
+        name for grades in task.qrels.values() for name, grade in grades.items() if grade > 0
+    )
+    missing = expect_some(
+        relevant,
+        names_in_index,
+        f"{task.source.qrels}: none of the",
+        "relevant documents is in the index",
+    )
     return {name: match for match, name in names_in_index.items() if match != name}, missing
 
 
 LENGTHS = (256, 512, 1024, 2048, 4096, 8192, 16384, 32768)
 _DOCUMENTS, _QUERIES = 100, 50
-_GRASS = ("The grass is green.", "The sky is blue.", "The sun is yellow.", "Here we go.", "There and back again.")
-_FIRST = "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar Petra Rosa Tariq".split()
-_LAST = "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor Petrov".split()
+_GRASS = (
+    "The grass is green.",
+    "The sky is blue.",
+    "The sun is yellow.",
+    "Here we go.",
+    "There and back again.",
+)
+_FIRST = (
+    "Ada Amir Boris Carla Chen Dalia Emil Farah Goran Hana Igor Jonas Kira Leila Mateo Nadia Omar"
+    " Petra Rosa Tariq".split()
+)
+_LAST = (
+    "Abbott Bauer Castro Dahl Ebert Fonseca Grant Horvat Ito Jansen Kovacs Lund Moreau Novak Okafor"
+    " Petrov".split()
+)
 
 
 def _rows(name: str) -> list[list[str]]:
@@ -195,19 +263,30 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
     documents = [_hide(one, filler, length * 3 // 4, chance) for one in hidden]
     asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
     texts = ((str(row), text) for row, text in enumerate(documents))
-    return _write(folder, name, texts, ((row, questions[int(row)]) for row in asked), ((row, row, 1) for row in asked))
+    return _write(
+        folder,
+        name,
+        texts,
+        ((row, questions[int(row)]) for row in asked),
+        ((row, row, 1) for row in asked),
+    )
 
 
 def _passkeys(chance: random.Random) -> tuple[list[str], list[str]]:
     names = chance.sample([f"{first} {last}" for first in _FIRST for last in _LAST], _DOCUMENTS)
     keys = chance.sample(range(10_000, 100_000), _DOCUMENTS)
     pairs = zip(names, keys, strict=True)
-    hidden = [f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}." for name, key in pairs]
+    hidden = [
+        f"{name}'s pass key is {key}. Remember it. {key} is the pass key for {name}."
+        for name, key in pairs
+    ]
     return [f"What is the pass key for {name}?" for name in names], hidden
 
 
 def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Random) -> str:
-    """Return as much of the filler as fits into a number of words, with a sentence at a random place between two others."""
+    """Return as much of the filler as fits into a number of words, with a sentence at a random
+    place between two others.
+    """
     left, kept = words - len(sentence.split()), 0
     while left >= len(filler[kept].split()):
         left, kept = left - len(filler[kept].split()), kept + 1
@@ -221,16 +300,48 @@ _IDS = ("_id", "id", "doc_id", "qid", "pid")
 _TEXTS = ("text", "passage", "query")
 
 
-# Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged queries in the papers.
-_DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")  # TREC counts grade 1 of a passage as not relevant
+# Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged
+# queries in the papers.
+# TREC counts grade 1 of a passage as not relevant
+_DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")
 _LONG_DEV, _LONG_DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
 _MSMARCO = {
     "passage-dev": ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
-    "passage-dl19": ("collection.tsv", "msmarco-test2019-queries.tsv", "2019qrels-pass.txt", _DL, 43),
-    "passage-dl20": ("collection.tsv", "msmarco-test2020-queries.tsv", "2020qrels-pass.txt", _DL, 54),
-    "document-dev": ("msmarco-docs.tsv", "msmarco-docdev-queries.tsv", "msmarco-docdev-qrels.tsv", _LONG_DEV, 5193),
-    "document-dl19": ("msmarco-docs.tsv", "msmarco-test2019-queries.tsv", "2019qrels-docs.txt", _LONG_DL, 43),
-    "document-dl20": ("msmarco-docs.tsv", "msmarco-test2020-queries.tsv", "2020qrels-docs.txt", _LONG_DL, 45),
+    "passage-dl19": (
+        "collection.tsv",
+        "msmarco-test2019-queries.tsv",
+        "2019qrels-pass.txt",
+        _DL,
+        43,
+    ),
+    "passage-dl20": (
+        "collection.tsv",
+        "msmarco-test2020-queries.tsv",
+        "2020qrels-pass.txt",
+        _DL,
+        54,
+    ),
+    "document-dev": (
+        "msmarco-docs.tsv",
+        "msmarco-docdev-queries.tsv",
+        "msmarco-docdev-qrels.tsv",
+        _LONG_DEV,
+        5193,
+    ),
+    "document-dl19": (
+        "msmarco-docs.tsv",
+        "msmarco-test2019-queries.tsv",
+        "2019qrels-docs.txt",
+        _LONG_DL,
+        43,
+    ),
+    "document-dl20": (
+        "msmarco-docs.tsv",
+        "msmarco-test2020-queries.tsv",
+        "2020qrels-docs.txt",
+        _LONG_DL,
+        45,
+    ),
 }
 
 Row = tuple[str, dict[str, Any]]  # its place, and its values
@@ -248,7 +359,8 @@ class Set:
 
 
 def find_sets(task: str, corpus: str | None = None, queries: str | None = None) -> list[Set]:
-    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or generated:needle or generated:passkey.
+    """Return the sets of a task: a BEIR folder, qrels, a set or a whole benchmark, or
+    generated:needle or generated:passkey.
 
     For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
@@ -256,7 +368,14 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
         name, kinds = task.removeprefix("generated:"), ("needle", "passkey")
         sets = []
         for kind, length in itertools.product(kinds, LENGTHS):
-            sets.append(Set(f"{kind}-{length}", partial(_write_generated, kind=kind, length=length), ("nDCG@1",), kind))
+            sets.append(
+                Set(
+                    f"{kind}-{length}",
+                    partial(_write_generated, kind=kind, length=length),
+                    ("nDCG@1",),
+                    kind,
+                )
+            )
         expect_choice(name, [*kinds, *(made.name for made in sets)], "the task after generated:")
         return [made for made in sets if name in (made.name, made.group)]
     path = Path(task)
@@ -264,14 +383,20 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
         if sets := _sets_of(path) or _inside(path):
             return sets
     elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
-        if chosen := [one for one in sets if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)]:
+        if chosen := [
+            one
+            for one in sets
+            if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)
+        ]:
             return chosen
         expect_choice(path.name, [one.name for one in sets], f"the set of {path.parent}")
     return [_ready(find_task(expect_task(path), corpus, queries))]
 
 
 def _sets_of(folder: Path) -> list[Set]:
-    """Return the sets of a folder in one of the forms above; none if it has another form, as BEIR's."""
+    """Return the sets of a folder in one of the forms above; none if it has another form, as
+    BEIR's.
+    """
     name = folder.resolve().name
     if sets := _msmarco(folder):
         return sets
@@ -279,12 +404,22 @@ def _sets_of(folder: Path) -> list[Set]:
         return [Set(name, partial(_write_pairs, name=name, read=partial(_scrolls, rows)), _NDCG)]
     if papers := _qasper(folder):
         reads = {f"qasper_{kind}": partial(_papers, papers, kind) for kind in ("title", "abstract")}
-        return [Set(own, partial(_write_pairs, name=own, read=read), _NDCG) for own, read in reads.items()]
-    loco = [part for part in sorted(folder.iterdir()) if part.name.lower() in ("locov1-documents", "locov1-queries")]
+        return [
+            Set(own, partial(_write_pairs, name=own, read=read), _NDCG)
+            for own, read in reads.items()
+        ]
+    loco = [
+        part
+        for part in sorted(folder.iterdir())
+        if part.name.lower() in ("locov1-documents", "locov1-queries")
+    ]
     if len(loco) == 2:
         documents, queries = (_files(part, "test") for part in loco)
         names = dict.fromkeys(str(row["dataset"]) for _, row in _loco_rows(queries, *_LOCO_QUERY))
-        return [Set(own, partial(_write_loco, name=own, documents=documents, queries=queries), _NDCG) for own in names]
+        return [
+            Set(own, partial(_write_loco, name=own, documents=documents, queries=queries), _NDCG)
+            for own in names
+        ]
     tables = [_tables(folder, *names) for names in (["corpus"], ["queries"], ["qrels", "default"])]
     return _hub(name, *tables) if all(tables) and not _is_beir(folder) else []
 
@@ -295,7 +430,10 @@ def _inside(folder: Path) -> list[Set]:
         if part.is_dir() and not part.name.startswith("."):
             inside[part.name] = [_ready(find_task(part))] if _is_beir(part) else _sets_of(part)
     if any(inside.values()) and (unknown := [name for name, sets in inside.items() if not sets]):
-        raise InputError(f"{folder}: {', '.join(unknown)} is no task in a known form; give the paths of the tasks one by one")
+        raise InputError(
+            f"{folder}: {', '.join(unknown)} is no task in a known form; give the paths of the"
+            " tasks one by one"
+        )
     return [one for sets in inside.values() for one in sets]
 
 
@@ -313,24 +451,42 @@ def _msmarco(folder: Path) -> list[Set]:
     for name, (*texts, metrics, expected) in _MSMARCO.items():
         corpus, queries, qrels = (find(folder, file) for file in texts)
         if corpus and queries and qrels:
-            sets.append(_ready(TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, expected), metrics))
+            sets.append(
+                _ready(
+                    TaskFiles(f"{folder.resolve().name}-{name}", qrels, corpus, queries, expected),
+                    metrics,
+                )
+            )
     return sets
 
 
-def _write_pairs(folder: Path, name: str, read: Callable[[], Iterator[tuple[str, str]]]) -> TaskFiles:
+def _write_pairs(
+    folder: Path, name: str, read: Callable[[], Iterator[tuple[str, str]]]
+) -> TaskFiles:
     """Write a set of LoCoV0, whose pairs are of a document and of its own query."""
     pairs = list(read())
     documents = ((f"Passage_{i}", document) for i, (document, _) in enumerate(pairs))
     queries = ((f"Query_{i}", query) for i, (_, query) in enumerate(pairs))
-    return _write(folder, name, documents, queries, ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))))
+    return _write(
+        folder,
+        name,
+        documents,
+        queries,
+        ((f"Query_{i}", f"Passage_{i}", 1) for i in range(len(pairs))),
+    )
 
 
 def _scrolls(rows: Path) -> Iterator[tuple[str, str]]:
-    return ((text_of(row, "input", where), text_of(row, "output", where)) for where, row in read_rows([rows]))
+    return (
+        (text_of(row, "input", where), text_of(row, "output", where))
+        for where, row in read_rows([rows])
+    )
 
 
 def _qasper(folder: Path) -> list[Path]:
-    """Return the files of Qasper's test split: as it was released, or as rows of the hub's data set."""
+    """Return the files of Qasper's test split: as it was released, or as rows of the hub's data
+    set.
+    """
     if released := sorted(folder.glob("qasper-test-v*.json")):
         return released[-1:]
     rows = sorted(path for path in folder.glob("test*") if path.suffix in (".parquet", ".jsonl"))
@@ -345,16 +501,23 @@ def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
 
 
 def _full_text(row: Mapping[str, Any], where: object) -> str:
-    """Return a paper's text as LoCo's authors join it: a line for a section's name, and one for its paragraphs."""
+    """Return a paper's text as LoCo's authors join it: a line for a section's name, and one for its
+    paragraphs.
+    """
     sections = row.get("full_text")
     try:
         if isinstance(sections, dict):  # columns, as in the hub's data set
             parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
         else:
             parts = [(one["section_name"], one["paragraphs"]) for one in sections or ()]
-        return "\n".join(line for name, found in parts for line in (name, " ".join(found)) if line is not None).strip()
+        return "\n".join(
+            line for name, found in parts for line in (name, " ".join(found)) if line is not None
+        ).strip()
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f'{where}: expected sections with "section_name" and "paragraphs" as "full_text" ({error!r})') from error
+        raise InputError(
+            f'{where}: expected sections with "section_name" and "paragraphs" as "full_text"'
+            f" ({error!r})"
+        ) from error
 
 
 def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
@@ -365,32 +528,71 @@ def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:
 
 
 def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Path]) -> TaskFiles:
-    """Write a set of LoCoV1. As by its authors, documents without text are left out, with the queries that only they answer."""
+    """Write a set of LoCoV1. As by its authors, documents without text are left out, with the
+    queries that only they answer.
+    """
     rows = [row for row in _loco_rows(queries, *_LOCO_QUERY) if row[1]["dataset"] == name]
     passages = _loco_rows(documents, "dataset", "pid", "passage")
-    empty = {str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None}
-    kept = [(where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))]
-    texts = (one for one in read_rows(documents) if one[1]["dataset"] == name and one[1]["passage"] is not None)
-    judged = ((str(row["qid"]), str(pid), 1) for _, row in kept for pid in row["answer_pids"] if str(pid) not in empty)
+    empty = {
+        str(row["pid"]) for _, row in passages if row["dataset"] == name and row["passage"] is None
+    }
+    kept = [
+        (where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))
+    ]
+    texts = (
+        one
+        for one in read_rows(documents)
+        if one[1]["dataset"] == name and one[1]["passage"] is not None
+    )
+    judged = (
+        (str(row["qid"]), str(pid), 1)
+        for _, row in kept
+        for pid in row["answer_pids"]
+        if str(pid) not in empty
+    )
     source = _write(folder, name, _texts(texts), _texts(kept), judged)
-    note = f"{len(empty):,} documents without text are left out, with {len(rows) - len(kept):,} queries that only they answer"
+    note = (
+        f"{len(empty):,} documents without text are left out, with {len(rows) - len(kept):,}"
+        " queries that only they answer"
+    )
     return replace(source, notes=(note,)) if empty else source
 
 
-def _hub(name: str, corpus: dict[str, list[Path]], queries: dict[str, list[Path]], judged: dict[str, list[Path]]) -> list[Set]:
-    """Return the sets of a data set of the hub: of its split "test", else of all splits that have texts of their own."""
+def _hub(
+    name: str,
+    corpus: dict[str, list[Path]],
+    queries: dict[str, list[Path]],
+    judged: dict[str, list[Path]],
+) -> list[Set]:
+    """Return the sets of a data set of the hub: of its split "test", else of all splits that have
+    texts of their own.
+    """
     splits = ["test"] if "test" in judged and len(corpus) == 1 else list(judged)
     if len(splits) > 1 and not set(splits) <= corpus.keys() & queries.keys():
-        raise InputError(f"{name} has judgments of {', '.join(splits)}, and texts of {', '.join(corpus)}; expected texts of each")
+        raise InputError(
+            f"{name} has judgments of {', '.join(splits)}, and texts of {', '.join(corpus)};"
+            " expected texts of each"
+        )
     sets = []
     for split in splits:
-        files = [label.get(split) or next(iter(label.values())) for label in (corpus, queries, judged)]
+        files = [
+            label.get(split) or next(iter(label.values())) for label in (corpus, queries, judged)
+        ]
         own = name if len(splits) == 1 else split
-        lengths = dict.fromkeys(read_row(_Length, row, where).context_length for where, row in read_rows(files[1]))
+        lengths = dict.fromkeys(
+            read_row(_Length, row, where).context_length for where, row in read_rows(files[1])
+        )
         for length in lengths:
             label = own if length is None else f"{own}-{length}"
             write = partial(_write_hub, name=label, files=files, length=length)
-            sets.append(Set(label, write, _NDCG if length is None else ("nDCG@1",), "" if length is None else own))
+            sets.append(
+                Set(
+                    label,
+                    write,
+                    _NDCG if length is None else ("nDCG@1",),
+                    "" if length is None else own,
+                )
+            )
     return sets
 
 
@@ -400,8 +602,16 @@ class _Length:
 
 
 def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
-    corpus, queries, judged = ((row for row in read_rows(one) if row[1].get("context_length") == length) for one in files)
-    return _write(folder, name, _texts(corpus), _texts(queries), (_judgment(row, where) for where, row in judged))
+    corpus, queries, judged = (
+        (row for row in read_rows(one) if row[1].get("context_length") == length) for one in files
+    )
+    return _write(
+        folder,
+        name,
+        _texts(corpus),
+        _texts(queries),
+        (_judgment(row, where) for where, row in judged),
+    )
 
 
 def read_rows(files: Iterable[Path]) -> Iterator[Row]:
@@ -415,11 +625,17 @@ def _columns(files: Iterable[Path]) -> set[str]:
 
 
 def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
-    """Return the files of a table by split: NAME/SPLIT-00000-of-00001.parquet, NAME/SPLIT.jsonl or NAME.jsonl."""
+    """Return the files of a table by split: NAME/SPLIT-00000-of-00001.parquet, NAME/SPLIT.jsonl or
+    NAME.jsonl.
+    """
     for name in names:
         if (file := find(folder, f"{name}.jsonl")) or (file := find(folder, f"{name}.parquet")):
             return {name: [file]}
-        files = [file for ending in ("parquet", "jsonl") for file in sorted((folder / name).glob(f"*.{ending}"))]
+        files = [
+            file
+            for ending in ("parquet", "jsonl")
+            for file in sorted((folder / name).glob(f"*.{ending}"))
+        ]
         if files:
             splits: dict[str, list[Path]] = {}
             for file in files:
@@ -429,39 +645,71 @@ def _tables(folder: Path, *names: str) -> dict[str, list[Path]]:
 
 
 def _files(place: Path, split: str) -> list[Path]:
-    files = [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    files = (
+        [place]
+        if place.is_file()
+        else sorted(p for p in place.rglob("*") if p.suffix in (".parquet", ".jsonl"))
+    )
     if not files:
         raise ReadError(f"{place} has no parquet or jsonl files; download the data set again")
     return [file for file in files if split in file.name] or files
 
 
-def _first(row: Mapping[str, Any], names: tuple[str, ...], where: object, kind: type | tuple[type, ...] = (str, int)) -> Any:
+def _first(
+    row: Mapping[str, Any],
+    names: tuple[str, ...],
+    where: object,
+    kind: type | tuple[type, ...] = (str, int),
+) -> Any:
     name = next((name for name in names if name in row), None)
     if name is None or not isinstance(row[name], kind):
-        raise InputError(f"{where}: expected {' or '.join(map(repr, names))} with a value of its kind, got {keys(row)}")
+        raise InputError(
+            f"{where}: expected {' or '.join(map(repr, names))} with a value of its kind, got"
+            f" {keys(row)}"
+        )
     return row[name]
 
 
 def _texts(rows: Iterable[Row]) -> Iterator[tuple[str, str]]:
-    return ((str(_first(row, _IDS, where)), titled(row.get("title"), _first(row, _TEXTS, where, str))) for where, row in rows)
+    return (
+        (str(_first(row, _IDS, where)), titled(row.get("title"), _first(row, _TEXTS, where, str)))
+        for where, row in rows
+    )
 
 
 def _judgment(row: Mapping[str, Any], where: object) -> tuple[str, str, int]:
-    query, document = (str(_first(row, names, where)) for names in (("query-id", "qid"), ("corpus-id", "doc_id")))
+    query, document = (
+        str(_first(row, names, where)) for names in (("query-id", "qid"), ("corpus-id", "doc_id"))
+    )
     try:
         return query, document, as_grade(row.get("score", 1))
     except (TypeError, ValueError, OverflowError) as error:
         most = f"a whole number of at most {MOST_GRADE:,}"
-        raise InputError(f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}') from error
+        raise InputError(
+            f'{where}: expected {most} as "score", got {str(row["score"])[:40]!r}'
+        ) from error
 
 
-def _write(folder: Path, name: str, documents: Pairs, queries: Pairs, judged: Iterable[tuple[str, str, int]]) -> TaskFiles:
-    """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes "_"."""
+def _write(
+    folder: Path,
+    name: str,
+    documents: Pairs,
+    queries: Pairs,
+    judged: Iterable[tuple[str, str, int]],
+) -> TaskFiles:
+    """Write a BEIR folder NAME.beir. White space in ids, which qrels and runs cannot have, becomes
+    "_".
+    """
     place = folder / f"{name}.beir"
     place.mkdir(exist_ok=True)
     for kind, texts in (("corpus", documents), ("queries", queries)):
-        write_jsonl(place / f"{kind}.jsonl", ({"_id": "_".join(key.split()), "text": text} for key, text in texts))
+        write_jsonl(
+            place / f"{kind}.jsonl",
+            ({"_id": "_".join(key.split()), "text": text} for key, text in texts),
+        )
     with replacing(place / "qrels.tsv") as new, new.open("w", encoding="utf-8") as file:
         file.write("query-id\tcorpus-id\tscore\n")
-        file.writelines(f"{'_'.join(q.split())}\t{'_'.join(d.split())}\t{grade}\n" for q, d, grade in judged)
+        file.writelines(
+            f"{'_'.join(q.split())}\t{'_'.join(d.split())}\t{grade}\n" for q, d, grade in judged
+        )
     return replace(find_task(place), name=name)

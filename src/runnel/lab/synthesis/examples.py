@@ -1,4 +1,6 @@
-"""Write examples about documents to a folder: `synthesize` and `ask_structure` are what `runnel lab synthesize` does."""
+"""Write examples about documents to a folder: `synthesize` and `ask_structure` are what `runnel lab
+synthesize` does.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,7 +17,14 @@ from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
-from runnel.lab.synthesis.sources import LENGTHS, Cutter, Sources, Subsequence, check_language, refusal
+from runnel.lab.synthesis.sources import (
+    LENGTHS,
+    Cutter,
+    Sources,
+    Subsequence,
+    check_language,
+    refusal,
+)
 from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
@@ -24,7 +33,8 @@ from runnel.records import expect_choice
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
 
-_WAVE = 64  # subsequences at a time; independent of the number of threads, so that the result is, too
+# subsequences at a time; independent of the number of threads, so that the result is, too
+_WAVE = 64
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,8 @@ class Settings:
     """How examples are written. Raises InputError for another unit or an unknown language."""
 
     strategy: Strategy = "link"
-    unit: Unit = "sentence"  # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
+    # or "clauses" as in the code of paper E; a place has 20 sentences or 5 groups of clauses
+    unit: Unit = "sentence"
     seed: int = 0
     reply_tokens: int = 2000  # the most tokens of a reply; one that is cut there is rejected
     threads: int = 8  # requests at a time
@@ -53,11 +64,16 @@ class Synthesis:
     encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
     read: int = 0  # subsequences so far
-    kept: Counter[int] = field(default_factory=Counter)  # examples by the length of their subsequence
-    rejected: Counter[str] = field(default_factory=Counter)  # subsequences without an example, by reason
+    # examples by the length of their subsequence
+    kept: Counter[int] = field(default_factory=Counter)
+    # subsequences without an example, by reason
+    rejected: Counter[str] = field(default_factory=Counter)
 
-    def rows(self, subsequences: Iterator[Subsequence], limit: int | None = None) -> Iterator[dict[str, Any]]:
-        """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences, until there are `limit`.
+    def rows(
+        self, subsequences: Iterator[Subsequence], limit: int | None = None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield examples as rows of evidence (docs/data.md), in the order of their subsequences,
+        until there are `limit`.
 
         A run that was interrupted, or stopped, yields the same rows when it is repeated.
         """
@@ -68,18 +84,32 @@ class Synthesis:
                     self.kept[text.length] += 1
                     yield self._row(text, outcome)
                 else:
-                    self.rejected[outcome or "requests without a reply; repeat the command to ask again"] += 1
+                    self.rejected[
+                        outcome or "requests without a reply; repeat the command to ask again"
+                    ] += 1
 
-    def _wave(self, subsequences: Iterator[Subsequence], limit: int | None) -> list[tuple[Subsequence, str | None]]:
-        """Return the next subsequences, each with the reason not to ask about it, if there is one."""
+    def _wave(
+        self, subsequences: Iterator[Subsequence], limit: int | None
+    ) -> list[tuple[Subsequence, str | None]]:
+        """Return the next subsequences, each with the reason not to ask about
+        it, if there is one.
+        """
         missing = _WAVE if limit is None else min(_WAVE, limit - self.kept.total())
-        return [(text, refusal(text.text, self.guard, self.settings.language)) for text in islice(subsequences, missing)]
+        return [
+            (text, refusal(text.text, self.guard, self.settings.language))
+            for text in islice(subsequences, missing)
+        ]
 
     def cost(self, used: Mapping[str, int]) -> dict[str, float]:
-        """Return the tokens of a million examples at the rate of this run; empty without an example."""
+        """Return the tokens of a million examples at the rate of this run; empty without an
+        example.
+        """
         if not (kept := self.kept.total()):
             return {}
-        return {"input_tokens": used["prompt_tokens"] * 1e6 / kept, "output_tokens": used["completion_tokens"] * 1e6 / kept}
+        return {
+            "input_tokens": used["prompt_tokens"] * 1e6 / kept,
+            "output_tokens": used["completion_tokens"] * 1e6 / kept,
+        }
 
     def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
         """Return the example, or the reason why there is none."""
@@ -92,23 +122,43 @@ class Synthesis:
         try:
             if settings.strategy == "pair":
                 return strategies.write_pair(text, size, rng, self._ask, self.encode)
-            return (strategies.write_link if settings.strategy == "link" else strategies.write_chunk)(text, size, rng, self._ask)
+            return (
+                strategies.write_link if settings.strategy == "link" else strategies.write_chunk
+            )(text, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
 
     def _ask(self, messages: list[Message]) -> Reply:
-        return self.inquiry.replies.ask(messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION)
+        return self.inquiry.replies.ask(
+            messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION
+        )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
         strategy, unit = self.settings.strategy, self.settings.unit
-        row: dict[str, Any] = {"id": f"{strategy}-{digest(text.source, text.text, draft.question)}", "question": draft.question}
+        row: dict[str, Any] = {
+            "id": f"{strategy}-{digest(text.source, text.text, draft.question)}",
+            "question": draft.question,
+        }
         row |= {"document": text.text, "evidence": text.spans[list(draft.units)].tolist()}
         if unit == "clauses":  # other tokenizers would group them in another way
             row["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
         row |= {"answer": draft.answer, "connection": draft.connection}
-        row |= {"places": [list(text.span(place)) for place in draft.places], "distance": draft.distance}
-        row |= {"strategy": strategy, "unit": unit, "source": text.source, "source_start": text.start, "length": text.length}
-        return row | {"tokens": text.tokens, "prompts": strategies.VERSION, "llm_model": self.inquiry.replies.endpoint.model}
+        row |= {
+            "places": [list(text.span(place)) for place in draft.places],
+            "distance": draft.distance,
+        }
+        row |= {
+            "strategy": strategy,
+            "unit": unit,
+            "source": text.source,
+            "source_start": text.start,
+            "length": text.length,
+        }
+        return row | {
+            "tokens": text.tokens,
+            "prompts": strategies.VERSION,
+            "llm_model": self.inquiry.replies.endpoint.model,
+        }
 
 
 def synthesize(
@@ -122,11 +172,13 @@ def synthesize(
     exclude: Sequence[str] = (),
     model: str = "pocket",
 ) -> dict[str, Any]:
-    """Let a language model write examples about documents to TO/STRATEGY.jsonl; return counts, also in TO/STRATEGY.json.
+    """Let a language model write examples about documents to TO/STRATEGY.jsonl; return counts, also
+    in TO/STRATEGY.json.
 
-    The arguments are those of `runnel lab synthesize`: `to` has all replies too, none of which is asked for twice; `exclude` are
-    test sets, and question answering sets as qa:PATH, whose documents are left out; `model` counts tokens, and finds pairs.
-    Raises InputError if a source, a length or a test set cannot be used.
+    The arguments are those of `runnel lab synthesize`: `to` has all replies too, none of which is
+    asked for twice; `exclude` are test sets, and question answering sets as qa:PATH, whose
+    documents are left out; `model` counts tokens, and finds pairs. Raises InputError if a source, a
+    length or a test set cannot be used.
     """
     guard, embedder = Decontaminator(exclude), Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
@@ -134,11 +186,26 @@ def synthesize(
         documents = Sources(sources, settings.seed, say)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
-        _write(synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit)
-        report: dict[str, Any] = {**asdict(settings), "llm_model": endpoint.model, **_read_of(documents)}
-        report |= {"short_documents": cutter.short, "subsequences": synthesis.read, "examples": synthesis.kept.total()}
-        report |= {"examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}}
-        report |= {"rejected": dict(synthesis.rejected.most_common()), "stopped": inquiry.stopped and str(inquiry.stopped)}
+        _write(
+            synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit
+        )
+        report: dict[str, Any] = {
+            **asdict(settings),
+            "llm_model": endpoint.model,
+            **_read_of(documents),
+        }
+        report |= {
+            "short_documents": cutter.short,
+            "subsequences": synthesis.read,
+            "examples": synthesis.kept.total(),
+        }
+        report |= {
+            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}
+        }
+        report |= {
+            "rejected": dict(synthesis.rejected.most_common()),
+            "stopped": inquiry.stopped and str(inquiry.stopped),
+        }
         used = costs(replies, used=strategies.VERSION)["used"]
         report |= {"used": used, "per_million_examples": synthesis.cost(used)}
     write_json(to / f"{settings.strategy}.json", report)
@@ -155,19 +222,33 @@ def ask_structure(
     language: str | None = None,
     exclude: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in TO/structure.json."""
-    made, documents = StructureRows(Decontaminator(exclude), language, seed), Sources(sources, seed, say)
+    """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in
+    TO/structure.json.
+    """
+    made, documents = (
+        StructureRows(Decontaminator(exclude), language, seed),
+        Sources(sources, seed, say),
+    )
     _write(made.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
     report = structure_facts(made, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:
-        say("note: no examples: headings, questions, definitions or lists with sentences are needed")
+        say(
+            "note: no examples: headings, questions, definitions or lists with sentences are needed"
+        )
     return report
 
 
 def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
-    """Return what a run over the structure of documents has used, made and left out; the last is also reported."""
-    report = {"seed": made.seed, "language": made.language, **_read_of(documents), "parts": made.read}
+    """Return what a run over the structure of documents has used, made and left out; the last is
+    also reported.
+    """
+    report = {
+        "seed": made.seed,
+        "language": made.language,
+        **_read_of(documents),
+        "parts": made.read,
+    }
     report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
     report |= {"rejected": dict(made.rejected.most_common())}
     for note in _left_out(report):
@@ -182,7 +263,11 @@ def _write(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> Non
 
 def _read_of(documents: Sources) -> dict[str, Any]:
     skipped = [asdict(one) for one in documents.skipped]
-    return {"documents": documents.documents, "repeated_documents": documents.repeated, "skipped": skipped}
+    return {
+        "documents": documents.documents,
+        "repeated_documents": documents.repeated,
+        "skipped": skipped,
+    }
 
 
 def _left_out(report: dict[str, Any]) -> Iterator[str]:
@@ -196,9 +281,14 @@ def _report(report: dict[str, Any], limit: int | None, failure: Exception | None
     notes = list(_left_out(report))
     if short := report["short_documents"]:
         shortest = min(report["examples_by_length"])
-        notes.append(f"left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower --lengths to use them")
+        notes.append(
+            f"left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
+            " --lengths to use them"
+        )
     if estimated := report["used"]["estimated"]:
-        notes.append(f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
+        notes.append(
+            f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated"
+        )
     if failure is not None:
         notes.append(f"the last failure of the endpoint: {failure}")
     if report["stopped"] is not None:

@@ -29,12 +29,15 @@ from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
 
 LENGTHS = (2000, 5000, 10000)
-PROBABILITY = 0.8  # of a language, the least: as in the code of paper E, which has langdetect instead of py3langid
+# of a language, the least: as in the code of paper E, which has langdetect instead of py3langid
+PROBABILITY = 0.8
 
 
 @dataclass(frozen=True)
 class Source:
-    """A document and where it is from: a file, or a row of one; a row of evidence has only its text, and no blocks."""
+    """A document and where it is from: a file, or a row of one; a row of evidence has only its
+    text, and no blocks.
+    """
 
     name: str
     text: str
@@ -43,12 +46,15 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Subsequence:
-    """Neighboring units of a document, from its first to its last visible character: the document of an example."""
+    """Neighboring units of a document, from its first to its last visible character: the document
+    of an example.
+    """
 
     source: str  # where its document is from
     start: int  # in that document
     text: str
-    spans: np.ndarray  # (S, 2) int64 characters of `text`: its units, without whitespace at their ends
+    # (S, 2) int64 characters of `text`: its units, without whitespace at their ends
+    spans: np.ndarray
     tokens: int  # at most `length`, unless a single unit is longer
     length: int  # of the requested ones
 
@@ -62,16 +68,19 @@ class Subsequence:
 
 @dataclass
 class Sources:
-    """The documents of files, folders and indexes, in an order that depends on the seed. Iterate over it once.
+    """The documents of files, folders and indexes, in an order that depends on the seed. Iterate
+    over it once.
 
-    `paths` are files and folders of all kinds that runnel reads, jsonl rows with a "document" (evidence) or a "text", and places
-    of indexes, whose documents are as they were when they were indexed. Raises InputError for a file that is missing, or a row
-    that has neither a document nor a text, and StoreError for an index that cannot be opened.
+    `paths` are files and folders of all kinds that runnel reads, jsonl rows with a "document"
+    (evidence) or a "text", and places of indexes, whose documents are as they were when they were
+    indexed. Raises InputError for a file that is missing, or a row that has neither a document nor
+    a text, and StoreError for an index that cannot be opened.
     """
 
     paths: Sequence[str]
     seed: int
-    report: Callable[[str], None]  # receives a line for each warning about a document and each file that cannot be read
+    # receives a line for each warning about a document and each file that cannot be read
+    report: Callable[[str], None]
     documents: int = 0  # read, each text once
     repeated: int = 0  # left out, because their text had been read before
     skipped: list[Skipped] = field(default_factory=list)  # files that cannot be read
@@ -81,7 +90,9 @@ class Sources:
         seen: set[str] = set()
         with DocumentReader() as reader, ExitStack() as stack:
             stores = [stack.enter_context(closing(open_store(place))) for place in indexes]
-            places: list[Path | tuple[Store, str]] = list(find_files(path for path in self.paths if path not in indexes))
+            places: list[Path | tuple[Store, str]] = list(
+                find_files(path for path in self.paths if path not in indexes)
+            )
             places += [(store, name) for store in stores for name in sorted(store.content_hashes())]
             np.random.default_rng(self.seed).shuffle(places)
             for place in places:
@@ -100,7 +111,9 @@ class Sources:
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
         elif _holds_evidence(place):
             for number, (where, values) in enumerate(read_json(place), start=1):
-                yield Source(f"{place}: {values.get('id', number)}", text_of(values, "document", where))
+                yield Source(
+                    f"{place}: {values.get('id', number)}", text_of(values, "document", where)
+                )
         else:
             for one in read_documents([str(place)], reader, self.skipped, report=self.report):
                 name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
@@ -108,9 +121,15 @@ class Sources:
 
 
 def _holds_evidence(file: Path) -> bool:
-    """Return whether the first row of a jsonl file has a document; a file that cannot be read is reported by its reader."""
+    """Return whether the first row of a jsonl file has a document; a file that cannot be read is
+    reported by its reader.
+    """
     try:
-        rows = read_json(file) if recognize(read_head(file, HEAD_BYTES), file.name) == "jsonl" else iter(())
+        rows = (
+            read_json(file)
+            if recognize(read_head(file, HEAD_BYTES), file.name) == "jsonl"
+            else iter(())
+        )
         return any("document" in row for _, row in islice(rows, 1))
     except (InputError, OSError):
         return False
@@ -118,7 +137,9 @@ def _holds_evidence(file: Path) -> bool:
 
 @dataclass
 class Cutter:
-    """Cuts documents into subsequences that do not overlap, of each length as many as of the others where documents allow it."""
+    """Cuts documents into subsequences that do not overlap, of each length as many as of the others
+    where documents allow it.
+    """
 
     tokenizer: Tokenizer
     lengths: tuple[int, ...] = LENGTHS  # tokens of a subsequence
@@ -132,7 +153,9 @@ class Cutter:
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
-            units = read_sentences(source.text, [self.tokenizer.encode(source.text)], unit=self.unit)
+            units = read_sentences(
+                source.text, [self.tokenizer.encode(source.text)], unit=self.unit
+            )
             rng = np.random.default_rng([self.seed, int(digest(source.text), 16)])
             chosen = self._choose(len(units.ids), rng)
             self.short += not chosen
@@ -149,24 +172,38 @@ class Cutter:
         rng.shuffle(chosen)
         return chosen
 
-    def _cut(self, source: Source, units: SentenceTokens, lengths: list[int], rng: np.random.Generator) -> Iterator[Subsequence]:
+    def _cut(
+        self, source: Source, units: SentenceTokens, lengths: list[int], rng: np.random.Generator
+    ) -> Iterator[Subsequence]:
         spare = len(units.ids) - sum(lengths)
-        first = int(np.searchsorted(units.bounds, rng.integers(0, spare + 1), side="right")) - 1 if lengths else 0
+        first = (
+            int(np.searchsorted(units.bounds, rng.integers(0, spare + 1), side="right")) - 1
+            if lengths
+            else 0
+        )
         for length in lengths:
             if first == len(units.spans):  # a unit longer than its subsequence has used up the rest
                 return
             end = int(np.searchsorted(units.bounds, units.bounds[first] + length, side="right")) - 1
             last = max(end, first + 1)
-            visible = [span for unit in units.spans[first:last].tolist() if (span := trim(source.text, *unit))[0] < span[1]]
+            visible = [
+                span
+                for unit in units.spans[first:last].tolist()
+                if (span := trim(source.text, *unit))[0] < span[1]
+            ]
             spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
             start, stop = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
             tokens = int(units.bounds[last] - units.bounds[first])
-            yield Subsequence(source.name, start, source.text[start:stop], spans - start, tokens, length)
+            yield Subsequence(
+                source.name, start, source.text[start:stop], spans - start, tokens, length
+            )
             first = last
 
 
 def check_language(code: str) -> None:
-    """Raise InputError if texts cannot be recognized as this language, and MissingDependency without py3langid."""
+    """Raise InputError if texts cannot be recognized as this language, and MissingDependency
+    without py3langid.
+    """
     expect_choice(code, sorted(_identifier().labels), "the language")
 
 

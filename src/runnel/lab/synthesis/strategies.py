@@ -1,12 +1,13 @@
-"""Three strategies for writing a question about a subsequence, with the units that answer it (docs/data.md).
+"""Three strategies for writing a question about a subsequence, with the units that answer it
+(docs/data.md).
 
 A place is a range of neighboring units of a subsequence, which the paper calls a chunk.
 
-Source: paper E, sections 4 and 4.1, and appendix B (figures 5 to 9) for the steps and what each asks for, with the filters of
-its authors' code, and with the box of units that it shows around a place, which begins or ends
-near it: the paper says "200 surrounding sentences".
-Differs: the wording is our own; replies are JSON objects; the steps also return a reference answer, which the paper's steps for
-links do not have.
+Source: paper E, sections 4 and 4.1, and appendix B (figures 5 to 9) for the steps and what each
+asks for, with the filters of its authors' code, and with the box of units that it shows around a
+place, which begins or ends near it: the paper says "200 surrounding sentences".
+Differs: the wording is our own; replies are JSON objects; the steps also return a reference answer,
+which the paper's steps for links do not have.
 """
 
 import json
@@ -107,21 +108,29 @@ def fill(prompt: str, **texts: str) -> list[Message]:
 
 
 def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
-    """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has visible characters."""
+    """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has
+    visible characters.
+    """
     text = reply.text.strip()
     fenced, cut = _FENCED.fullmatch(text), reply.finish == "length"
     try:
         found = json.loads("" if cut else fenced[1] if fenced else text)
     except (ValueError, RecursionError) as error:
-        raise Rejected("replies cut at their limit of tokens" if cut else "replies that are not JSON") from error
+        raise Rejected(
+            "replies cut at their limit of tokens" if cut else "replies that are not JSON"
+        ) from error
     return read_object(found, **kinds)
 
 
 def read_object(found: object, **kinds: Kind) -> dict[str, Any]:
     """Check the values of an object of a reply, as `read_reply` does."""
-    if not isinstance(found, dict) or not all(name in found and _fits(found[name], kind) for name, kind in kinds.items()):
+    if not isinstance(found, dict) or not all(
+        name in found and _fits(found[name], kind) for name, kind in kinds.items()
+    ):
         raise Rejected("replies of another form than requested")
-    return {name: found[name].strip() if kind == "text" else found[name] for name, kind in kinds.items()}
+    return {
+        name: found[name].strip() if kind == "text" else found[name] for name, kind in kinds.items()
+    }
 
 
 def _fits(value: object, kind: Kind) -> bool:
@@ -142,7 +151,10 @@ LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
-_TOO_FEW, _NOT_SHOWN = "subsequences with too few units", "replies with numbers of sentences that were not shown"
+_TOO_FEW, _NOT_SHOWN = (
+    "subsequences with too few units",
+    "replies with numbers of sentences that were not shown",
+)
 _ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
 Ask = Callable[[list[Message]], Reply]
@@ -168,15 +180,21 @@ def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask
     return _draft(values, (place,))
 
 
-def write_pair(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode) -> Draft:
+def write_pair(
+    text: Subsequence, size: int, rng: np.random.Generator, ask: Ask, encode: Encode
+) -> Draft:
     """Write a question about a random place and the one with the nearest vector."""
     tiles = [range(start, start + size) for start in range(0, len(text.spans) - size + 1, size)]
     tiles = [tile for tile in tiles if not BOILERPLATE.search(_slice(text, tile))]
-    partners = {tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles}
+    partners = {
+        tile: [other for other in tiles if _distance(tile, other) >= APART] for tile in tiles
+    }
     place = _draw([tile for tile in tiles if partners[tile]], rng)
     others = partners[place]
     vectors = encode([_slice(text, tile) for tile in (place, *others)])
-    first, second = sorted((place, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda tile: tile.start)
+    first, second = sorted(
+        (place, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda tile: tile.start
+    )
     reply = ask(fill(PAIR, first=_show(text, first), second=_show(text, second)))
     values = read_reply(reply, connection="text", **_ANSWERED)
     return _draft(values, (first, second), distance=_distance(first, second))
@@ -189,7 +207,9 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
         raise Rejected(_TOO_FEW)
     reply = ask(fill(CONNECTIONS, place=_show(text, place), around=_show(text, around)))
-    number, connection = _furthest(read_reply(reply, connections="objects")["connections"], place, around)
+    number, connection = _furthest(
+        read_reply(reply, connections="objects")["connections"], place, around
+    )
     beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
     _refuse_boilerplate(connection, _slice(text, beside))
     values = read_reply(ask(fill(FROM_CONNECTION, connection=connection)), question="text")
@@ -197,7 +217,11 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
     shown = "\n".join(_show(text, one) for one in places)
     reply = ask(fill(LABELS, question=values["question"], sentences=shown))
     values |= read_reply(reply, answer="text", sentences="numbers")
-    return _draft(values | {"connection": connection}, places, distance=_distance(place, range(number, number + 1)))
+    return _draft(
+        values | {"connection": connection},
+        places,
+        distance=_distance(place, range(number, number + 1)),
+    )
 
 
 def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | None = None) -> Draft:
@@ -207,9 +231,13 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     units = set(values["sentences"])
     chosen = [units.intersection(place) for place in places]
     if units.difference(*chosen) or not all(chosen):
-        one_place = "questions with evidence in one place only" if units else "questions without evidence"
+        one_place = (
+            "questions with evidence in one place only" if units else "questions without evidence"
+        )
         raise Rejected(_NOT_SHOWN if units.difference(*chosen) else one_place)
-    return Draft(values["question"], values["answer"], tuple(sorted(units)), places, connection, distance)
+    return Draft(
+        values["question"], values["answer"], tuple(sorted(units)), places, connection, distance
+    )
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
@@ -225,9 +253,14 @@ def _draw(places: Sequence[range], rng: np.random.Generator) -> range:
 
 
 def _around(place: range, count: int, rng: np.random.Generator) -> range:
-    """Return the larger of two boxes of `AROUND` units in a subsequence: from `NEAR` before the place, or to as many after it."""
+    """Return the larger of two boxes of `AROUND` units in a subsequence: from `NEAR` before the
+    place, or to as many after it.
+    """
     first, last = max(place.start - NEAR, 0), min(place.stop + NEAR, count)
-    after, before = range(first, min(place.start - NEAR + AROUND, count)), range(max(place.stop + NEAR - AROUND, 0), last)
+    after, before = (
+        range(first, min(place.start - NEAR + AROUND, count)),
+        range(max(place.stop + NEAR - AROUND, 0), last),
+    )
     if len(after) == len(before):
         return (before, after)[int(rng.integers(2))]
     return max(before, after, key=len)
@@ -238,14 +271,20 @@ def _furthest(connections: Iterable[object], place: range, around: range) -> tup
     distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in links]
     shown = all(one["sentence"] in around for one in links)
     if not shown or max(distances, default=0) < LINKED:
-        near = f"places whose connections are all nearer than {LINKED} units" if links else "places without connections"
+        near = (
+            f"places whose connections are all nearer than {LINKED} units"
+            if links
+            else "places without connections"
+        )
         raise Rejected(near if shown else _NOT_SHOWN)
     best = links[distances.index(max(distances))]
     return best["sentence"], best["connection"]
 
 
 def _distance(a: range, b: range) -> int:
-    """Return the number of steps between the nearest units of two places; 0 or less if they overlap."""
+    """Return the number of steps between the nearest units of two places; 0 or less if they
+    overlap.
+    """
     return max(b.start - a.stop, a.start - b.stop) + 1
 
 

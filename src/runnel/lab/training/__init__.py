@@ -1,1 +1,3 @@
-"""Training of the models in `runnel.models`: recipes, losses, trainers, and reading of long texts with a graph."""
+"""Training of the models in `runnel.models`: recipes, losses, trainers, and reading of long texts
+with a graph.
+"""

@@ -1,4 +1,5 @@
-"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers; streamed from any format.
+"""Training examples: triples for embedders and rerankers, evidence for sentence retrievers;
+streamed from any format.
 
 Unusable examples are dropped, counted and reported; contradictory ones are errors with their place.
 """
@@ -22,13 +23,24 @@ from runnel.config import read_row
 from runnel.errors import InputError, ReadError, counted
 from runnel.files import open_bytes
 from runnel.records import Document, by_id, expect_choice, titled
-from runnel.text.lines import Lines, find, parse_document, read_head, read_json, read_lines, text_of, texts_of
+from runnel.text.lines import (
+    Lines,
+    find,
+    parse_document,
+    read_head,
+    read_json,
+    read_lines,
+    text_of,
+    texts_of,
+)
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels
 
 
 def read_corpus(path: str | Path) -> Iterator[Document]:
-    """Yield the documents of a corpus: jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may be empty."""
+    """Yield the documents of a corpus: jsonl, csv or tsv with names, or MS MARCO's tsv. Texts may
+    be empty.
+    """
     path = Path(path)
     first = next((line for _, line in read_lines(path)), "")
     kind = "csv" if ".csv" in path.suffixes[-2:] else "tsv"
@@ -50,26 +62,39 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
 
 def read_queries(path: str | Path) -> dict[str, str]:
     """Read queries as a mapping from id to text, from a file with the same rows as a corpus."""
-    return {name: query.text for name, query in by_id(read_corpus(path), f"the queries of {path}").items()}
+    return {
+        name: query.text
+        for name, query in by_id(read_corpus(path), f"the queries of {path}").items()
+    }
 
 
 class Texts:
-    """Documents by id or by row, in a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is deleted with this object."""
+    """Documents by id or by row, in a temporary SQLite file in the folder `SQLITE_TMPDIR`, which is
+    deleted with this object.
+    """
 
     def __init__(self, documents: Iterable[Document]) -> None:
         self._base = sqlite3.connect("", check_same_thread=False)  # no name: a temporary file
         weakref.finalize(self, self._base.close)
         try:
             self._base.execute("PRAGMA journal_mode = OFF")
-            self._base.execute("CREATE TABLE texts (row INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL)")
+            self._base.execute(
+                "CREATE TABLE texts (row INTEGER PRIMARY KEY, id TEXT NOT NULL, text TEXT NOT NULL)"
+            )
             rows = ((row, d.id, d.text) for row, d in enumerate(documents))
             self._base.executemany("INSERT INTO texts VALUES (?, ?, ?)", rows)
             self._base.execute("CREATE UNIQUE INDEX by_id ON texts (id)")
         except (sqlite3.IntegrityError, sqlite3.OperationalError) as error:
             query = "SELECT id FROM texts GROUP BY id HAVING COUNT(*) > 1 ORDER BY MIN(row) LIMIT 1"
-            what = f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a folder with room"
+            what = (
+                f"the corpus cannot be copied to a temporary file ({error}); give SQLITE_TMPDIR a"
+                " folder with room"
+            )
             if isinstance(error, sqlite3.IntegrityError):
-                what = f"two documents of the corpus have the id {self._one(query)!r}; expected each id once"
+                what = (
+                    f"two documents of the corpus have the id {self._one(query)!r}; expected each"
+                    " id once"
+                )
             raise ReadError(what) from error
         self._count = self._one("SELECT COUNT(*) FROM texts")
 
@@ -77,7 +102,10 @@ class Texts:
         return self._count
 
     def __iter__(self) -> Iterator[Document]:
-        return (Document(name, text) for name, text in self._base.execute("SELECT id, text FROM texts ORDER BY row"))
+        return (
+            Document(name, text)
+            for name, text in self._base.execute("SELECT id, text FROM texts ORDER BY row")
+        )
 
     def get(self, name: str) -> str | None:
         """Return the text of a document, or None if the id is unknown."""
@@ -102,11 +130,23 @@ class Texts:
 log = logging.getLogger("runnel")
 
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
-_POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage", "sentence2", "sentence_b"}
+_POSITIVE = {
+    "positive",
+    "positives",
+    "pos",
+    "document",
+    "answer",
+    "passage",
+    "sentence2",
+    "sentence_b",
+}
 _NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS, _LABELS = {"docs", "documents", "passages"}, {"label", "labels", "score", "scores"}
-_ADVICE = "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md has other formats)"
+_ADVICE = (
+    "name them query, positive and optionally negative or negative_1, negative_2, ... (docs/data.md"
+    " has other formats)"
+)
 
 
 class ExampleFiles(NamedTuple):
@@ -118,9 +158,14 @@ class ExampleFiles(NamedTuple):
 
 
 def find_source(
-    path: str | Path, corpus: str | Path | Texts | None = None, queries: str | Path | None = None, *, split: str = "train.tsv"
+    path: str | Path,
+    corpus: str | Path | Texts | None = None,
+    queries: str | Path | None = None,
+    *,
+    split: str = "train.tsv",
 ) -> ExampleFiles:
-    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus and queries in its folder.
+    """Find the files for a path: a folder, or a file in its `qrels`, is a BEIR set, with a corpus
+    and queries in its folder.
 
     Of several qrels, those with the name `split` are meant.
     """
@@ -131,11 +176,17 @@ def find_source(
     if folder is not None:
         corpus = find(folder, "corpus.jsonl", "corpus.tsv") if corpus is None else corpus
         queries = find(folder, "queries.jsonl", "queries.tsv") if queries is None else queries
-    return ExampleFiles(path, Path(corpus) if isinstance(corpus, str) else corpus, Path(queries) if queries else None)
+    return ExampleFiles(
+        path,
+        Path(corpus) if isinstance(corpus, str) else corpus,
+        Path(queries) if queries else None,
+    )
 
 
 def folder_of(path: Path) -> Path | None:
-    """Return the folder of a BEIR set, of which the path is the folder or one of its qrels; None for other files."""
+    """Return the folder of a BEIR set, of which the path is the folder or one of its qrels; None
+    for other files.
+    """
     return path if path.is_dir() else path.parent.parent if path.parent.name == "qrels" else None
 
 
@@ -143,7 +194,9 @@ def qrels_of(folder: Path) -> list[Path]:
     """Return the qrels of a BEIR folder."""
     files = sorted(p for p in folder.glob("qrels/*") if ".tsv" in p.suffixes)
     if not files:
-        raise ReadError(f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file")
+        raise ReadError(
+            f"{folder} is a folder without qrels/*.tsv; expected a BEIR folder or a file"
+        )
     return files
 
 
@@ -152,7 +205,11 @@ def find_split(folder: Path, name: str) -> Path:
     splits = qrels_of(folder)
     found = find(folder / "qrels", name)
     if found is None and len(splits) != 1:
-        expect_choice(name, [path.name for path in splits], f"the file to use of {folder / 'qrels'}, unless you give its path,")
+        expect_choice(
+            name,
+            [path.name for path in splits],
+            f"the file to use of {folder / 'qrels'}, unless you give its path,",
+        )
     return found or splits[0]
 
 
@@ -165,9 +222,13 @@ def read_named(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def column_names(path: Path) -> list[str]:
-    """Read the keys of the first row of jsonl or parquet, or the fields of the first line of any other file."""
+    """Read the keys of the first row of jsonl or parquet, or the fields of the first line of any
+    other file.
+    """
     _, first = ("", "{") if _is_parquet(path) else next(read_lines(path), ("", ""))
-    return list(next(read_named(path))[1]) if first.startswith("{") else _cells(first) if first else []
+    return (
+        list(next(read_named(path))[1]) if first.startswith("{") else _cells(first) if first else []
+    )
 
 
 def _is_parquet(path: Path) -> bool:
@@ -181,7 +242,9 @@ def _are_qrels(path: Path) -> bool:
     if line.startswith("{"):
         return False
     cells, fields = _cells(line) if line else [], [*line.split(), ""]
-    if fields[0].lower() in ("query-id", "query_id") or (len(fields) == 5 and fields[3].lstrip("-").isdecimal()):
+    if fields[0].lower() in ("query-id", "query_id") or (
+        len(fields) == 5 and fields[3].lstrip("-").isdecimal()
+    ):
         return True
     if len(cells) > 1 and _QUERY & {cell.lower() for cell in cells}:
         return False
@@ -208,7 +271,8 @@ def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
 
 
 def _roles(names: tuple[str, ...], where: str) -> _Roles:
-    if {"pid", "input", "output"} <= set(names):  # SCROLLS as LoCoV0 uses it: the output searches for the document
+    # SCROLLS as LoCoV0 uses it: the output searches for the document
+    if {"pid", "input", "output"} <= set(names):
         return _Roles("output", "input", [], None, [])
     query = [n for n in names if n.lower() in _QUERY]
     positive = [n for n in names if n.lower() in _POSITIVE | _DOCUMENTS]
@@ -217,27 +281,52 @@ def _roles(names: tuple[str, ...], where: str) -> _Roles:
     instructions = [n for n in names if n.lower() in _INSTRUCTIONS]
     other = set(names) - {*query, *positive, *negatives, *labels, *instructions, "id", "query_id"}
     if len(query) != 1 or len(positive) != 1 or len(labels) > 1 or other:
-        raise InputError(f"{where}: cannot tell the roles of the columns {', '.join(map(repr, names))}; {_ADVICE}")
+        raise InputError(
+            f"{where}: cannot tell the roles of the columns {', '.join(map(repr, names))};"
+            f" {_ADVICE}"
+        )
     return _Roles(query[0], positive[0], negatives, labels[0] if labels else None, instructions)
 
 
 def _split(row: dict[str, Any], roles: _Roles, where: str) -> Triple:
     query, documents = text_of(row, roles.query, where), texts_of(row, roles.positive, where)
-    name, filled = str(row.get("id", row.get("query_id", ""))), [name for name in roles.instructions if row.get(name)]
+    name, filled = (
+        str(row.get("id", row.get("query_id", ""))),
+        [name for name in roles.instructions if row.get(name)],
+    )
     labels: Any = [0] * len(documents) if roles.labels is None else row[roles.labels]
-    lists = isinstance(labels, list) and (roles.labels is None or isinstance(row[roles.positive], list))
-    scored = lists and len(labels) == len(documents) and all(isinstance(label, int | float) for label in labels)
+    lists = isinstance(labels, list) and (
+        roles.labels is None or isinstance(row[roles.positive], list)
+    )
+    scored = (
+        lists
+        and len(labels) == len(documents)
+        and all(isinstance(label, int | float) for label in labels)
+    )
     if len(filled) > 1 or not scored:
-        expected = "for each query a list of documents and a list of as many labels (above 0 is positive), or no scores"
+        expected = (
+            "for each query a list of documents and a list of as many labels (above 0 is positive),"
+            " or no scores"
+        )
         wrong = f"{roles.labels!r} is {str(labels)[:80]}; expected {expected}"
-        both = f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of them"
+        both = (
+            f"{' and '.join(map(repr, filled))} both hold an instruction for the query; keep one of"
+            " them"
+        )
         raise InputError(f"{where}: {wrong if not scored else both}")
     instruction = text_of(row, filled[0], where) if filled else ""
     if roles.labels is None:
-        negatives = [t for column in roles.negatives if row[column] is not None for t in texts_of(row, column, where)]
+        negatives = [
+            t
+            for column in roles.negatives
+            if row[column] is not None
+            for t in texts_of(row, column, where)
+        ]
         return Triple(query, tuple(documents), tuple(negatives), name, instruction)
     pairs = list(zip(documents, labels, strict=True))
-    positive, negative = (tuple(d for d, label in pairs if (label > 0) is yes) for yes in (True, False))
+    positive, negative = (
+        tuple(d for d, label in pairs if (label > 0) is yes) for yes in (True, False)
+    )
     return Triple(query, positive, negative, name, instruction)
 
 
@@ -249,7 +338,10 @@ def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]
     for number, row in rows:
         if len(row) < len(names):
             expected = f"expected {len(names)} fields ({', '.join(names)})"
-            raise InputError(f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a missing value")
+            raise InputError(
+                f"{lines.place(number)}: {expected}, got {len(row)}; write an empty field for a"
+                " missing value"
+            )
         yield str(lines.place(number)), dict(zip(names, row.values(), strict=True))
 
 
@@ -258,7 +350,12 @@ def _kind(line: str) -> str:
 
 
 def _cells(line: str) -> list[str]:
-    return [cell.strip() for cell in next(csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line)))]
+    return [
+        cell.strip()
+        for cell in next(
+            csv.reader([line], delimiter="\t" if _kind(line) == "tsv" else delimiter_of(line))
+        )
+    ]
 
 
 def expect_texts(qrels: Path, files: Mapping[str, object]) -> None:
@@ -272,15 +369,26 @@ def _judged(source: ExampleFiles) -> Iterator[tuple[str, Triple]]:
     expect_texts(source.path, {"corpus": source.corpus, "queries": source.queries})
     queries = read_queries(str(source.queries))
     log.info("reading the corpus of %s", source.path)
-    texts = source.corpus if isinstance(source.corpus, Texts) else Texts(read_corpus(str(source.corpus)))
+    texts = (
+        source.corpus
+        if isinstance(source.corpus, Texts)
+        else Texts(read_corpus(str(source.corpus)))
+    )
     for name, grades in read_qrels(source.path).items():
         where = f"{source.path}, query {name!r}"
         by_name = {document: texts.get(document) for document in grades}
         unknown = next((document for document, text in by_name.items() if text is None), None)
         if name not in queries or unknown is not None:
-            what = f"document {unknown!r} is not in the corpus" if name in queries else f"it is not in {source.queries}"
+            what = (
+                f"document {unknown!r} is not in the corpus"
+                if name in queries
+                else f"it is not in {source.queries}"
+            )
             raise InputError(f"{where}: {what}; give the queries and the corpus of this file")
-        positive, negative = (tuple(str(by_name[d]) for d, n in grades.items() if (n > 0) is yes) for yes in (True, False))
+        positive, negative = (
+            tuple(str(by_name[d]) for d, n in grades.items() if (n > 0) is yes)
+            for yes in (True, False)
+        )
         yield where, Triple(queries[name], positive, negative, name)
 
 
@@ -292,7 +400,9 @@ Decode = Callable[[Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True)
 class Triple:
-    """A query with documents that answer it and documents that do not. No text is empty, and `positives` is not empty."""
+    """A query with documents that answer it and documents that do not. No text is empty, and
+    `positives` is not empty.
+    """
 
     query: str
     positives: tuple[str, ...]
@@ -303,18 +413,23 @@ class Triple:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A query with a document and at least one [start, end) character span of it that answers the query."""
+    """A query with a document and at least one [start, end) character span of it that answers the
+    query.
+    """
 
     query: str
     document: str
     spans: tuple[tuple[int, int], ...]
     id: str = ""
-    units: tuple[tuple[int, int], ...] = ()  # spans that tile the document, scored instead of its sentences, if the data has some
+    # spans that tile the document, scored instead of its sentences, if the data has some
+    units: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(slots=True)
 class Dropped:
-    """Counts of kept examples, and of dropped ones by reason. Pass one to a reader; afterwards inspect it or log its `str`."""
+    """Counts of kept examples, and of dropped ones by reason. Pass one to a reader; afterwards
+    inspect it or log its `str`.
+    """
 
     kept: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -325,8 +440,13 @@ class Dropped:
         self.first.setdefault(reason, where)
 
     def __str__(self) -> str:
-        reasons = "; ".join(f"{count:,} {reason} (first: {self.first[reason]})" for reason, count in self.counts.most_common())
-        return f"{counted(self.kept, 'example')} kept" + (f", left out: {reasons}" if reasons else "")
+        reasons = "; ".join(
+            f"{count:,} {reason} (first: {self.first[reason]})"
+            for reason, count in self.counts.most_common()
+        )
+        return f"{counted(self.kept, 'example')} kept" + (
+            f", left out: {reasons}" if reasons else ""
+        )
 
 
 def read_triples(
@@ -339,15 +459,18 @@ def read_triples(
     """Yield triples; docs/data.md shows the formats, recognized by the first row.
 
     Args:
-        path: columns (a query, a positive, negatives) as jsonl, csv or tsv with a header (plain, .gz or .zst) or parquet; a BEIR
-            folder (its train.tsv, or its only qrels), or a file in its folder `qrels`; or other qrels.
-        corpus, queries: files with the texts for the ids of qrels; for a BEIR set they are found in its folder.
-        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. An example without
-            a query or a positive, or with only empty negatives, is dropped; single empty texts are removed.
+        path: columns (a query, a positive, negatives) as jsonl, csv or tsv with a header (plain,
+            .gz or .zst) or parquet; a BEIR folder (its train.tsv, or its only qrels), or a file in
+            its folder `qrels`; or other qrels.
+        corpus, queries: files with the texts for the ids of qrels; for a BEIR set they are found in
+            its folder.
+        dropped: filled while reading, for the caller to report; without it the counts are logged at
+            the end. An example without a query or a positive, or with only empty negatives, is
+            dropped; single empty texts are removed.
 
     Raises:
-        InputError: the file does not fit its format, an id has no text, or a document is both positive and negative for a
-            query; the message has the line.
+        InputError: the file does not fit its format, an id has no text, or a document is both
+            positive and negative for a query; the message has the line.
         ReadError: see `runnel.text.lines.Lines`.
     """
     reported = dropped is not None
@@ -364,23 +487,32 @@ def read_triples(
 
 
 def read_evidence(
-    path: str | Path, *, dropped: Dropped | None = None, unanswered: bool = False, within: tuple[float, float] = (0.0, 1.0)
+    path: str | Path,
+    *,
+    dropped: Dropped | None = None,
+    unanswered: bool = False,
+    within: tuple[float, float] = (0.0, 1.0),
 ) -> Iterator[Evidence]:
-    """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start, end], ...].
+    """Yield evidence examples from jsonl: "question" (or "query"), "document", "evidence" [[start,
+    end], ...].
 
-    Spans are Python character offsets into the document. Optional are "id", and "units", spans that tile the document; other keys
-    are ignored. Rows of the training file that paper E's authors released are read too (`parse_released`).
+    Spans are Python character offsets into the document. Optional are "id", and "units", spans that
+    tile the document; other keys are ignored. Rows of the training file that paper E's authors
+    released are read too (`parse_released`).
 
     Args:
         path: the file; plain, .gz or .zst.
-        dropped: filled while reading, for the caller to report; without it the counts are logged at the end. Examples without a
-            query, a document or evidence are dropped.
+        dropped: filled while reading, for the caller to report; without it the counts are logged at
+            the end. Examples without a query, a document or evidence are dropped.
         unanswered: keep examples without evidence.
-        within: keep only examples with all evidence in this part of the document, in shares of its characters.
+        within: keep only examples with all evidence in this part of the document, in shares of its
+            characters.
 
     Raises:
-        InputError: a row has another form, or a span is not inside its document; the message has the line.
-        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is neither in the file's folder nor on the hub.
+        InputError: a row has another form, or a span is not inside its document; the message has
+            the line.
+        CheckpointError: GPT-NeoX's tokenizer, which released rows need, is neither in the file's
+            folder nor on the hub.
     """
     reported = dropped is not None
     dropped = dropped or Dropped()
@@ -400,7 +532,9 @@ def read_evidence(
         reasons = {
             "examples with an empty query": not evidence.query.strip(),
             "examples with an empty document": not document.strip(),
-            "examples without evidence": not (unanswered or any(document[start:end].strip() for start, end in spans)),
+            "examples without evidence": not (
+                unanswered or any(document[start:end].strip() for start, end in spans)
+            ),
             outside: not all(low <= start and end <= high for start, end in spans),
         }
         reason = next((reason for reason, found in reasons.items() if found), None)
@@ -414,14 +548,16 @@ def read_evidence(
 
 
 def _checked(triple: Triple, where: str, dropped: Dropped, *, judged: bool) -> Triple | None:
-    """Return the triple without empty and repeated texts; None if it cannot be used. `judged`: it is of documents by id."""
+    """Return the triple without empty and repeated texts; None if it cannot be used. `judged`: it
+    is of documents by id.
+    """
     positives = _texts(triple.positives, "empty positive texts", where, dropped)
     negatives = _texts(triple.negatives, "empty negative texts", where, dropped)
     both = set(positives) & set(negatives)
     if both and not judged:
         raise InputError(
-            f"{where}: a document is both positive and negative for the query {triple.query[:60]!r}: {min(both)[:60]!r}; "
-            "remove one of the two"
+            f"{where}: a document is both positive and negative for the query"
+            f" {triple.query[:60]!r}: {min(both)[:60]!r}; remove one of the two"
         )
     for _ in both:  # copies of one text under several ids are common in corpora
         dropped.add("negative texts that are a positive's under another id", where)
@@ -446,13 +582,23 @@ def _texts(texts: Sequence[str], reason: str, where: str, dropped: Dropped) -> l
 
 
 def _evidence(row: dict[str, Any], where: str) -> Evidence:
-    example = read_row(Evidence, row | {"id": str(row.get("id", ""))}, where, query="question", spans="evidence")
+    example = read_row(
+        Evidence, row | {"id": str(row.get("id", ""))}, where, query="question", spans="evidence"
+    )
     document, units = example.document, example.units
     blank = [(start, end) for start, end in example.spans if not document[start:end].strip()]
-    wrong = [(start, end) for start, end in (*example.spans, *units) if not start < end <= len(document)]
-    wrong = wrong or blank * (len(blank) < len(example.spans))  # an example with nothing but blank spans is left out
-    if wrong or (units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]):
-        gaps = f"the {len(units):,} units do not tile the document, each from the end of the one before it,"
+    wrong = [
+        (start, end) for start, end in (*example.spans, *units) if not start < end <= len(document)
+    ]
+    # an example with nothing but blank spans is left out
+    wrong = wrong or blank * (len(blank) < len(example.spans))
+    if wrong or (
+        units and [0, *(end for _, end in units)] != [*(start for start, _ in units), len(document)]
+    ):
+        gaps = (
+            f"the {len(units):,} units do not tile the document, each from the end of the one"
+            " before it,"
+        )
         what = f"span {list(wrong[0])} is empty or not inside the document" if wrong else gaps
         raise InputError(f"{where}: {what} of {len(document):,} characters; correct the row")
     return example
@@ -474,25 +620,40 @@ def is_released(row: Mapping[str, Any]) -> bool:
 
 
 def parse_released(row: Mapping[str, Any], where: object, decode: Decode) -> dict[str, Any]:
-    """Return a released row as one of evidence, with its units; the question is decoded from the tokens.
+    """Return a released row as one of evidence, with its units; the question is decoded from the
+    tokens.
 
-    Differs: where a unit ends among the tokens of a model is found as in retrieval (`text.sentences.read_spans`), not taken from
-    "sentence_indices": the same place, unless one token has the end of a unit and the start of the next.
+    Differs: where a unit ends among the tokens of a model is found as in retrieval
+    (`text.sentences.read_spans`), not taken from "sentence_indices": the same place, unless one
+    token has the end of a unit and the start of the next.
 
-    Source: https://github.com/MambaRetriever/MambaRetriever (train_data_generation/prepare_train_data.py; README.md, "License").
+    Source: https://github.com/MambaRetriever/MambaRetriever
+        (train_data_generation/prepare_train_data.py; README.md, "License").
     """
     released = read_row(_Released, row, where)
     units, labels, ends = released.context, released.sentence_labels, released.sentence_indices
-    fits = 0 < len(units) == len(labels) == len(ends) and set(labels) <= {0, 1} and ends[0] < len(released.input_ids)
+    fits = (
+        0 < len(units) == len(labels) == len(ends)
+        and set(labels) <= {0, 1}
+        and ends[0] < len(released.input_ids)
+    )
     start = decode(released.input_ids[: ends[0] + 1]) if fits else ""
-    head = unicodedata.normalize("NFC", units[0])[:_HEAD] if fits else ""  # GPT-NeoX's tokens are of normalized text
+    # GPT-NeoX's tokens are of normalized text
+    head = unicodedata.normalize("NFC", units[0])[:_HEAD] if fits else ""
     question, line_end, _ = start.partition(f"\n{head}")
     if not fits or not line_end:
         raise InputError(
-            f"{where}: expected a 0 or 1 in 'sentence_labels' and a token's number in 'sentence_indices' for each text of "
-            f"'context', and a question, a line end and {head!r} as 'input_ids'; these begin with {start[:60]!r}"
+            f"{where}: expected a 0 or 1 in 'sentence_labels' and a token's number in"
+            " 'sentence_indices' for each text of 'context', and a question, a line end and"
+            f" {head!r} as 'input_ids'; these begin with {start[:60]!r}"
         )
     spans = [[a, b] for a, b in pairwise(accumulate(map(len, units), initial=0))]
     evidence = [span for span, label in zip(spans, labels, strict=True) if label]
     key = str(row.get("datapoint_id", ""))
-    return {"question": question, "document": "".join(units), "evidence": evidence, "id": key, "units": spans}
+    return {
+        "question": question,
+        "document": "".join(units),
+        "evidence": evidence,
+        "id": key,
+        "units": spans,
+    }

@@ -1,6 +1,7 @@
 """Training examples that overlap with test sets, found by equal sentences and equal texts.
 
-Two texts are equal if they have the same words in the same order; case, punctuation and whitespace do not count.
+Two texts are equal if they have the same words in the same order; case, punctuation and whitespace
+do not count.
 """
 
 import logging
@@ -12,7 +13,15 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.formats import ROWS
-from runnel.lab.training.data import Dropped, Evidence, Triple, column_names, qrels_of, read_named, read_triples
+from runnel.lab.training.data import (
+    Dropped,
+    Evidence,
+    Triple,
+    column_names,
+    qrels_of,
+    read_named,
+    read_triples,
+)
 from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
@@ -25,7 +34,11 @@ log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
-QUERY, POSITIVE, SENTENCES = "query in a test set", "positive in a test set", "document with sentences of a test set"
+QUERY, POSITIVE, SENTENCES = (
+    "query in a test set",
+    "positive in a test set",
+    "document with sentences of a test set",
+)
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _QA = "qa:"  # before the place of question answering sets
@@ -36,17 +49,20 @@ _MIN_WORDS = 5
 class Decontaminator:
     """A filter for examples that overlap with test sets.
 
-    An evidence example overlaps if more than 1 % of its document's sentences occur in a test document (paper: Full-context
-    sentence retrieval, section 4.3); a triple overlaps if its query is a test query or one of its positives is a test document.
-    Sentences and positives of fewer than five words ("Yes.", "Materials and Methods") do not count; in scripts without
-    spaces between words, two characters count as one word.
+    An evidence example overlaps if more than 1 % of its document's sentences occur in a test
+    document (paper: Full-context sentence retrieval, section 4.3); a triple overlaps if its query
+    is a test query or one of its positives is a test document. Sentences and positives of fewer
+    than five words ("Yes.", "Materials and Methods") do not count; in scripts without spaces
+    between words, two characters count as one word.
 
-    Differs: the paper compares sentences as strings; here case, punctuation and whitespace do not count, so more is removed.
+    Differs: the paper compares sentences as strings; here case, punctuation and whitespace do not
+        count, so more is removed.
 
     Args:
-        paths: test sets: files in a format of `read_triples`; rows of a query and a document, with or without evidence; rows
-            with a "text"; any file that `DocumentReader` reads; folders of these. From a BEIR folder all qrels except train are
-            used, and only documents that answer a test query, as training and test sets may share a corpus. Question answering
+        paths: test sets: files in a format of `read_triples`; rows of a query and a document, with
+            or without evidence; rows with a "text"; any file that `DocumentReader` reads; folders
+            of these. From a BEIR folder all qrels except train are used, and only documents that
+            answer a test query, as training and test sets may share a corpus. Question answering
             sets are given as qa:PATH.
 
     Raises InputError if a test set has nothing to compare with, and what its readers raise.
@@ -67,8 +83,12 @@ class Decontaminator:
             with DocumentReader() as reader:
                 self.add(path, _examples(Path(path), reader, dropped), dropped)
 
-    def add(self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None) -> None:
-        """Exclude overlaps with another test set: its queries ("" for none), each with the documents that answer it."""
+    def add(
+        self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None
+    ) -> None:
+        """Exclude overlaps with another test set: its queries ("" for none), each with the
+        documents that answer it.
+        """
         count = guarding = 0
         for query, documents in examples:
             count += 1
@@ -81,18 +101,27 @@ class Decontaminator:
                     self._sentences.update(_sentences(text))
             guarding += bool(query.strip()) or any(map(_counts, documents))
         if not guarding:
-            why = f"it has {count:,} examples or documents, none with a query or with a text of {_MIN_WORDS} words"
-            raise InputError(
-                f"{name} cannot be used to exclude examples: {dropped if dropped and dropped.counts else why}; "
-                "give the queries or documents of the test set"
+            why = (
+                f"it has {count:,} examples or documents, none with a query or with a text of"
+                f" {_MIN_WORDS} words"
             )
-        log.info("%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count)
+            raise InputError(
+                f"{name} cannot be used to exclude examples:"
+                f" {dropped if dropped and dropped.counts else why}; give the queries or documents"
+                " of the test set"
+            )
+        log.info(
+            "%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count
+        )
 
     def _add_questions(self, path: str) -> None:
         from runnel.lab.evaluation.qa.loading import read_qa_sets
 
         for data in read_qa_sets(path):
-            self.add(f"{path}, {data.name}", ((one.question, [data.documents[one.document].text]) for one in data.questions))
+            self.add(
+                f"{path}, {data.name}",
+                ((one.question, [data.documents[one.document].text]) for one in data.questions),
+            )
 
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
@@ -112,7 +141,10 @@ class Decontaminator:
 
     def __str__(self) -> str:
         parts = ((reason.partition(" "), count) for reason, count in self.counts.most_common())
-        return "; ".join(f"{counted(count, noun)} {where}" for (noun, _, where), count in parts) or "no overlap with test sets"
+        return (
+            "; ".join(f"{counted(count, noun)} {where}" for (noun, _, where), count in parts)
+            or "no overlap with test sets"
+        )
 
     def _shares_sentences(self, document: str) -> bool:
         if document != self._last[0]:  # lines of one document are next to each other
@@ -139,10 +171,15 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[tuple[str, list[str]]]:
-    """Yield the queries of a test set with the documents that answer them; "" for a document without a query."""
+def _examples(
+    path: Path, reader: DocumentReader, dropped: Dropped
+) -> Iterator[tuple[str, list[str]]]:
+    """Yield the queries of a test set with the documents that answer them; "" for a document
+    without a query.
+    """
     if path.is_dir() and not (path / "qrels").is_dir():
-        for file in find_files([path], Selection(ignore_files=False)):  # test sets are often ignored
+        # test sets are often ignored
+        for file in find_files([path], Selection(ignore_files=False)):
             yield from _examples(file, reader, dropped)
         return
     if not path.is_dir() and not _holds_rows(path):
@@ -154,7 +191,10 @@ def _examples(path: Path, reader: DocumentReader, dropped: Dropped) -> Iterator[
     else:
         splits = qrels_of(path) if path.is_dir() else [path]
         for split in [one for one in splits if not one.name.startswith("train")] or splits:
-            yield from ((triple.query, list(triple.positives)) for triple in read_triples(split, dropped=dropped))
+            yield from (
+                (triple.query, list(triple.positives))
+                for triple in read_triples(split, dropped=dropped)
+            )
 
 
 def _holds_rows(path: Path) -> bool:
@@ -167,4 +207,6 @@ def _holds_rows(path: Path) -> bool:
 def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
     if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
         return "", [titled(row.get("title"), row["text"])]
-    return text_of(row, "question" if "question" in row else "query", where), texts_of(row, "document", where)
+    return text_of(row, "question" if "question" in row else "query", where), texts_of(
+        row, "document", where
+    )

@@ -1,9 +1,10 @@
-"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of sentences; and the trainer for
-sentence retrievers, with paper E's loss.
+"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of
+sentences; and the trainer for sentence retrievers, with paper E's loss.
 
-Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine for one seed and epoch. A row
-of T tokens joins the group where k = max_tokens // T rows fill a batch, so any k rows of the group fit the budget: rows can be
-shuffled for every epoch while the number of batches stays the same, which schedules, progress and resuming rely on.
+Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
+for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a
+batch, so any k rows of the group fit the budget: rows can be shuffled for every epoch while the
+number of batches stays the same, which schedules, progress and resuming rely on.
 
 n  documents of a batch   S  sentences of a document
 """
@@ -33,40 +34,56 @@ from runnel.models.base import Model
 from runnel.models.graph import Long
 from runnel.models.items import Item
 
-_FINE = 8  # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a power of 2
+# up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a
+# power of 2
+_FINE = 8
 _MOST_KEPT = 0.995  # of the averaged weights in a step
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
 def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
-    """Return the binary cross-entropy over the sentences (S,) of one document, in which positives and others weigh 1/2 each.
+    """Return the binary cross-entropy over the sentences (S,) of one document, in which positives
+    and others weigh 1/2 each.
 
-    If all sentences are of one class, that class still gets 1/2: a document without an answer teaches low scores, at half the
-    weight of a document with both.
+    If all sentences are of one class, that class still gets 1/2: a document without an answer
+    teaches low scores, at half the weight of a document with both.
 
     Source: paper E, appendix F (w_i).
     """
     positive = labels.bool()
-    weights = 0.5 * (positive / positive.sum().clamp(min=1) + ~positive / (~positive).sum().clamp(min=1)).float()
-    return F.binary_cross_entropy_with_logits(scores.float(), labels.float(), weight=weights, reduction="sum")
+    weights = (
+        0.5
+        * (
+            positive / positive.sum().clamp(min=1) + ~positive / (~positive).sum().clamp(min=1)
+        ).float()
+    )
+    return F.binary_cross_entropy_with_logits(
+        scores.float(), labels.float(), weight=weights, reduction="sum"
+    )
 
 
 def span_loss(scores: Tensor, evidence: Sequence[tuple[int, int]]) -> Tensor:
-    """Return the mean over evidence spans, sentences [first, last), of -log of a span's share in the softmax of scores (S,)."""
+    """Return the mean over evidence spans, sentences [first, last), of -log of a span's share in
+    the softmax of scores (S,).
+    """
     share = F.log_softmax(scores, 0)
     return -torch.stack([torch.logsumexp(share[first:last], 0) for first, last in evidence]).mean()
 
 
 def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
-    """Return the binary cross-entropy of every sentence (S,), summed, and divided by the root of their number."""
+    """Return the binary cross-entropy of every sentence (S,), summed, and divided by the root of
+    their number.
+    """
     return F.binary_cross_entropy_with_logits(scores, answers, reduction="sum") / len(scores) ** 0.5
 
 
 class TokenBatches(Sampler[list[int]]):
-    """Lists of row numbers, as a `DataLoader`'s `batch_sampler`: in an epoch each row is in exactly one batch of one process.
+    """Lists of row numbers, as a `DataLoader`'s `batch_sampler`: in an epoch each row is in exactly
+    one batch of one process.
 
-    No batch has more than `max_tokens` tokens, except a single row that is longer. All processes get the same number of batches,
-    and the batches of one step have rows of about the same length; if there are too few rows for that, some batches are empty.
+    No batch has more than `max_tokens` tokens, except a single row that is longer. All processes
+    get the same number of batches, and the batches of one step have rows of about the same length;
+    if there are too few rows for that, some batches are empty.
     """
 
     def __init__(
@@ -81,10 +98,23 @@ class TokenBatches(Sampler[list[int]]):
         rank: int = 0,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        self.max_tokens, self.seed, self.shuffle, self.world, self.rank = max_tokens, seed, shuffle, world, rank
+        self.max_tokens, self.seed, self.shuffle, self.world, self.rank = (
+            max_tokens,
+            seed,
+            shuffle,
+            world,
+            rank,
+        )
         self.epoch = 0
-        fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1)
-        step = 2 ** np.maximum(np.log2(fitting // _FINE, where=fitting >= _FINE, out=np.zeros(len(fitting))).astype(np.int64), 0)
+        fitting = np.clip(
+            max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1
+        )
+        step = 2 ** np.maximum(
+            np.log2(fitting // _FINE, where=fitting >= _FINE, out=np.zeros(len(fitting))).astype(
+                np.int64
+            ),
+            0,
+        )
         self._rows = fitting // step * step  # (rows,) rows of this length in a batch
 
     def set_epoch(self, epoch: int) -> None:
@@ -104,7 +134,8 @@ class TokenBatches(Sampler[list[int]]):
         order = rng.permutation(count) if self.shuffle else np.arange(count)
         batches: list[NDArray[np.int64]] = []
         rest = order[:0]
-        for rows in np.unique(self._rows)[::-1].tolist():  # short rows first: the remaining ones fit among longer rows
+        # short rows first: the remaining ones fit among longer rows
+        for rows in np.unique(self._rows)[::-1].tolist():
             if len(rest) > rows:
                 batches.append(rest)
                 rest = order[:0]
@@ -117,24 +148,34 @@ class TokenBatches(Sampler[list[int]]):
         batches = _divisible(batches, self.world)
         if self.shuffle:
             steps = rng.permutation(len(batches) // self.world)
-            batches = [batches[step * self.world + place] for step in steps.tolist() for place in range(self.world)]
+            batches = [
+                batches[step * self.world + place]
+                for step in steps.tolist()
+                for place in range(self.world)
+            ]
         return batches
 
 
 def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.int64]]:
-    """Make the number of batches divisible by `world`: cut the largest in two, or add empty ones if none can be cut."""
+    """Make the number of batches divisible by `world`: cut the largest in two, or add empty ones if
+    none can be cut.
+    """
     while len(batches) % world:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
         rows = batches[largest]
-        batches[largest : largest + 1] = [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows[:0]]
+        batches[largest : largest + 1] = (
+            [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows[:0]]
+        )
     return batches
 
 
 class DocumentTrainer(Watched, Trainer):
-    """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of its sentences.
+    """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of
+    its sentences.
 
-    Its data are pairs of a name and an item, which has `tokens` for progress; their `lengths` (n,) int64 fill batches.
-    The loss of a step is the sum over its documents, on all devices, divided by the sum of their weights.
+    Its data are pairs of a name and an item, which has `tokens` for progress; their `lengths` (n,)
+    int64 fill batches. The loss of a step is the sum over its documents, on all devices, divided by
+    the sum of their weights.
     """
 
     model: Any  # the module
@@ -166,34 +207,54 @@ class DocumentTrainer(Watched, Trainer):
         return self._loader(self.train_dataset, shuffle=True)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader[Any]:
-        return self._loader(self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False)
+        return self._loader(
+            self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False
+        )
 
     def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
-        """Return a loader that is not prepared by accelerate, which would share the batches among the processes once more."""
+        """Return a loader that is not prepared by accelerate, which would share the batches among
+        the processes once more.
+        """
         args = self.args
         batches = TokenBatches(
-            data.lengths, self._max_tokens, seed=args.seed, shuffle=shuffle, max_rows=self._max_rows,
-            world=args.world_size, rank=args.process_index,
-        )  # fmt: skip
+            data.lengths,
+            self._max_tokens,
+            seed=args.seed,
+            shuffle=shuffle,
+            max_rows=self._max_rows,
+            world=args.world_size,
+            rank=args.process_index,
+        )
         return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
 
     def get_batch_samples(
         self, epoch_iterator: Any, num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
-        """Return the batches of a step, and the weight of all documents in them, over all devices."""
+        """Return the batches of a step, and the weight of all documents in
+        them, over all devices.
+        """
         batches, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
-        weights = [self.weight(item) for batch in batches for item in batch["items"][: len(batch["ids"])]]
+        weights = [
+            self.weight(item) for batch in batches for item in batch["items"][: len(batch["ids"])]
+        ]
         weight = torch.tensor(sum(weights), device=device)
         if self.args.world_size > 1:
             dist.all_reduce(weight)
         return batches, weight
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the part of the step's loss that these items make, times the devices, over which DDP takes the mean."""
+        """Return the part of the step's loss that these items make, times the devices, over which
+        DDP takes the mean.
+        """
         losses, _ = model(inputs["items"])
-        share = self.args.world_size / num_items_in_batch if inputs["ids"] else 0.0  # without an id, an item only fills a batch
+        # without an id, an item only fills a batch
+        share = self.args.world_size / num_items_in_batch if inputs["ids"] else 0.0
         return losses.sum() * share
 
     def evaluation_loop(
@@ -210,26 +271,43 @@ class DocumentTrainer(Watched, Trainer):
         for batch in dataloader:
             with torch.no_grad():
                 losses, scores = self.model(batch["items"])
-            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[: len(batch["ids"])]:
+            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[
+                : len(batch["ids"])
+            ]:
                 found = self.recalls(score, item)
                 counts = [1.0, self.weight(item), float(loss), float(found is not None)]
                 sums += torch.tensor([*counts, *(found or [0.0] * len(self.top_k))]).to(sums)
-            self.control = self.callback_handler.on_prediction_step(self.args, self.state, self.control)
+            self.control = self.callback_handler.on_prediction_step(
+                self.args, self.state, self.control
+            )
         if self.args.world_size > 1:
             dist.all_reduce(sums)
         documents, weight, loss, answered, *recalls = sums.tolist()
         metrics = {f"{metric_key_prefix}_loss": loss / max(weight, 1)}
         for k, total in zip(self.top_k, recalls, strict=True):
             metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
-        return EvalLoopOutput(predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents))
+        return EvalLoopOutput(
+            predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents)
+        )
 
 
 class AveragedTrainer(DocumentTrainer):
-    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that weigh the same."""
+    """A Trainer of a part of a model, in batches of `args.per_device_train_batch_size` items that
+    weigh the same.
+    """
 
-    def __init__(self, module: nn.Module, trained: nn.Module, args: TrainingArguments, *data: Any, top_k: Sequence[int]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: nn.Module,
+        args: TrainingArguments,
+        *data: Any,
+        top_k: Sequence[int],
+    ) -> None:
         self._weights, self._mean = trained, module.get_submodule("mean")
-        super().__init__(module, args, *data, max_tokens=args.per_device_train_batch_size, top_k=top_k)
+        super().__init__(
+            module, args, *data, max_tokens=args.per_device_train_batch_size, top_k=top_k
+        )
         self.add_callback(_Average(self._weights, self._mean))
 
     def finish(self, aside: Any) -> None:
@@ -246,7 +324,9 @@ class _Average(TrainerCallback):
         self._trained, self._mean = trained, mean
 
     @torch.no_grad()
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
             mean.mul_(keep).add_(new, alpha=1 - keep)
@@ -265,11 +345,17 @@ def _collate(rows: Sequence[tuple[str, Any]], *, data: Any) -> dict[str, Any]:
     For an empty batch, which other processes wait for: the shortest document, without a name.
     """
     items = [item for _, item in rows] or [data[int(data.lengths.argmin())][1]]
-    return {"items": items, "ids": [name for name, _ in rows], "tokens": sum(item.tokens for _, item in rows)}
+    return {
+        "items": items,
+        "ids": [name for name, _ in rows],
+        "tokens": sum(item.tokens for _, item in rows),
+    }
 
 
 class ModelModule(nn.Module):
-    """The parameters of a model as a module for the Trainer. Its `forward` maps items to their losses (n,) and scores."""
+    """The parameters of a model as a module for the Trainer. Its `forward` maps items to their
+    losses (n,) and scores.
+    """
 
     def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
         super().__init__()
@@ -282,7 +368,11 @@ class ModelModule(nn.Module):
     @property
     def long(self) -> Long:
         """How items are read now."""
-        if not torch.is_grad_enabled() and self.backbone.recurrent and self._long.segment_tokens is None:
+        if (
+            not torch.is_grad_enabled()
+            and self.backbone.recurrent
+            and self._long.segment_tokens is None
+        ):
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
         return self._long
 
@@ -290,15 +380,25 @@ class ModelModule(nn.Module):
 class PackedTrainer(DocumentTrainer):
     """A Trainer of a whole model on items that are read in packed rows.
 
-    Batching, devices and accumulation change only speed and memory, as long as the items of a step are the same. Checkpoints are
-    model folders with the Trainer's own files (for a model with adapters: the adapters and the heads).
+    Batching, devices and accumulation change only speed and memory, as long as the items of a step
+    are the same. Checkpoints are model folders with the Trainer's own files (for a model with
+    adapters: the adapters and the heads).
     """
 
     module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
 
-    def __init__(self, model: Model, args: TrainingArguments, *data: Any, long: Long | None = None, **others: Any) -> None:
+    def __init__(
+        self,
+        model: Model,
+        args: TrainingArguments,
+        *data: Any,
+        long: Long | None = None,
+        **others: Any,
+    ) -> None:
         self.runnel_model = model
-        super().__init__(self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others)
+        super().__init__(
+            self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others
+        )
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write a model folder, or adapters and heads."""
@@ -310,7 +410,9 @@ class PackedTrainer(DocumentTrainer):
         else:
             self.runnel_model.save(folder)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
         """Load the weights of a checkpoint, which must be exactly the model's."""
         if self.runnel_model.backbone.adapted:
             load_adapter(self.runnel_model, resume_from_checkpoint)
@@ -320,20 +422,28 @@ class PackedTrainer(DocumentTrainer):
             (model or self.model).load_state_dict(load_file(path))
         except RuntimeError as error:
             raise CheckpointError(
-                f"{resume_from_checkpoint} is a checkpoint of another model than the one to be trained "
-                f"({self.runnel_model.backbone.title}): {str(error).splitlines()[1].strip()[:200]}; use another run folder"
+                f"{resume_from_checkpoint} is a checkpoint of another model than the one to be"
+                f" trained ({self.runnel_model.backbone.title}):"
+                f" {str(error).splitlines()[1].strip()[:200]}; use another run folder"
             ) from error
 
 
 class SentenceModule(ModelModule):
-    """The parameters of a model as a module for the Trainer. Only the backbone and the parts for sentence scores are trained."""
+    """The parameters of a model as a module for the Trainer. Only the backbone and the parts for
+    sentence scores are trained.
+    """
 
     def __init__(self, model: Model, long: Long) -> None:
-        super().__init__(model, long, ("sentences", *["features"] * (model.head("sentences").inputs == "matches")))
+        super().__init__(
+            model,
+            long,
+            ("sentences", *["features"] * (model.head("sentences").inputs == "matches")),
+        )
 
     def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
-        with torch.autocast(self.backbone.device.type, enabled=False):  # the heads stay in fp32; `Long.bf16` is for the backbone
+        # the heads stay in fp32; `Long.bf16` is for the backbone
+        with torch.autocast(self.backbone.device.type, enabled=False):
             scores = sentence_scores(self.model, items, self.long)
             losses = [
                 sentence_loss(score[full], _labels(item, score.device)[full])
@@ -344,15 +454,21 @@ class SentenceModule(ModelModule):
 
 
 class SentenceTrainer(PackedTrainer):
-    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on all devices."""
+    """The Trainer for sentence retrievers. The loss of a step is the mean over its documents, on
+    all devices.
+    """
 
     module = SentenceModule
 
-    def __init__(self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any) -> None:
+    def __init__(
+        self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any
+    ) -> None:
         super().__init__(model, *data, top_k=top_k, **others)
 
     def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
-        """Return the share of the positive sentences among the k best, ties in document order; None without positives."""
+        """Return the share of the positive sentences among the k best, ties in document order; None
+        without positives.
+        """
         labels = _labels(item, scores.device)
         if not bool(labels.any()):
             return None

@@ -1,4 +1,5 @@
-"""Trainable forward passes: the vectors and scores of `Embedder`, `Reranker` and `SentenceRetriever`, with a graph.
+"""Trainable forward passes: the vectors and scores of `Embedder`, `Reranker` and
+`SentenceRetriever`, with a graph.
 
 T  tokens of a row   S  sentences of a document   d  width of vectors   n  rows or pairs
 """
@@ -18,7 +19,8 @@ from runnel.text.sentences import read_sentences, read_spans
 
 
 def trainable(model: Model) -> None:
-    """Make the backbone and the heads trainable; if the backbone has adapters, the adapters and the heads.
+    """Make the backbone and the heads trainable; if the backbone has adapters, the adapters and the
+    heads.
 
     This drops the prepared fast path, which ignores autograd and adapters. `finished` reverses it.
     """
@@ -32,13 +34,21 @@ def trainable(model: Model) -> None:
 
 
 def finished(model: Model) -> None:
-    """Freeze a trained model and prepare it for inference: kernels, token weights and engine use the current weights."""
+    """Freeze a trained model and prepare it for inference: kernels, token weights and engine use
+    the current weights.
+    """
     model.backbone.requires_grad_(False).eval()
     model.heads.requires_grad_(False).eval()
     model.refresh()
 
 
-def make_item(model: Model, query: str, document: str, spans: np.ndarray | None = None, labels: np.ndarray | None = None) -> Item:
+def make_item(
+    model: Model,
+    query: str,
+    document: str,
+    spans: np.ndarray | None = None,
+    labels: np.ndarray | None = None,
+) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
     `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.
@@ -54,9 +64,13 @@ def make_item(model: Model, query: str, document: str, spans: np.ndarray | None 
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
-    """Return scores (S,) of each item's sentences, as from `SentenceRetriever.score`; without a token -inf, without gradient."""
+    """Return scores (S,) of each item's sentences, as from `SentenceRetriever.score`; without a
+    token -inf, without gradient.
+    """
     head, scores = model.head("sentences"), []
-    for item, result in zip(items, read(model, [item.request for item in items], long), strict=True):
+    for item, result in zip(
+        items, read(model, [item.request for item in items], long), strict=True
+    ):
         units = unit_scores(head, result)
         full = torch.from_numpy(item.full).to(units.device)
         scores.append(units.new_full((len(full),), -torch.inf).masked_scatter(full, units))

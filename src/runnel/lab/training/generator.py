@@ -1,4 +1,5 @@
-"""Training of recurrent language models to reply: questions about documents, as `lab qa` asks them, and the replies to learn.
+"""Training of recurrent language models to reply: questions about documents, as `lab qa` asks them,
+and the replies to learn.
 
 The loss is the cross entropy of the replies' tokens, end markers included.
 
@@ -32,13 +33,29 @@ from runnel.models.graph import Long, read
 from runnel.models.language_model import embedding_table, encode_prompt, lm_head
 from runnel.records import expect_choice
 from runnel.request import Request
-from runnel.text.dialogue import AnswerType, answer_reply, ask_answer, ask_copies, copies_reply, dialogue
+from runnel.text.dialogue import (
+    AnswerType,
+    answer_reply,
+    ask_answer,
+    ask_copies,
+    copies_reply,
+    dialogue,
+)
 from runnel.text.lines import keys, read_json, text_of, texts_of
 
 log = logging.getLogger("runnel")
 
-_LOGITS = 256  # tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000 rows
-_FEATURES = Features({"id": Value("string"), "ids": List(Value("int32")), "start": Value("int64"), "tokens": Value("int64")})
+# tokens whose logits are in memory at a time: 50 MB each for logits and their gradient with 50,000
+# rows
+_LOGITS = 256
+_FEATURES = Features(
+    {
+        "id": Value("string"),
+        "ids": List(Value("int32")),
+        "start": Value("int64"),
+        "tokens": Value("int64"),
+    }
+)
 
 
 class Exchange(NamedTuple):
@@ -49,8 +66,12 @@ class Exchange(NamedTuple):
     id: str
 
 
-def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guard: Decontaminator) -> Iterator[Exchange]:
-    """Yield a question about each document of jsonl (docs/data.md), and its answer, or the sentences of its evidence to copy."""
+def read_exchanges(
+    path: str | Path, target: Literal["answer", "evidence"], guard: Decontaminator
+) -> Iterator[Exchange]:
+    """Yield a question about each document of jsonl (docs/data.md), and its answer, or the
+    sentences of its evidence to copy.
+    """
     if target == "evidence":
         for example in guard.clean(read_evidence(path)):
             spans = units_of(example)
@@ -59,12 +80,16 @@ def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guar
             yield Exchange(dialogue(ask_copies(example.query, example.document)), reply, example.id)
         return
     for where, row in read_json(path):
-        question, document = text_of(row, "question" if "question" in row else "query", where), text_of(row, "document", where)
+        question, document = (
+            text_of(row, "question" if "question" in row else "query", where),
+            text_of(row, "document", where),
+        )
         answer = "".join(texts_of(row, "answers" if "answers" in row else "answer", where)[:1])
         if not (question.strip() and document.strip() and answer.strip()) or "choices" in row:
             raise InputError(
-                f'{where}: expected texts as "question", which has all choices, "document" and "answer" (or "answers", a list), '
-                f"got {keys(row)}; correct the row, or train on the evidence: --set data.target=evidence"
+                f'{where}: expected texts as "question", which has all choices, "document" and'
+                f' "answer" (or "answers", a list), got {keys(row)}; correct the row, or train on'
+                " the evidence: --set data.target=evidence"
             )
         length: Any = row.get("answer_type", "sentence")
         expect_choice(length, get_args(AnswerType), f"{where}: the answer type")
@@ -75,7 +100,9 @@ def read_exchanges(path: str | Path, target: Literal["answer", "evidence"], guar
 
 @dataclass(frozen=True, eq=False)
 class Completion:
-    """A prompt with its reply: a request of all tokens but the last, at the positions before each token of `targets` (P,)."""
+    """A prompt with its reply: a request of all tokens but the last, at the positions before each
+    token of `targets` (P,).
+    """
 
     request: Request
     targets: np.ndarray
@@ -87,7 +114,9 @@ class Completion:
 
 def make_completion(ids: np.ndarray, start: int) -> Completion:
     """Return the completion of a row of ids (T,) whose reply begins at `start`, at least 1."""
-    return Completion(Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64))
+    return Completion(
+        Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64)
+    )
 
 
 class CompletionData(RowData[Completion]):
@@ -95,7 +124,9 @@ class CompletionData(RowData[Completion]):
 
     @classmethod
     def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
-        """Encode exchanges as the model reads and writes them, one at a time, and write them to a file."""
+        """Encode exchanges as the model reads and writes them, one at a time, and write them to a
+        file.
+        """
         write_rows(Path(path), _FEATURES, (_row(model, one) for one in exchanges))
         data = cls(model, path)
         log.info("%d examples, %d tokens", len(data), data.lengths.sum())
@@ -106,13 +137,18 @@ class CompletionData(RowData[Completion]):
 
 
 def _row(model: Model, one: Exchange) -> dict[str, Any]:
-    prompt, reply = encode_prompt(model.tokenizer, one.prompt), model.tokenizer.encode_inside(f" {one.reply}").ids
+    prompt, reply = (
+        encode_prompt(model.tokenizer, one.prompt),
+        model.tokenizer.encode_inside(f" {one.reply}").ids,
+    )
     ids = np.concatenate([prompt, reply, np.array([model.tokenizer.end_id], dtype=np.int32)])
     return {"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
 
 
 class GeneratorModule(ModelModule):
-    """The parameters of a model as a module for the Trainer: the backbone and the LM head are trained."""
+    """The parameters of a model as a module for the Trainer: the backbone and the LM head are
+    trained.
+    """
 
     def __init__(self, model: Model, long: Long) -> None:
         super().__init__(model, long, ("generate",))
@@ -121,24 +157,37 @@ class GeneratorModule(ModelModule):
         """Return the loss of each completion (n,), summed over its reply, and no scores."""
         results = read(self.model, [item.request for item in items], self.long)
         each = self._losses([result.hidden for result in results], [item.targets for item in items])
-        owner = torch.from_numpy(np.repeat(np.arange(len(items)), [len(item.targets) for item in items]))
-        return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(items)
+        owner = torch.from_numpy(
+            np.repeat(np.arange(len(items)), [len(item.targets) for item in items])
+        )
+        return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(
+            items
+        )
 
     def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
-        """Return the losses of target tokens (P,) from the hidden vectors before them, of all items in their order."""
-        head, table, device = lm_head(self.model), embedding_table(self.backbone), self.backbone.device
+        """Return the losses of target tokens (P,) from the hidden vectors before them, of all items
+        in their order.
+        """
+        head, table, device = (
+            lm_head(self.model),
+            embedding_table(self.backbone),
+            self.backbone.device,
+        )
 
         def losses(hidden: Tensor, targets: Tensor) -> Tensor:
             return F.cross_entropy(head(hidden, table), targets, reduction="none")
 
-        with torch.autocast(device.type, enabled=False):  # the head stays in fp32; `Long.bf16` is for the backbone
+        # the head stays in fp32; `Long.bf16` is for the backbone
+        with torch.autocast(device.type, enabled=False):
             known = torch.from_numpy(np.concatenate(targets)).to(device)
             pieces = zip(torch.cat(list(hidden)).split(_LOGITS), known.split(_LOGITS), strict=True)
             return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
 
 
 class GeneratorTrainer(PackedTrainer):
-    """The Trainer for recurrent language models that reply: the loss of a step is the mean over the tokens of its replies."""
+    """The Trainer for recurrent language models that reply: the loss of a step is the mean over the
+    tokens of its replies.
+    """
 
     module = GeneratorModule
 

@@ -1,7 +1,8 @@
 """Hard negatives: documents that a search returns for a query although they do not answer it.
 
-Some results do answer the query but were never judged. Copies of a positive are always refused; documents that an embedder
-scores nearly as high as a positive are refused if a margin is set. `mine_negatives` is what `runnel lab mine` does.
+Some results do answer the query but were never judged. Copies of a positive are always refused;
+documents that an embedder scores nearly as high as a positive are refused if a margin is set.
+`mine_negatives` is what `runnel lab mine` does.
 
 N  documents   d  width of the vectors   B  queries at a time
 """
@@ -36,7 +37,9 @@ from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
 
 Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
-"""Returns for each example the rows of the corpus that its query retrieves, int64, best first, at most the given number."""
+"""Returns for each example the rows of the corpus that its query retrieves, int64, best first, at
+most the given number.
+"""
 
 Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
 """Returns the same rows for each query, with their scores."""
@@ -50,18 +53,27 @@ _COPY = 0.9  # least share of common word triples in copies
 
 def search_by(ranker: Ranker) -> Search:
     """Return a search that ranks the queries of examples."""
-    return lambda triples, depth: [rows for rows, _ in ranker([triple.query for triple in triples], depth)]
+    return lambda triples, depth: [
+        rows for rows, _ in ranker([triple.query for triple in triples], depth)
+    ]
 
 
-def bm25_scorer(texts: Iterable[str], *, k1: float = K1, b: float = B) -> Callable[[str], np.ndarray]:
-    """Return a function from a query to the score of each text (n,) float32, 0 without a common word.
+def bm25_scorer(
+    texts: Iterable[str], *, k1: float = K1, b: float = B
+) -> Callable[[str], np.ndarray]:
+    """Return a function from a query to the score of each text (n,) float32, 0 without a common
+    word.
 
-    It is Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop words.
+    It is Lucene's BM25 over the words of `runnel.text.words`: lowercased, without English stop
+    words.
     """
     index = bm25().BM25(k1=k1, b=b)
     tokens = numbered_words(texts)
     if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
-        raise InputError(f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and {b:g}")
+        raise InputError(
+            f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and"
+            f" {b:g}"
+        )
     index.index(tokens, show_progress=False)
     count = len(tokens.ids)
 
@@ -72,8 +84,12 @@ def bm25_scorer(texts: Iterable[str], *, k1: float = K1, b: float = B) -> Callab
     return score
 
 
-def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, **bm25: float) -> Ranker:
-    """Return a ranker by `bm25_scorer`. Documents that share no word with the query are left out; ties go to the earlier row."""
+def bm25_ranker(
+    corpus: Texts, progress: Progress = lambda done, total: None, **bm25: float
+) -> Ranker:
+    """Return a ranker by `bm25_scorer`. Documents that share no word with the query are left out;
+    ties go to the earlier row.
+    """
 
     def texts() -> Iterator[str]:
         for done, document in enumerate(corpus, start=1):
@@ -94,19 +110,28 @@ def bm25_ranker(corpus: Texts, progress: Progress = lambda done, total: None, **
 
 
 def dense_ranker(
-    embedder: Embedder, vectors: np.ndarray, rows: np.ndarray, combine: np.ufunc = np.maximum, max_query_tokens: int | None = None
+    embedder: Embedder,
+    vectors: np.ndarray,
+    rows: np.ndarray,
+    combine: np.ufunc = np.maximum,
+    max_query_tokens: int | None = None,
 ) -> Ranker:
     """Return a ranker by exact inner products with the query's vector.
 
-    `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus ascend; `combine` makes one score
-    of those of a row.
+    `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus
+    ascend; `combine` makes one score of those of a row.
     """
     first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
-    blocks = np.unique(first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1])
+    blocks = np.unique(
+        first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1]
+    )
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
-        scores, places = np.empty((len(encoded), 0), np.float32), np.empty((len(encoded), 0), np.int64)
+        scores, places = (
+            np.empty((len(encoded), 0), np.float32),
+            np.empty((len(encoded), 0), np.int64),
+        )
         for start, end in pairwise([*blocks, len(rows)]):
             inside = first[(first >= start) & (first < end)]
             products = encoded @ vectors[start:end].T
@@ -116,14 +141,19 @@ def dense_ranker(
             scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
             places = np.hstack([places, inside[best]])
             best = np.stack([top(row, depth) for row in scores])
-            scores, places = np.take_along_axis(scores, best, 1), np.take_along_axis(places, best, 1)
+            scores, places = (
+                np.take_along_axis(scores, best, 1),
+                np.take_along_axis(places, best, 1),
+            )
         return list(zip(rows[places], scores, strict=True))
 
     return rank
 
 
 def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
-    """Return a search that looks up an example's id in a run; an id that the run lacks has no rows."""
+    """Return a search that looks up an example's id in a run; an id that the
+    run lacks has no rows.
+    """
 
     def search(triples: Sequence[Triple], depth: int) -> list[np.ndarray]:
         ranked = []
@@ -133,8 +163,9 @@ def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
             if not triple.id or len(rows) < len(names):
                 missing = next((name for name in names if corpus.row(name) is None), None)
                 raise InputError(
-                    f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in the run, and its documents in "
-                    f"the corpus, which has no {missing!r}; give the data and the corpus of this run"
+                    f"query {triple.id!r} ({triple.query[:60]!r}): expected an id, to look up in"
+                    f" the run, and its documents in the corpus, which has no {missing!r}; give the"
+                    " data and the corpus of this run"
                 )
             ranked.append(np.array(rows, dtype=np.int64))
         return ranked
@@ -150,7 +181,9 @@ LIKELY = "scored like a positive"
 
 @dataclass(frozen=True, slots=True)
 class Mining:
-    """Settings for drawing negatives. Ranks count from 1 with positives; the n-th query's draw depends on the seed and n."""
+    """Settings for drawing negatives. Ranks count from 1 with positives; the n-th query's draw
+    depends on the seed and n.
+    """
 
     number: int = 7
     ranks: tuple[int, int] = (1, 100)
@@ -162,14 +195,19 @@ class Mining:
     def __post_init__(self) -> None:
         first, last = self.ranks
         if not 0 < self.number <= last - first + 1 or first < 1:
-            raise InputError(f"{self.number} negatives of ranks {first} to {last}; expected at least 1, and as many ranks from 1")
+            raise InputError(
+                f"{self.number} negatives of ranks {first} to {last}; expected at least 1, and as"
+                " many ranks from 1"
+            )
 
     @property
     def needs_scores(self) -> bool:
         return (self.max_score, self.margin, self.relative_margin) != (None, None, None)
 
     def highest(self, positive: float) -> float:
-        """Return the highest score allowed for a negative, given the mean score of the positives."""
+        """Return the highest score allowed for a negative, given the mean score
+        of the positives.
+        """
         bars = [np.inf if self.max_score is None else self.max_score]
         if self.margin is not None:
             bars.append(positive - self.margin)
@@ -192,18 +230,30 @@ class NegativeJudge:
         if len(self._known) > _KNOWN:
             self._known.clear()
         if new := [row for row in rows if row not in self._known]:
-            self._known |= zip(new, self.embedder.encode_document([self._corpus.at(row) for row in new]), strict=True)
+            self._known |= zip(
+                new,
+                self.embedder.encode_document([self._corpus.at(row) for row in new]),
+                strict=True,
+            )
         return [self._known[row] for row in rows]
 
 
 def mine(
-    triples: Iterable[Triple], corpus: Texts, search: Search, mining: Mining, judge: NegativeJudge | None = None, start: int = 0
+    triples: Iterable[Triple],
+    corpus: Texts,
+    search: Search,
+    mining: Mining,
+    judge: NegativeJudge | None = None,
+    start: int = 0,
 ) -> Iterator[Draw]:
     """Draw negatives for each example, in order. An example with too few candidates gets fewer."""
     numbered = itertools.islice(enumerate(triples), start, None)
     while block := list(itertools.islice(numbered, _BLOCK)):
         results = search([triple for _, triple in block], mining.ranks[1])
-        draws = [Draw(triple, rows, i, corpus, mining) for (i, triple), rows in zip(block, results, strict=True)]
+        draws = [
+            Draw(triple, rows, i, corpus, mining)
+            for (i, triple), rows in zip(block, results, strict=True)
+        ]
         if judge is not None and mining.needs_scores:
             _fill_judged(draws, mining, judge)
         else:
@@ -213,15 +263,25 @@ def mine(
 
 
 def word_triples(text: str) -> frozenset[tuple[str, ...]]:
-    """Return the set of three consecutive words, by which copies are recognized; case and punctuation do not count."""
+    """Return the set of three consecutive words, by which copies are recognized; case and
+    punctuation do not count.
+    """
     words = re.findall(r"\w+", text.casefold()) or [text.strip()]
-    return frozenset(zip(words, words[1:], words[2:], strict=False)) if len(words) > 2 else frozenset([tuple(words)])
+    return (
+        frozenset(zip(words, words[1:], words[2:], strict=False))
+        if len(words) > 2
+        else frozenset([tuple(words)])
+    )
 
 
 class Draw:
-    """An example with the negatives drawn for it so far, from these rows of the corpus. `refused` counts candidates by reason."""
+    """An example with the negatives drawn for it so far, from these rows of the corpus. `refused`
+    counts candidates by reason.
+    """
 
-    def __init__(self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining) -> None:
+    def __init__(
+        self, triple: Triple, rows: np.ndarray, index: int, corpus: Texts, mining: Mining
+    ) -> None:
         self.triple = triple
         self.drawn: list[str] = []
         self.refused: Counter[str] = Counter()
@@ -232,15 +292,22 @@ class Draw:
         self._negatives = [word_triples(text) for text in triple.negatives]
 
     def next(self) -> list[tuple[int, str]]:
-        """Return as many candidates as are missing, or all that are left: (row, text) pairs without copies."""
+        """Return as many candidates as are missing, or all that are left: (row, text) pairs without
+        copies.
+        """
         candidates: list[tuple[int, str]] = []
         missing = self._number - len(self.drawn)
         while len(candidates) < missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
             triples = word_triples(text)
-            copied = [any(_are_copies(triples, one) for one in texts) for texts in (self._positives, self._negatives)]
+            copied = [
+                any(_are_copies(triples, one) for one in texts)
+                for texts in (self._positives, self._negatives)
+            ]
             if not text.strip() or any(copied):
-                self.refused[EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE] += 1
+                self.refused[
+                    EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE
+                ] += 1
             else:
                 self._negatives.append(triples)
                 candidates.append((row, text))
@@ -252,9 +319,14 @@ def _fill_judged(draws: list[Draw], mining: Mining, judge: NegativeJudge) -> Non
     queries = judge.embedder.encode_query([draw.triple.query for draw in draws])  # (B, d)
     positives = [draw.triple.positives for draw in draws]
     vectors = iter(judge.embedder.encode_document([text for texts in positives for text in texts]))
-    scores = [np.mean([query @ next(vectors) for _ in texts]) for query, texts in zip(queries, positives, strict=True)]
+    scores = [
+        np.mean([query @ next(vectors) for _ in texts])
+        for query, texts in zip(queries, positives, strict=True)
+    ]
     bars = [mining.highest(float(score)) for score in scores]
-    while proposals := [(i, row, text) for i, draw in enumerate(draws) for row, text in draw.next()]:
+    while proposals := [
+        (i, row, text) for i, draw in enumerate(draws) for row, text in draw.next()
+    ]:
         rows = sorted({row for _, row, _ in proposals})
         scored = dict(zip(rows, judge.vectors(rows), strict=True))
         for i, row, text in proposals:
@@ -286,21 +358,35 @@ def mine_negatives(
     queries: str | None = None,
     exclude: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Write the examples of `data` with negatives drawn for each to the jsonl file `to`; return settings and counts.
+    """Write the examples of `data` with negatives drawn for each to the jsonl file `to`; return
+    settings and counts.
 
-    The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that searches, `judge` the embedder for
-    the scores that `mining` compares (None: the one that searches), and `prompts` are of the one that searches, else of the
-    judge. The vectors of an embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
+    The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that
+    searches, `judge` the embedder for the scores that `mining` compares (None: the one that
+    searches), and `prompts` are of the one that searches, else of the judge. The vectors of an
+    embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
     arguments contradict each other or have no effect, or no example is left.
     """
     dense = model not in (None, "bm25")
-    _expect_effects(mining, run is not None, model is not None, dense, judge is not None, bool(bm25), bool(prompts))
+    _expect_effects(
+        mining,
+        run is not None,
+        model is not None,
+        dense,
+        judge is not None,
+        bool(bm25),
+        bool(prompts),
+    )
     source = find_source(data, corpus, queries)
     searcher = _load(str(model), prompts) if dense else None
     judging = searcher if judge is None else _load(judge, {} if dense else prompts)
     bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
     files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
-    settings: dict[str, object] = {"files": files, "model": model or (None if run else "bm25"), "judge": judge}
+    settings: dict[str, object] = {
+        "files": files,
+        "model": model or (None if run else "bm25"),
+        "judge": judge,
+    }
     settings |= {"fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)]}
     settings |= {"prompts": [e and _prompts(e) for e in (searcher, judging)]}
     settings |= {**bm25, **asdict(mining), "ranks": list(mining.ranks)}
@@ -313,7 +399,11 @@ def mine_negatives(
         pool = examples.pool
         if searcher is not None:
             files = files if source.corpus is None else [_digest(source.corpus)]
-            made_from = {"files": files, "fingerprint": searcher.model.fingerprint(), "prompt": _prompts(searcher)["document"]}
+            made_from = {
+                "files": files,
+                "fingerprint": searcher.model.fingerprint(),
+                "prompt": _prompts(searcher)["document"],
+            }
             vectors = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
             search = search_by(dense_ranker(searcher, *vectors))
         elif run is not None:
@@ -321,36 +411,56 @@ def mine_negatives(
         else:
             with Meter("indexing", unit="documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
-        known = (lambda rows: vectors[0][np.searchsorted(vectors[1], rows)]) if judging is searcher else None
+        known = (
+            (lambda rows: vectors[0][np.searchsorted(vectors[1], rows)])
+            if judging is searcher
+            else None
+        )
         scorer = None if judging is None else NegativeJudge(judging, pool, known)
-        result = journal.finish({**examples.facts, **_draw(examples, journal, search, mining, scorer)})
+        result = journal.finish(
+            {**examples.facts, **_draw(examples, journal, search, mining, scorer)}
+        )
     _report(result, mining.number)
     return result
 
 
-def _expect_effects(mining: Mining, run: bool, model: bool, dense: bool, judge: bool, bm25: bool, prompts: bool) -> None:
-    """Raise InputError for options that contradict each other or would have no effect, from whether each is given."""
+def _expect_effects(
+    mining: Mining, run: bool, model: bool, dense: bool, judge: bool, bm25: bool, prompts: bool
+) -> None:
+    """Raise InputError for options that contradict each other or would have no effect, from whether
+    each is given.
+    """
     problems = {
-        "negatives come from a run or from a search: give --run or --model, not both": run and model,
-        "--judge does nothing without --max-score, --margin or --relative-margin; give one of them":
-            judge and not mining.needs_scores,
-        "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too":
-            mining.needs_scores and not judge and not dense,
-        "--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run": bm25 and (dense or run),
-        "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too":
-            prompts and not judge and not dense,
-    }  # fmt: skip
+        "negatives come from a run or from a search: give --run or --model, not both": (
+            run and model
+        ),
+        "--judge does nothing without --max-score, --margin or --relative-margin; give one of them": (
+            judge and not mining.needs_scores
+        ),
+        "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too": (
+            mining.needs_scores and not judge and not dense
+        ),
+        "--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run": (
+            bm25 and (dense or run)
+        ),
+        "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too": (
+            prompts and not judge and not dense
+        ),
+    }
     if problem := next((problem for problem, wrong in problems.items() if wrong), None):
         raise InputError(problem)
 
 
 class _Examples:
-    """The usable examples of the data, read again by each iteration, and the pool of documents to sample from.
+    """The usable examples of the data, read again by each iteration, and the pool of documents to
+    sample from.
 
     The pool is the corpus if there is one, else every text of the examples, each once.
     """
 
-    def __init__(self, data: str, corpus: object, queries: str | None, exclude: Sequence[str]) -> None:
+    def __init__(
+        self, data: str, corpus: object, queries: str | None, exclude: Sequence[str]
+    ) -> None:
         self._data, self._queries, self._guard = data, queries, Decontaminator(exclude)
         self._corpus = None if corpus is None else Texts(read_corpus(str(corpus)))
         self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
@@ -365,7 +475,9 @@ class _Examples:
 
     def _read(self, dropped: Dropped) -> Iterator[Triple]:
         self._guard.counts.clear()
-        return self._guard.clean(read_triples(self._data, corpus=self._corpus, queries=self._queries, dropped=dropped))
+        return self._guard.clean(
+            read_triples(self._data, corpus=self._corpus, queries=self._queries, dropped=dropped)
+        )
 
 
 def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
@@ -378,17 +490,27 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
 
 
 def _draw(
-    examples: _Examples, journal: Journal, search: Search, mining: Mining, judge: NegativeJudge | None
+    examples: _Examples,
+    journal: Journal,
+    search: Search,
+    mining: Mining,
+    judge: NegativeJudge | None,
 ) -> dict[str, object]:
     """Mine for the remaining examples, write OUT, and count."""
     say_resumed(journal, "example")
     done = len(journal)
     with Meter("mining", unit="queries") as meter:
-        for mined in meter.count(mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done):
+        for mined in meter.count(
+            mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done
+        ):
             triple = mined.triple
             row: dict[str, object] = {"id": triple.id} if triple.id else {}
             row |= {"prompt": triple.instruction} if triple.instruction else {}
-            row |= {"query": triple.query, "pos": triple.positives, "neg": [*triple.negatives, *mined.drawn]}
+            row |= {
+                "query": triple.query,
+                "pos": triple.positives,
+                "neg": [*triple.negatives, *mined.drawn],
+            }
             journal.add(Row(len(journal), [row, len(mined.drawn), mined.refused]))
     refused: Counter[str] = Counter()
     drawn = fewer = 0
@@ -396,15 +518,30 @@ def _draw(
         refused.update(reasons)
         drawn, fewer = drawn + number, fewer + (number < mining.number)
     write_jsonl(journal.out, (row.value[0] for row in journal.rows()))
-    return {"examples": examples.total, "drawn": drawn, "examples_with_fewer": fewer, "refused": dict(refused)}
+    return {
+        "examples": examples.total,
+        "drawn": drawn,
+        "examples_with_fewer": fewer,
+        "refused": dict(refused),
+    }
 
 
 def _report(result: Mapping[str, Any], number: int) -> None:
-    for name, what in (("dropped", "left out of the data"), ("contaminated", "left out"), ("refused", "candidates refused")):
+    for name, what in (
+        ("dropped", "left out of the data"),
+        ("contaminated", "left out"),
+        ("refused", "candidates refused"),
+    ):
         if result[name]:
-            say(f"note: {what}: {'; '.join(f'{count:,} {reason}' for reason, count in result[name].items())}")
+            say(
+                f"note: {what}:"
+                f" {'; '.join(f'{count:,} {reason}' for reason, count in result[name].items())}"
+            )
     if result["examples_with_fewer"]:
-        say(f"warning: {result['examples_with_fewer']:,} of {result['examples']:,} examples got fewer than {number} negatives")
+        say(
+            f"warning: {result['examples_with_fewer']:,} of {result['examples']:,} examples got"
+            f" fewer than {number} negatives"
+        )
 
 
 def _digest(path: object) -> object:

@@ -32,12 +32,17 @@ def _only(*jobs: Job, default: Any = None) -> Any:
 
 @dataclass(frozen=True)
 class ModelTable:
-    """The model that a run starts from. Template, pooling and the unit that a retriever scores are by default its own."""
+    """The model that a run starts from. Template, pooling and the unit that a retriever scores are
+    by default its own.
+    """
 
     name: str = "pocket"  # built-in name, folder or hub id
-    new_head: bool = _only("rerank", "sentences", default=False)  # with random weights, for a model without a head for the job
-    layers: bool = _only("sentences", default=False)  # train the layers that an encoder reads sentences with, not the head
-    template: str | None = _only("rerank")  # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
+    # with random weights, for a model without a head for the job
+    new_head: bool = _only("rerank", "sentences", default=False)
+    # train the layers that an encoder reads sentences with, not the head
+    layers: bool = _only("sentences", default=False)
+    # how a pair is written, "rankmamba", "rankmamba-code", "ssm-rerankers" or "pair"
+    template: str | None = _only("rerank")
     pooling: Literal["cls", "eos", "mean"] | None = _only("embed")
     unit: Literal["sentence", "clauses", "paragraph"] | None = _only("sentences")
 
@@ -47,35 +52,47 @@ class DataSet:
     """One file or folder of examples."""
 
     path: str  # relative to --data, or to the recipe's own folder
-    format: Literal["evidence"] | None = _only("embed", "rerank")  # its sentences become triples; None: one of `read_triples`
-    instructions: tuple[str, ...] = _only("embed", default=())  # each query gets one of them, in turn, in `DataTable.prompt`
+    # its sentences become triples; None: one of `read_triples`
+    format: Literal["evidence"] | None = _only("embed", "rerank")
+    # each query gets one of them, in turn, in `DataTable.prompt`
+    instructions: tuple[str, ...] = _only("embed", default=())
 
 
 @dataclass(frozen=True)
 class DataTable:
     """The training data.
 
-    Texts are cut to the `max_...` tokens, special tokens and prompts included; cut texts are counted. None: nothing is cut.
+    Texts are cut to the `max_...` tokens, special tokens and prompts included; cut texts are
+    counted. None: nothing is cut.
     """
 
     sets: tuple[DataSet, ...] = ()
-    # Text before queries; "{instruction}" is replaced by the example's instruction, or else by one of the data set's. None: the
-    # model's query prompt. A model's document prompt is always put before documents.
+    # Text before queries; "{instruction}" is replaced by the example's instruction, or else by one
+    # of the data set's. None: the model's query prompt. A model's document prompt is always put
+    # before documents.
     prompt: str | None = _only("embed")
-    negatives: int = _only("embed", "rerank", default=0)  # for each document that answers; an embedder's example may have fewer
-    negative_source: Literal["given", "random"] = _only("embed", "rerank", default="given")  # "random": of other examples
-    samples: int = _only("embed", "rerank", default=1)  # rows per answering document, each with its own negatives
+    # for each document that answers; an embedder's example may have fewer
+    negatives: int = _only("embed", "rerank", default=0)
+    # "random": of other examples
+    negative_source: Literal["given", "random"] = _only("embed", "rerank", default="given")
+    # rows per answering document, each with its own negatives
+    samples: int = _only("embed", "rerank", default=1)
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")  # of a whole pair; only its document is cut
-    # A longer document is cut to a window of one of these numbers of tokens, drawn once, when the run reads its data. The window
-    # holds all evidence; if none is long enough, the document stays whole. Empty: no cuts.
+    # A longer document is cut to a window of one of these numbers of tokens, drawn once, when the
+    # run reads its data. The window holds all evidence; if none is long enough, the document stays
+    # whole. Empty: no cuts.
     lengths: tuple[int, ...] = _only("sentences", default=())
-    target: Literal["answer", "evidence"] = _only("generate", default="answer")  # what is written after a question and a document
-    within: tuple[float, float] = _only("sentences", default=(0.0, 1.0))  # the part of a document that has all evidence: table 23
-    exclude: tuple[str, ...] = ()  # test sets, files or folders; examples that overlap are removed and counted (docs/data.md)
+    # what is written after a question and a document
+    target: Literal["answer", "evidence"] = _only("generate", default="answer")
+    # the part of a document that has all evidence: table 23
+    within: tuple[float, float] = _only("sentences", default=(0.0, 1.0))
+    # test sets, files or folders; examples that overlap are removed and counted (docs/data.md)
+    exclude: tuple[str, ...] = ()
     rows: int | None = None  # use only the first rows of each set, this many
-    held_out: int = 0  # rows of each set that are not trained on; their loss is reported, and picks the learning rate
+    # rows of each set that are not trained on; their loss is reported, and picks the learning rate
+    held_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,9 +101,11 @@ class TrainTable:
 
     learning_rate: float = 1e-5
     batch: int = 32  # queries of one step, over all devices
-    # Queries that one device runs at a time; None: all. The gradient cache completes an embedder's batch, accumulation others.
+    # Queries that one device runs at a time; None: all. The gradient cache completes an embedder's
+    # batch, accumulation others.
     group: int | None = None
-    # The most tokens at a time, except for a single longer document; may reduce the documents of a step.
+    # The most tokens at a time, except for a single longer document; may reduce the documents of a
+    # step.
     group_tokens: int = _only("sentences", "generate", default=16384)
     epochs: float = 1.0
     max_steps: int | None = None  # stop after this many steps instead of `epochs`
@@ -123,21 +142,28 @@ class LoraTable:
 
 @dataclass(frozen=True)
 class SearchTable:
-    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as large, with as many steps."""
+    """A search for the learning rate before the run: 1/`share` of the data in batches 1/`share` as
+    large, with as many steps.
+    """
 
     learning_rates: tuple[float, ...] = ()
     share: int = 16
-    metric: str = "loss"  # the held-out figure that decides: a loss, the lowest, or a recall of the job "sentences", the highest
+    # the held-out figure that decides: a loss, the lowest, or a recall of the job "sentences", the
+    # highest
+    metric: str = "loss"
 
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The lengths at which `runnel lab evaluate RUN/model` reads texts, cut to the `max_...` tokens."""
+    """The lengths at which `runnel lab evaluate RUN/model` reads texts, cut to the `max_...`
+    tokens.
+    """
 
     max_query_tokens: int | None = _only("embed")
     max_document_tokens: int | None = _only("embed")
     max_tokens: int | None = _only("rerank")
-    top_k: tuple[int, ...] = _only("sentences", default=())  # sentences at which recall on held-out documents is measured
+    # sentences at which recall on held-out documents is measured
+    top_k: tuple[int, ...] = _only("sentences", default=())
 
 
 @dataclass(frozen=True)
@@ -188,12 +214,15 @@ def sizes(name: str) -> list[str]:
 
 
 def read(name: str, *, size: str | None = None, changes: tuple[str, ...] = ()) -> Recipe:
-    """Read a recipe by name or path, with the settings of one of its sizes and then `changes`, "key=value" as TOML."""
+    """Read a recipe by name or path, with the settings of one of its sizes and then `changes`,
+    "key=value" as TOML.
+    """
     path = find(name)
     content, by_size = _load(path)
     build(content, str(path))  # first, so that its errors are not reported as those of a size
     for part in by_size:
-        build(_merged(content, by_size[part]), f"{path}: sizes.{part}")  # reports errors in every size
+        # reports errors in every size
+        build(_merged(content, by_size[part]), f"{path}: sizes.{part}")
     if size is not None:
         expect_choice(size, by_size, f"the size of {path.name}")
         content = _merged(content, by_size[size])
@@ -210,17 +239,28 @@ def parse(content: Mapping[str, Any], place: str) -> Recipe:
 
 
 def write(recipe: Recipe, path: Path) -> None:
-    """Write a recipe as TOML, from which `read` returns an equal recipe; the keys are those of --set."""
+    """Write a recipe as TOML, from which `read` returns an equal recipe; the keys are those of
+    --set.
+    """
     unused = _unused(recipe.job)
     values = _flat(dataclasses.asdict(recipe))
-    files.write(path, "".join(f"{key} = {_toml(value)}\n" for key, value in values if value is not None and key not in unused))
+    files.write(
+        path,
+        "".join(
+            f"{key} = {_toml(value)}\n"
+            for key, value in values
+            if value is not None and key not in unused
+        ),
+    )
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
     """Return the settings in which two recipes differ, as "table.key: this, other"."""
     mine, theirs = (dict(_flat(dataclasses.asdict(r))) for r in (recipe, other))
     keys = [*mine, *(k for k in theirs if k not in mine)]
-    return [f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)]
+    return [
+        f"{k}: {mine.get(k)!r}, {theirs.get(k)!r}" for k in keys if mine.get(k) != theirs.get(k)
+    ]
 
 
 def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -228,7 +268,9 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
         return content, dict(content.pop("sizes", {}))
     except (ValueError, TypeError) as error:
-        raise InputError(f"{path} is not valid TOML, with tables as sizes: {error}; correct the file") from error
+        raise InputError(
+            f"{path} is not valid TOML, with tables as sizes: {error}; correct the file"
+        ) from error
 
 
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
@@ -249,7 +291,11 @@ def _change(change: str, job: Job) -> dict[str, Any]:
         value = text.strip()  # an unquoted string
     table, dot, name = key.rpartition(".")
     if not dot:
-        settings = [(f"{table}.{field.name}", field) for table, kind in _TABLES.items() for field in dataclasses.fields(kind)]
+        settings = [
+            (f"{table}.{field.name}", field)
+            for table, kind in _TABLES.items()
+            for field in dataclasses.fields(kind)
+        ]
         places = {place: field for place, field in settings if field.name == key}
         expect_choice(key, {field.name for _, field in settings}, "the key of --set KEY=VALUE")
         used = [place for place, field in places.items() if job in _jobs(field)] or [*places]
@@ -266,17 +312,26 @@ def _jobs(field: dataclasses.Field[Any]) -> tuple[str, ...]:
 def _unused(job: Job) -> set[str]:
     """Return the keys of the settings that a job does not use."""
     tables = _TABLES | {"data.sets": DataSet}
-    return {f"{table}.{one.name}" for table, kind in tables.items() for one in dataclasses.fields(kind) if job not in _jobs(one)}
+    return {
+        f"{table}.{one.name}"
+        for table, kind in tables.items()
+        for one in dataclasses.fields(kind)
+        if job not in _jobs(one)
+    }
 
 
 def build(content: Mapping[str, Any], place: str) -> Recipe:
-    """Return the recipe made from a TOML table, with only settings that its job uses. `place` names it in messages."""
+    """Return the recipe made from a TOML table, with only settings that its job uses. `place` names
+    it in messages.
+    """
     expect_choice(content.get("job"), JOBS, f"{place}: job")
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
     sets = ({"data": {"sets": one}} for one in content.get("data", {}).get("sets", ()))
     given = {key for table in (content, *sets) for key, _ in _flat(table)}
     if unused := sorted(given & _unused(recipe.job)):
-        raise InputError(f"{place}: the job {recipe.job!r} does not use {', '.join(unused)}; remove it")
+        raise InputError(
+            f"{place}: the job {recipe.job!r} does not use {', '.join(unused)}; remove it"
+        )
     return recipe
 
 
@@ -289,16 +344,24 @@ def _check(recipe: Recipe, path: str) -> None:
     instructed = any(table.instructions for table in d.sets)
     wrong = {
         f"train.betas are {list(t.betas)}; expected numbers below 1": max(t.betas) >= 1,
-        f"data.within is {list(d.within)}; expected two rising numbers from 0 to 1": not 0 <= d.within[0] < d.within[1] <= 1,
-        f"data.negatives is {d.negatives}; expected at least 1": recipe.job == "rerank" and d.negatives < 1,
-        "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": t.min_learning_rate
-        and t.schedule != "cosine",
-        "[search] needs learning_rates, and data.held_out rows to compare them on": search is not None
-        and not (search.learning_rates and d.held_out),
-        f"train.batch = {t.batch} is not a multiple of search.share; correct one of the two": search
-        and t.batch % (search.share or 1),
-        "instructions need {instruction} in data.prompt; add it or remove them": instructed
-        and "{instruction}" not in (d.prompt or ""),
+        f"data.within is {list(d.within)}; expected two rising numbers from 0 to 1": (
+            not 0 <= d.within[0] < d.within[1] <= 1
+        ),
+        f"data.negatives is {d.negatives}; expected at least 1": (
+            recipe.job == "rerank" and d.negatives < 1
+        ),
+        "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": (
+            t.min_learning_rate and t.schedule != "cosine"
+        ),
+        "[search] needs learning_rates, and data.held_out rows to compare them on": (
+            search is not None and not (search.learning_rates and d.held_out)
+        ),
+        f"train.batch = {t.batch} is not a multiple of search.share; correct one of the two": (
+            search and t.batch % (search.share or 1)
+        ),
+        "instructions need {instruction} in data.prompt; add it or remove them": (
+            instructed and "{instruction}" not in (d.prompt or "")
+        ),
     }
     for name, value in _flat(dataclasses.asdict(recipe)):
         least = "above 0" if name in _ABOVE_ZERO else "from 0"

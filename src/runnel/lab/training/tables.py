@@ -1,10 +1,13 @@
-"""Examples as rows of Arrow files, so that memory does not depend on their number: evidence with labels of its sentences, cut to
-windows of long documents, and triples as sentence-transformers wants them.
+"""Examples as rows of Arrow files, so that memory does not depend on their number: evidence with
+labels of its sentences, cut to windows of long documents, and triples as sentence-transformers
+wants them.
 
-    embed    query, positive, negative_1, ..., negative_n, negatives, row      one row for each answering document (and sample)
+    embed      query, positive, negative_1, ..., negative_n, negatives, row
+    one row for each answering document (and sample)
     rerank   query, docs (the answering document first), labels, row
 
-`negatives` is the number of those that a row has, the other columns are null. `row` names the origin of a row, for messages.
+`negatives` is the number of those that a row has, the other columns are null. `row` names the
+origin of a row, for messages.
 
 S  sentences of a document   E  evidence spans of an example
 """
@@ -37,12 +40,19 @@ from runnel.text.sentences import split_sentences
 log = logging.getLogger("runnel")
 
 Made = TypeVar("Made")
-_NEGATIVES_FROM = "find negatives with `runnel lab mine`, or use documents of other queries: --set data.negative_source=random"
+_NEGATIVES_FROM = (
+    "find negatives with `runnel lab mine`, or use documents of other queries: --set"
+    " data.negative_source=random"
+)
 _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
-def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], source: object = "the data") -> None:
-    """Write rows to a file, one at a time. Raises InputError, which names their source, if there are none."""
+def write_rows(
+    path: Path, features: Features, rows: Iterable[dict[str, Any]], source: object = "the data"
+) -> None:
+    """Write rows to a file, one at a time. Raises InputError, which names their source, if there
+    are none.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     written = 0
     with replacing(path) as file, ArrowWriter(path=str(file), features=features) as writer:
@@ -57,11 +67,16 @@ def write_rows(path: Path, features: Features, rows: Iterable[dict[str, Any]], s
 def expect_left(rows: object, source: object, held_out: int) -> None:
     """Raise InputError if no rows are left to train on."""
     if not rows:
-        raise InputError(f"{source}: data.held_out = {held_out} leaves no example to train on; lower it, or add examples")
+        raise InputError(
+            f"{source}: data.held_out = {held_out} leaves no example to train on; lower it, or add"
+            " examples"
+        )
 
 
 class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
-    """Rows with an "id" and a number of "tokens" in a file from `write`, made into items of a model on access."""
+    """Rows with an "id" and a number of "tokens" in a file from `write`, made into items of a model
+    on access.
+    """
 
     def __init__(self, model: Model, path: str | Path) -> None:
         self._model = model
@@ -97,12 +112,16 @@ def units_of(example: Evidence) -> np.ndarray:
     return np.array(example.units) if example.units else split_sentences(example.document)
 
 
-def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]) -> np.ndarray:
-    """Label the sentences that share at least half of themselves, or half of an evidence span, with an evidence span.
+def label_sentences(
+    document: str, sentences: np.ndarray, evidence: Sequence[tuple[int, int]]
+) -> np.ndarray:
+    """Label the sentences that share at least half of themselves, or half of an evidence span, with
+    an evidence span.
 
-    So the sentence around a short answer is positive, as are the sentences of a long passage, and every span makes at least one
-    sentence positive. A span that only slightly overlaps a sentence does not: one false positive weighs as much as hundreds of
-    negatives in the loss. Only characters that are not whitespace count. Sentences (S, 2) tile the text, labels (S,) are bool.
+    So the sentence around a short answer is positive, as are the sentences of a long passage, and
+    every span makes at least one sentence positive. A span that only slightly overlaps a sentence
+    does not: one false positive weighs as much as hundreds of negatives in the loss. Only
+    characters that are not whitespace count. Sentences (S, 2) tile the text, labels (S,) are bool.
     """
     labels = np.zeros(len(sentences), dtype=bool)
     for start, end in evidence:
@@ -112,7 +131,9 @@ def label_sentences(document: str, sentences: np.ndarray, evidence: Sequence[tup
         for number in range(first, last):
             a, b = sentences[number].tolist()
             shared = _visible(document[max(a, start) : min(b, end)])
-            labels[number] |= 2 * shared >= min(_visible(document[a:b]), _visible(document[start:end])) > 0
+            labels[number] |= (
+                2 * shared >= min(_visible(document[a:b]), _visible(document[start:end])) > 0
+            )
     return labels
 
 
@@ -122,12 +143,15 @@ def expect_tokens(full: np.ndarray, name: str) -> None:
         raise InputError(f"evidence example {name}: the document has no tokens; remove the example")
 
 
-def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator) -> slice:
+def choose_window(
+    bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int], rng: np.random.Generator
+) -> slice:
     """Choose the sentences of a window at a random place that contains all positives.
 
-    The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are too far apart for it, the
-    next longer of `lengths` is used; if they fit none, the whole document: evidence is never split. Without positives the window
-    may be anywhere, and a single sentence that is longer is used whole.
+    The window has at most as many tokens as one of `lengths`, drawn at random. If the positives are
+    too far apart for it, the next longer of `lengths` is used; if they fit none, the whole
+    document: evidence is never split. Without positives the window may be anywhere, and a single
+    sentence that is longer is used whole.
     """
     whole, total = slice(0, len(labels)), int(bounds[-1] - bounds[0])
     tokens = int(rng.choice(np.asarray(lengths)))
@@ -145,9 +169,15 @@ def choose_window(bounds: np.ndarray, labels: np.ndarray, lengths: Sequence[int]
         last = first + 1
         if bounds[last] - bounds[first] >= tokens:
             return slice(first, last)
-    lowest, highest = max(int(bounds[0]), int(bounds[last]) - tokens), min(int(bounds[first]), int(bounds[-1]) - tokens)
+    lowest, highest = (
+        max(int(bounds[0]), int(bounds[last]) - tokens),
+        min(int(bounds[first]), int(bounds[-1]) - tokens),
+    )
     start = int(rng.integers(lowest, highest + 1))
-    return slice(int(np.searchsorted(bounds, start, side="left")), int(np.searchsorted(bounds, start + tokens, side="right")) - 1)
+    return slice(
+        int(np.searchsorted(bounds, start, side="left")),
+        int(np.searchsorted(bounds, start + tokens, side="right")) - 1,
+    )
 
 
 class SentenceData(RowData[Item]):
@@ -155,16 +185,27 @@ class SentenceData(RowData[Item]):
 
     @classmethod
     def write(
-        cls, path: str | Path, model: Model, evidence: Iterable[Evidence], *, tokens: Sequence[int] | None = None, seed: int = 0
+        cls,
+        path: str | Path,
+        model: Model,
+        evidence: Iterable[Evidence],
+        *,
+        tokens: Sequence[int] | None = None,
+        seed: int = 0,
     ) -> SentenceData:
-        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an equal file."""
+        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an
+        equal file.
+        """
         counts: Counter[str] = Counter()
         rngs = (np.random.default_rng((seed, index)) for index in itertools.count())
-        rows = (_row(model, example, tokens, rng, counts) for example, rng in zip(evidence, rngs, strict=False))
+        rows = (
+            _row(model, example, tokens, rng, counts)
+            for example, rng in zip(evidence, rngs, strict=False)
+        )
         write_rows(Path(path), _FEATURES, rows)
         log.info(
-            "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds their evidence; "
-            "%d documents have no answer",
+            "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds"
+            " their evidence; %d documents have no answer",
             *(counts[name] for name in ("examples", "tokens", "windows", "whole", "unanswered")),
         )
         return cls(model, path)
@@ -172,16 +213,29 @@ class SentenceData(RowData[Item]):
     def _make(self, row: dict[str, Any]) -> Item:
         edges = np.asarray(row["edges"], dtype=np.int64)
         spans = np.stack([edges[:-1], edges[1:]], axis=1)
-        return make_item(self._model, str(row["query"]), str(row["document"]), spans, np.asarray(row["labels"], dtype=np.float32))
+        return make_item(
+            self._model,
+            str(row["query"]),
+            str(row["document"]),
+            spans,
+            np.asarray(row["labels"], dtype=np.float32),
+        )
 
 
 def _row(
-    model: Model, example: Evidence, tokens: Sequence[int] | None, rng: np.random.Generator, counts: Counter[str]
+    model: Model,
+    example: Evidence,
+    tokens: Sequence[int] | None,
+    rng: np.random.Generator,
+    counts: Counter[str],
 ) -> dict[str, Any]:
     document = example.document
-    item = make_item(model, example.query, document, np.array(example.units) if example.units else None)
+    item = make_item(
+        model, example.query, document, np.array(example.units) if example.units else None
+    )
     assert item.sentences is not None
-    sentences, bounds = item.sentences.spans, item.sentences.bounds  # or other units, of the example or the model
+    # or other units, of the example or the model
+    sentences, bounds = item.sentences.spans, item.sentences.bounds
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
         window = choose_window(bounds, labels, tokens, rng)
@@ -196,7 +250,13 @@ def _row(
     edges = [0, *sentences[:, 1].tolist()]
     count = len(item.request.ids)
     counts.update(examples=1, tokens=count, unanswered=not labels.any())
-    row = {"id": example.id, "query": example.query, "document": document, "edges": edges, "labels": labels.tolist()}
+    row = {
+        "id": example.id,
+        "query": example.query,
+        "document": document,
+        "edges": edges,
+        "labels": labels.tolist(),
+    }
     return row | {"tokens": count}
 
 
@@ -204,11 +264,18 @@ def _visible(text: str) -> int:
     return len("".join(text.split()))
 
 
-def write_triple_table(path: Path, data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]) -> Dataset:
+def write_triple_table(
+    path: Path, data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]
+) -> Dataset:
     """Write the rows of one data set of a recipe. Equal arguments and files give equal rows."""
     table, job, text = recipe.data, recipe.job, Value("large_string")
     names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
-    columns: dict[str, Any] = {"query": text, "positive": text, **dict.fromkeys(names, text), "negatives": Value("int64")}
+    columns: dict[str, Any] = {
+        "query": text,
+        "positive": text,
+        **dict.fromkeys(names, text),
+        "negatives": Value("int64"),
+    }
     if job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
     counts: Counter[int] = Counter()  # rows, by their number of negatives
@@ -220,7 +287,12 @@ def write_triple_table(path: Path, data: DataSet, recipe: Recipe, guard: Deconta
             counts[len(negatives)] += 1
             if job == "embed":
                 texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
-                fixed = {"query": query, "positive": lead + positive, "negatives": len(negatives), "row": row}
+                fixed = {
+                    "query": query,
+                    "positive": lead + positive,
+                    "negatives": len(negatives),
+                    "row": row,
+                }
                 yield dict.fromkeys(names) | texts | fixed
             else:
                 labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
@@ -228,52 +300,83 @@ def write_triple_table(path: Path, data: DataSet, recipe: Recipe, guard: Deconta
 
     write_rows(path, features, rows(), data.path)
     if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
-        log.warning("%s: of %d rows, data.negatives = %d: %s", data.path, counts.total(), table.negatives, ", ".join(fewer))
+        log.warning(
+            "%s: of %d rows, data.negatives = %d: %s",
+            data.path,
+            counts.total(),
+            table.negatives,
+            ", ".join(fewer),
+        )
     return Dataset.from_file(str(path))
 
 
 def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, str]:
-    """Return the prompts of a trained embedder: the model's, but for queries the recipe's, one for each set with instructions."""
+    """Return the prompts of a trained embedder: the model's, but for queries the recipe's, one for
+    each set with instructions.
+    """
     if table.prompt is None:
         return dict(prompts)
     kept = {name: text for name, text in prompts.items() if name != "query"}
     if "{instruction}" not in table.prompt:
         return kept | ({"query": table.prompt} if table.prompt else {})
     sets = (one for one in table.sets if one.instructions)
-    return kept | {Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0]) for one in sets}
+    return kept | {
+        Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0])
+        for one in sets
+    }
 
 
 def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
-    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or nothing can be learned."""
+    """Raise InputError if an embedder's rows have no negatives where the recipe requests some, or
+    nothing can be learned.
+    """
     without = {name: rows for name, rows in sets.items() if not np.any(rows["negatives"][:])}
     if table.negatives and len(without) == len(sets):
-        what = f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or {_NEGATIVES_FROM}"
+        what = (
+            f"no example has negatives, but data.negatives = {table.negatives}; set it to 0, or"
+            f" {_NEGATIVES_FROM}"
+        )
     elif alone := [
-        name for name, rows in without.items() if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
+        name
+        for name, rows in without.items()
+        if batch == 1 or all(text == rows[0]["positive"] for text in rows["positive"])
     ]:
         cause = "train.batch is 1" if batch == 1 else "one document answers all queries"
-        what = f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches, or {_NEGATIVES_FROM}"
+        what = (
+            f"{alone[0]} leaves nothing to learn: {cause}; give more documents and larger batches,"
+            f" or {_NEGATIVES_FROM}"
+        )
     else:
         return
     raise InputError(what)
 
 
 def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
-    """Split each set of an embedder's rows by their number of negatives, as all rows of a batch must have the same columns."""
+    """Split each set of an embedder's rows by their number of negatives, as all rows of a batch
+    must have the same columns.
+    """
     split: dict[str, Dataset] = {}
     for name, rows in sets.items():
         counts = np.asarray(rows["negatives"][:])
         for number in np.unique(counts).tolist():
-            part = rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
-            empty = [column for column in part.column_names if column.startswith("negative_")][number:]
-            split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(["negatives", *empty])
+            part = (
+                rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
+            )
+            empty = [column for column in part.column_names if column.startswith("negative_")][
+                number:
+            ]
+            split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(
+                ["negatives", *empty]
+            )
     return DatasetDict(split)
 
 
 def _examples(
     data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]
 ) -> Iterator[tuple[str, str, list[str], str]]:
-    """Yield each query with its prompt, answering document, up to `data.negatives` negatives, and their origin."""
+    """Yield each query with its prompt, answering document, up to `data.negatives` negatives, and
+    their origin.
+    """
     table, source, rng = recipe.data, Path(data.path), np.random.default_rng(recipe.train.seed)
     every = _triples(data, Decontaminator(())) if _random(table) else iter(())
     pool = sorted({text for triple in every for text in triple.positives})
@@ -289,36 +392,69 @@ def _examples(
                 if table.rows is not None and made == table.rows:
                     return
                 made += 1
-                part = [negatives[i % len(negatives)] for i in range(sample * count, (sample + 1) * count)]
+                part = [
+                    negatives[i % len(negatives)]
+                    for i in range(sample * count, (sample + 1) * count)
+                ]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
-                yield prompt + triple.query, positive, part, f"{source.name}: {name} ({triple.query[:60]!r})"
+                yield (
+                    prompt + triple.query,
+                    positive,
+                    part,
+                    f"{source.name}: {name} ({triple.query[:60]!r})",
+                )
     if unused:
-        log.warning("%s: the instructions of %d examples are not used, as data.prompt has no {instruction}", source, unused)
+        log.warning(
+            "%s: the instructions of %d examples are not used, as data.prompt has no {instruction}",
+            source,
+            unused,
+        )
     if repeated:
         log.warning(
-            "%s: the %d rows of %d positives share negatives: there are fewer than data.negatives x data.samples = %d",
-            source, repeated * table.samples, repeated, table.negatives * table.samples,
-        )  # fmt: skip
+            "%s: the %d rows of %d positives share negatives: there are fewer than data.negatives x"
+            " data.samples = %d",
+            source,
+            repeated * table.samples,
+            repeated,
+            table.negatives * table.samples,
+        )
 
 
 def _random(table: DataTable) -> bool:
     return table.negative_source == "random" and table.negatives > 0
 
 
-def _prompt(triple: Triple, number: int, data: DataSet, table: DataTable, prompts: Mapping[str, str]) -> str:
-    """Return the recipe's prompt with the example's instruction, or else the prompt that `Embedder.encode_query` uses."""
+def _prompt(
+    triple: Triple, number: int, data: DataSet, table: DataTable, prompts: Mapping[str, str]
+) -> str:
+    """Return the recipe's prompt with the example's instruction, or else the prompt that
+    `Embedder.encode_query` uses.
+    """
     if "{instruction}" not in (table.prompt or ""):
         return prompts.get("query", "")
-    instruction = triple.instruction or (data.instructions[number % len(data.instructions)] if data.instructions else "")
+    instruction = triple.instruction or (
+        data.instructions[number % len(data.instructions)] if data.instructions else ""
+    )
     return str(table.prompt).replace("{instruction}", instruction) if instruction else ""
 
 
-def _negatives(triple: Triple, pool: list[str], recipe: Recipe, rng: np.random.Generator, source: Path) -> list[str]:
-    """Draw distinct negatives for all samples of one answering document, fewer if there are not enough."""
+def _negatives(
+    triple: Triple, pool: list[str], recipe: Recipe, rng: np.random.Generator, source: Path
+) -> list[str]:
+    """Draw distinct negatives for all samples of one answering document, fewer if there are not
+    enough.
+    """
     table, wanted = recipe.data, recipe.data.negatives * recipe.data.samples
-    lacking = len(pool) <= len(triple.positives) if _random(table) else recipe.job == "rerank" and not triple.negatives
+    lacking = (
+        len(pool) <= len(triple.positives)
+        if _random(table)
+        else recipe.job == "rerank" and not triple.negatives
+    )
     if lacking:
-        raise InputError(f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples, {_NEGATIVES_FROM}")
+        raise InputError(
+            f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples,"
+            f" {_NEGATIVES_FROM}"
+        )
     if _random(table):
         drawn: list[str] = []
         while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
@@ -330,7 +466,9 @@ def _negatives(triple: Triple, pool: list[str], recipe: Recipe, rng: np.random.G
 
 
 def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
-    """Yield triples, of evidence the answering sentences (`label_sentences`) and the others of their document (paper E, 5.5)."""
+    """Yield triples, of evidence the answering sentences (`label_sentences`) and the others of
+    their document (paper E, 5.5).
+    """
     if data.format is None:
         yield from guard.clean(read_triples(data.path))
         return
@@ -339,11 +477,23 @@ def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
         spans = units_of(example)
         answers = label_sentences(example.document, spans, example.spans).tolist()
         texts = [example.document[a:b].strip() for a, b in spans.tolist()]
-        positives = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t))
-        others = tuple(dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if t and not yes and t not in positives))
+        positives = tuple(
+            dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t)
+        )
+        others = tuple(
+            dict.fromkeys(
+                t
+                for t, yes in zip(texts, answers, strict=True)
+                if t and not yes and t not in positives
+            )
+        )
         if positives and others:
             yield Triple(example.query, positives, others, example.id)
         else:
             dropped += 1
     if dropped:
-        log.warning("%s: %d examples were dropped, as all or none of their sentences answer", data.path, dropped)
+        log.warning(
+            "%s: %d examples were dropped, as all or none of their sentences answer",
+            data.path,
+            dropped,
+        )

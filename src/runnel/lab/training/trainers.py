@@ -1,8 +1,11 @@
 """The Trainer for each job, configured by a recipe.
 
-embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple negatives ranking loss)
-rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives (its ListNet loss)
-sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it LayerTrainer
+embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple
+            negatives ranking loss)
+rerank      CrossEncoderTrainer, softmax cross-entropy over one answering document and its negatives
+            (its ListNet loss)
+sentences   SentenceTrainer; for a head over stored vectors VectorTrainer, for the layers below it
+            LayerTrainer
 generate    GeneratorTrainer
 """
 
@@ -22,7 +25,10 @@ from sentence_transformers import (
 )
 from sentence_transformers.base.sampler import DefaultBatchSampler, NoDuplicatesBatchSampler
 from sentence_transformers.cross_encoder.losses import ListNetLoss
-from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss, MultipleNegativesRankingLoss
+from sentence_transformers.sentence_transformer.losses import (
+    CachedMultipleNegativesRankingLoss,
+    MultipleNegativesRankingLoss,
+)
 from torch.nn.utils.rnn import pad_sequence
 from transformers import TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
@@ -46,7 +52,9 @@ _SAVES = 10  # the least number of checkpoints written in a run
 
 
 class _Saving:
-    """A mixin: one process saves (the library saves in all, to the same files), and checkpoints of adapters can be loaded."""
+    """A mixin: one process saves (the library saves in all, to the same files), and checkpoints of
+    adapters can be loaded.
+    """
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         if self.args.should_save:  # type: ignore[attr-defined]
@@ -70,31 +78,58 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
 
 def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
     """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
-    made = {"embed": _embedder_trainer, "rerank": _reranker_trainer}.get(recipe.job, _document_trainer)
+    made = {"embed": _embedder_trainer, "rerank": _reranker_trainer}.get(
+        recipe.job, _document_trainer
+    )
     return made(model, recipe, train, held_out, folder)
 
 
 def _document_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
-    head, top_k, bf16, sizes = model.head(recipe.job), recipe.evaluation.top_k, recipe.train.precision == "bf16", sizes_of(recipe)
+    head, top_k, bf16, sizes = (
+        model.head(recipe.job),
+        recipe.evaluation.top_k,
+        recipe.train.precision == "bf16",
+        sizes_of(recipe),
+    )
     shared = arguments(recipe, folder) | sizes
     if recipe.model.layers:
-        return LayerTrainer(model, TrainingArguments(**shared), train, held_out, bf16=bf16, top_k=top_k or (10,))  # own autocast
+        # own autocast
+        return LayerTrainer(
+            model, TrainingArguments(**shared), train, held_out, bf16=bf16, top_k=top_k or (10,)
+        )
     if isinstance(head, VectorScore):
-        return VectorTrainer(head, TrainingArguments(**shared), train, held_out, top_k=top_k or (10,))
+        return VectorTrainer(
+            head, TrainingArguments(**shared), train, held_out, top_k=top_k or (10,)
+        )
     data = TrainingArguments(**shared, bf16=bf16), train, held_out
-    limits = {"max_tokens": recipe.train.group_tokens, "max_rows": sizes["per_device_train_batch_size"], "long": long(recipe)}
+    limits = {
+        "max_tokens": recipe.train.group_tokens,
+        "max_rows": sizes["per_device_train_batch_size"],
+        "long": long(recipe),
+    }
     if recipe.job == "generate":
         return GeneratorTrainer(model, *data, **limits)
     return SentenceTrainer(model, *data, top_k=top_k or (1, 5), **limits)
 
 
-def _embedder_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path) -> Any:
-    """Make a Trainer for rows of `tables`. Each batch, over all devices, is from one data set, drawn by its size."""
+def _embedder_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path
+) -> Any:
+    """Make a Trainer for rows of `tables`. Each batch, over all devices, is from one data set,
+    drawn by its size.
+    """
     table, world = recipe.train, _processes()
     _expect_multiple(table.batch, world)
-    left = [f"{len(part) % table.batch:,} of {len(part):,} ({name})" for name, part in rows.items() if len(part) % table.batch]
+    left = [
+        f"{len(part) % table.batch:,} of {len(part):,} ({name})"
+        for name, part in rows.items()
+        if len(part) % table.batch
+    ]
     if world > 1 and left:
-        log.warning("several processes share only full batches; rows skipped in each epoch: %s", ", ".join(left))
+        log.warning(
+            "several processes share only full batches; rows skipped in each epoch: %s",
+            ", ".join(left),
+        )
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
         per_device_train_batch_size=table.batch,  # for all devices together: each takes a part
@@ -108,26 +143,35 @@ def _embedder_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out:
     transformer.model_card_data.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
     options: dict[str, Any] = {"scale": 1 / table.temperature, "gather_across_devices": world > 1}
     if table.group is not None and table.group < table.batch // world:
-        loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(transformer, mini_batch_size=table.group, **options)
+        loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(
+            transformer, mini_batch_size=table.group, **options
+        )
     else:
         loss = MultipleNegativesRankingLoss(transformer, **options)
     collator: Any = EmbedderBatches(model, recipe.data)
     return _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
 
 
-def _reranker_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path) -> Any:
+def _reranker_trainer(
+    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path
+) -> Any:
     """Make a Trainer for rows of `tables`. Only documents are cut."""
     settings = arguments(recipe, folder) | sizes_of(recipe)
     args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
-    loss = ListNetLoss(encoder, mini_batch_size=-1)  # the whole batch at once: `group` already limits it
+    # the whole batch at once: `group` already limits it
+    loss = ListNetLoss(encoder, mini_batch_size=-1)
     trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
     trainer.data_collator = RowNames(trainer.data_collator)
     counted = encoder.preprocess
 
     def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
         features: dict[str, Any] = counted(*inputs, **options)
-        trainer.watch.tokens += sum(len(pair.request.ids) for pair in features.get("pairs", ())) if encoder.training else 0
+        trainer.watch.tokens += (
+            sum(len(pair.request.ids) for pair in features.get("pairs", ()))
+            if encoder.training
+            else 0
+        )
         return features
 
     encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
@@ -137,7 +181,11 @@ def _reranker_trainer(model: Model, recipe: Recipe, rows: DatasetDict, held_out:
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Return the arguments that all kinds of TrainingArguments share."""
     table = recipe.train
-    schedules = {"linear": "linear", "cosine": "cosine_with_min_lr", "constant": "constant_with_warmup"}
+    schedules = {
+        "linear": "linear",
+        "cosine": "cosine_with_min_lr",
+        "constant": "constant_with_warmup",
+    }
     return {
         "output_dir": str(folder / "checkpoints"),
         "learning_rate": table.learning_rate,
@@ -145,7 +193,9 @@ def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
         "max_steps": table.max_steps or -1,
         "warmup_steps": table.warmup if table.warmup < 1 else int(table.warmup),
         "lr_scheduler_type": schedules[table.schedule],
-        "lr_scheduler_kwargs": {"min_lr": table.min_learning_rate} if table.schedule == "cosine" else {},
+        "lr_scheduler_kwargs": (
+            {"min_lr": table.min_learning_rate} if table.schedule == "cosine" else {}
+        ),
         "adam_beta1": table.betas[0],
         "adam_beta2": table.betas[1],
         "adam_epsilon": table.eps,
@@ -182,12 +232,18 @@ def _processes() -> int:
 
 
 class EmbedderBatches:
-    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and "rows", their names."""
+    """A collator of rows into a batch: `COLUMN_input_ids` and `COLUMN_attention_mask`, padded, and
+    "rows", their names.
+    """
 
     valid_label_columns = ("label",)  # read by the Trainer; there are no labels
 
     def __init__(self, model: Model, table: DataTable) -> None:
-        self._embedder, self._query, self._document = Embedder(model), table.max_query_tokens, table.max_document_tokens
+        self._embedder, self._query, self._document = (
+            Embedder(model),
+            table.max_query_tokens,
+            table.max_document_tokens,
+        )
         self.truncated = 0  # texts cut so far
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -196,10 +252,15 @@ class EmbedderBatches:
             batch["dataset_name"] = rows[0]["dataset_name"]
         for column in [name for name in rows[0] if name not in ("row", "dataset_name")]:
             most = self._query if column == "query" else self._document
-            ids = [torch.from_numpy(x).long() for x in self._embedder.render([row[column] for row in rows], max_tokens=most)]
+            ids = [
+                torch.from_numpy(x).long()
+                for x in self._embedder.render([row[column] for row in rows], max_tokens=most)
+            ]
             self.truncated += self._embedder.truncated
             batch[f"{column}_input_ids"] = pad_sequence(ids, batch_first=True)
-            batch[f"{column}_attention_mask"] = pad_sequence([torch.ones_like(x) for x in ids], batch_first=True)
+            batch[f"{column}_attention_mask"] = pad_sequence(
+                [torch.ones_like(x) for x in ids], batch_first=True
+            )
         return batch
 
 
@@ -212,16 +273,23 @@ class RowNames:
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         names = [row["row"] for row in rows]
-        return {**self._collator([{k: v for k, v in row.items() if k != "row"} for row in rows]), "rows": names}
+        return {
+            **self._collator([{k: v for k, v in row.items() if k != "row"} for row in rows]),
+            "rows": names,
+        }
 
 
 def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
-    """Return a sampler without repeated texts in a batch, where they would be their own negatives; "row" does not count."""
+    """Return a sampler without repeated texts in a batch, where they would be their own negatives;
+    "row" does not count.
+    """
     return NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
 
 
 def sizes_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the arguments for the queries of one forward pass on one device, and for the passes of a step."""
+    """Return the arguments for the queries of one forward pass on one device, and for the passes of
+    a step.
+    """
     batch, world = recipe.train.batch, _processes()
     _expect_multiple(batch, world)
     group = min(recipe.train.group or batch, batch // world)
@@ -233,4 +301,7 @@ def sizes_of(recipe: Recipe) -> dict[str, Any]:
 def _expect_multiple(batch: int, parts: int) -> None:
     if batch % parts:
         expected = f"a multiple of {parts} (processes times train.group)"
-        raise InputError(f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a multiple")
+        raise InputError(
+            f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a"
+            " multiple"
+        )

@@ -1,10 +1,12 @@
-"""Training of a head that scores stored sentence vectors (`VectorScore`), whose documents are read once and kept in the run
-folder; and of an encoder's sentence layers through such a head, which stays as it is.
+"""Training of a head that scores stored sentence vectors (`VectorScore`), whose documents are read
+once and kept in the run folder; and of an encoder's sentence layers through such a head, which
+stays as it is.
 
-The vectors of trained layers may not move far from those that the run started from: with few questions, that keeps what its
-weights know.
+The vectors of trained layers may not move far from those that the run started from: with few
+questions, that keeps what its weights know.
 
-n  questions of a batch   S  sentences of a document   D  width of the vectors   K  numbers known of a sentence
+n  questions of a batch      S  sentences of a document      D  width of the vectors
+K  numbers known of a sentence
 T  tokens of a document   Q  questions about it        F  features of a sentence
 """
 
@@ -41,7 +43,8 @@ from runnel.text.sentences import lay_out
 
 log = logging.getLogger("runnel")
 
-_SENTENCES, _BEST = 300, 40  # of a document in one step; and of these the best by the sum of z-scores
+# of a document in one step; and of these the best by the sum of z-scores
+_SENTENCES, _BEST = 300, 40
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
 _LOADED = 64  # documents held in memory
 _ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
@@ -57,12 +60,17 @@ class VectorItem:
     query: Tensor  # (D,), a unit vector
     vectors: Tensor  # (S, D), unit vectors of the sentences, S >= 1
     known: Tensor  # (S, K), see `models.heads.known`
-    evidence: tuple[tuple[int, int], ...]  # sentences [first, last) of each evidence span; empty if the document does not answer
+    # sentences [first, last) of each evidence span; empty if the document does not answer
+    evidence: tuple[tuple[int, int], ...]
     tokens: int = 0  # of the document
 
 
 def make_vector_item(
-    query: Array, vectors: Array, features: Array, evidence: Sequence[tuple[int, int]], tokens: int = 0
+    query: Array,
+    vectors: Array,
+    features: Array,
+    evidence: Sequence[tuple[int, int]],
+    tokens: int = 0,
 ) -> VectorItem:
     """Return the item of a query (D,), vectors (S, D), `sentence_features` (S, F) and evidence."""
     query, vectors, features = map(torch.as_tensor, (query, vectors, features))
@@ -78,7 +86,9 @@ def mark_answers(sentences: int, evidence: Sequence[tuple[int, int]]) -> Tensor:
 
 
 def thin(item: VectorItem, rng: np.random.Generator) -> VectorItem:
-    """Reduce a long document to its answers, its best sentences by the sum of z-scores, and random others."""
+    """Reduce a long document to its answers, its best sentences by the sum of z-scores, and random
+    others.
+    """
     if len(item.known) <= _SENTENCES:
         return item
     keep = np.zeros(len(item.known), bool)
@@ -97,12 +107,19 @@ def score_items(head: Any, items: Sequence[VectorItem]) -> list[Tensor]:
     device, sizes = head.direct.device, [len(item.vectors) for item in items]
     query = head.query(torch.stack([item.query for item in items]).to(device))
     query = query.repeat_interleave(torch.tensor(sizes, device=device), 0)
-    vectors, numbers = (torch.cat(part).to(device) for part in ([i.vectors for i in items], [i.known for i in items]))
+    vectors, numbers = (
+        torch.cat(part).to(device)
+        for part in ([i.vectors for i in items], [i.known for i in items])
+    )
     return list(head.combine(query, vectors, numbers).split(sizes))
 
 
-def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Sequence[int]) -> list[float] | None:
-    """Return the share of evidence spans that one of the k best sentences overlaps, ties in document order; None without any."""
+def span_recalls(
+    scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Sequence[int]
+) -> list[float] | None:
+    """Return the share of evidence spans that one of the k best sentences overlaps, ties in
+    document order; None without any.
+    """
     ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
     best = [ranked[:k] for k in top_k]
     found = [[bool(((b >= first) & (b < last)).any()) for first, last in evidence] for b in best]
@@ -110,7 +127,9 @@ def span_recalls(scores: Tensor, evidence: Sequence[tuple[int, int]], top_k: Seq
 
 
 class VectorModule(nn.Module):
-    """The trained weights, and their average over the last steps, which evaluation uses and the run saves."""
+    """The trained weights, and their average over the last steps, which evaluation uses and the run
+    saves.
+    """
 
     def __init__(self, head: Any) -> None:
         super().__init__()
@@ -123,7 +142,12 @@ class VectorModule(nn.Module):
     def forward(self, items: Sequence[VectorItem]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
         scores = score_items(self.head if self.training else self.mean, items)
-        return torch.stack([self._loss(score, item) for score, item in zip(scores, items, strict=True)]), scores
+        return (
+            torch.stack(
+                [self._loss(score, item) for score, item in zip(scores, items, strict=True)]
+            ),
+            scores,
+        )
 
     def _loss(self, score: Tensor, item: VectorItem) -> Tensor:
         answers = mark_answers(len(score), item.evidence).to(score.device)
@@ -134,8 +158,9 @@ class VectorModule(nn.Module):
 class VectorTrainer(AveragedTrainer):
     """The Trainer for a `VectorScore` head.
 
-    The loss is a softmax over the sentences of a document for each evidence span, and a share of the binary cross-entropy of
-    every sentence, which is the only one for a document that does not answer.
+    The loss is a softmax over the sentences of a document for each evidence span, and a share of
+    the binary cross-entropy of every sentence, which is the only one for a document that does not
+    answer.
     """
 
     def __init__(self, head: Any, *data: Any, top_k: Sequence[int]) -> None:
@@ -145,15 +170,27 @@ class VectorTrainer(AveragedTrainer):
         return span_recalls(scores, item.evidence, self.top_k)
 
     def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
     ) -> Any:
-        """Return the part of the step's loss that these questions make; long documents are thinned."""
-        rng = np.random.default_rng((self.args.seed, self.state.global_step, self.args.process_index))
+        """Return the part of the step's loss that these questions make; long
+        documents are thinned.
+        """
+        rng = np.random.default_rng(
+            (self.args.seed, self.state.global_step, self.args.process_index)
+        )
         items = [thin(item, rng) for item in inputs["items"]]
-        return super().compute_loss(model, {**inputs, "items": items}, return_outputs, num_items_in_batch)
+        return super().compute_loss(
+            model, {**inputs, "items": items}, return_outputs, num_items_in_batch
+        )
 
     def calibrate(self, aside: VectorData | None) -> None:
-        """Calibrate the head on documents that were not trained on; without any it keeps what was learned with the weights."""
+        """Calibrate the head on documents that were not trained on; without any it keeps what was
+        learned with the weights.
+        """
         head = self.model.head
         with torch.no_grad():
             head.calibration.copy_(self.model.chance)
@@ -161,10 +198,14 @@ class VectorTrainer(AveragedTrainer):
             calibrate(head, [aside[index][1] for index in range(len(aside))])
 
 
-def calibrate(head: Any, items: Sequence[VectorItem], weights: Sequence[float] | None = None) -> None:
-    """Set factor and summand so that the sigmoid of a score is the share of such sentences that answer.
+def calibrate(
+    head: Any, items: Sequence[VectorItem], weights: Sequence[float] | None = None
+) -> None:
+    """Set factor and summand so that the sigmoid of a score is the share of such sentences that
+    answer.
 
-    If the items do not determine them (no sentence answers, or a larger score means a smaller share), they stay as they are.
+    If the items do not determine them (no sentence answers, or a larger score means a smaller
+    share), they stay as they are.
 
     Source: Platt 1999.
     """
@@ -172,20 +213,27 @@ def calibrate(head: Any, items: Sequence[VectorItem], weights: Sequence[float] |
         score = torch.cat([score_items(head, [item])[0] for item in items]).double().cpu()
     answers = torch.cat([mark_answers(len(item.vectors), item.evidence) for item in items]).double()
     each = [1.0 / len(items)] * len(items) if weights is None else list(weights)
-    weight = torch.cat([torch.full((len(item.vectors),), w) for item, w in zip(items, each, strict=True)]).double()
+    weight = torch.cat(
+        [torch.full((len(item.vectors),), w) for item, w in zip(items, each, strict=True)]
+    ).double()
     factors = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([factors], max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        loss = F.binary_cross_entropy_with_logits(score * factors[0] + factors[1], answers, weight, reduction="sum")
+        loss = F.binary_cross_entropy_with_logits(
+            score * factors[0] + factors[1], answers, weight, reduction="sum"
+        )
         loss.backward()
         return loss
 
     optimizer.step(closure)
     fitted = factors.detach()
     if not bool(answers.any()) or not bool(fitted.isfinite().all()) or float(fitted[0]) <= 0:
-        log.warning("the documents kept aside do not determine the calibration of scores; it stays as it was learned")
+        log.warning(
+            "the documents kept aside do not determine the calibration of scores; it stays as it"
+            " was learned"
+        )
         return
     with torch.no_grad():
         head.calibration.copy_(fitted)
@@ -205,9 +253,15 @@ class ReadQuestion:
 class VectorData(Dataset[tuple[str, VectorItem]]):
     """Questions about documents that have been read; an item is made on access."""
 
-    def __init__(self, scorer: VectorScorer, load: Callable[[str], SentenceVectors], questions: Sequence[ReadQuestion]) -> None:
+    def __init__(
+        self,
+        scorer: VectorScorer,
+        load: Callable[[str], SentenceVectors],
+        questions: Sequence[ReadQuestion],
+    ) -> None:
         self.scorer, self.load, self.questions = scorer, load, list(questions)
-        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)  # batches have equally many questions
+        # batches have equally many questions
+        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -216,13 +270,16 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
         question = self.questions[index]
         document = self.load(question.document)
         _, vectors, features = self.scorer.inputs(question.query, document)
-        return question.name, make_vector_item(question.query.vector, vectors, features, question.evidence, len(document.ids))
+        return question.name, make_vector_item(
+            question.query.vector, vectors, features, question.evidence, len(document.ids)
+        )
 
 
 def read_vector_data(
     scorer: VectorScorer, examples: Iterable[Evidence], folder: Path, held_out: int, *, write: bool
 ) -> tuple[VectorData, VectorData | None, VectorData]:
-    """Read the documents that `folder` lacks, and return the questions trained on, those held out, and those that calibrate.
+    """Read the documents that `folder` lacks, and return the questions trained on, those held out,
+    and those that calibrate.
 
     No document is in two of them. Texts and questions are held in memory, sentence vectors are not.
     """
@@ -232,7 +289,11 @@ def read_vector_data(
         key = digest(example.document)
         keyed.append((key, replace(example, document=texts.setdefault(key, example.document))))
     if unused := sum(bool(example.units) for _, example in keyed):
-        log.warning("the units of %d examples are not used: documents are read once, in the sentences of the model", unused)
+        log.warning(
+            "the units of %d examples are not used: documents are read once, in the sentences of"
+            " the model",
+            unused,
+        )
     if write:
         _read(scorer, texts, folder)
 
@@ -247,9 +308,18 @@ def read_vector_data(
     ]
     train, held, aside = split_documents(questions, held_out)
     expect_left(train, f"{len(keyed)} examples", held_out)
-    log.info("%d questions to train on, %d held out, %d for the calibration", len(train), len(held), len(aside))
+    log.info(
+        "%d questions to train on, %d held out, %d for the calibration",
+        len(train),
+        len(held),
+        len(aside),
+    )
     made = partial(VectorData, scorer, load)
-    return made([*train, *ask_elsewhere(train)]), made(held) if held else None, made([*aside, *ask_elsewhere(aside)])
+    return (
+        made([*train, *ask_elsewhere(train)]),
+        made(held) if held else None,
+        made([*aside, *ask_elsewhere(aside)]),
+    )
 
 
 def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
@@ -265,26 +335,47 @@ def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
             show(done, total)
 
 
-def _question(number: int, key: str, example: Evidence, query: VectorQuery, document: SentenceVectors) -> ReadQuestion:
+def _question(
+    number: int, key: str, example: Evidence, query: VectorQuery, document: SentenceVectors
+) -> ReadQuestion:
     name = example.id or f"example {number + 1}"
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
     expect_tokens(full, name)
-    labels = [np.flatnonzero(label_sentences(document.text, document.spans, [span])) for span in example.spans]
+    labels = [
+        np.flatnonzero(label_sentences(document.text, document.spans, [span]))
+        for span in example.spans
+    ]
     evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
-    return ReadQuestion(name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a))
+    return ReadQuestion(
+        name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a)
+    )
 
 
-def split_documents(questions: Sequence[ReadQuestion], held_out: int) -> tuple[list[ReadQuestion], ...]:
-    """Return the questions to train on, at least `held_out` to hold out, and those of one other document in ten to calibrate."""
+def split_documents(
+    questions: Sequence[ReadQuestion], held_out: int
+) -> tuple[list[ReadQuestion], ...]:
+    """Return the questions to train on, at least `held_out` to hold out, and those of one other
+    document in ten to calibrate.
+    """
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
     before = np.cumsum([0, *(count[document] for document in order)])[:-1]
-    held = {document for document, number in zip(order, before.tolist(), strict=True) if number < held_out}
-    aside = {document for number, document in enumerate(d for d in order if d not in held) if number % _ASIDE == _ASIDE - 1}
+    held = {
+        document
+        for document, number in zip(order, before.tolist(), strict=True)
+        if number < held_out
+    }
+    aside = {
+        document
+        for number, document in enumerate(d for d in order if d not in held)
+        if number % _ASIDE == _ASIDE - 1
+    }
     parts: tuple[list[ReadQuestion], ...] = ([], [], [])
     for question in questions:
-        parts[1 if question.document in held else 2 if question.document in aside else 0].append(question)
+        parts[1 if question.document in held else 2 if question.document in aside else 0].append(
+            question
+        )
     return parts
 
 
@@ -292,7 +383,9 @@ def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
     """Return one question in four, asked about another document, if it is about only one."""
     documents = list(dict.fromkeys(question.document for question in questions))
     following = dict(zip(documents, [*documents[1:], *documents[:1]], strict=True))
-    asked = Counter(text for text, _ in {(question.text, question.document) for question in questions})
+    asked = Counter(
+        text for text, _ in {(question.text, question.document) for question in questions}
+    )
     return [
         replace(question, document=following[question.document], evidence=())
         for question in questions[::_ELSEWHERE]
@@ -313,12 +406,15 @@ class LayerItem:
     features: tuple[Tensor, ...]  # (S, F) for each question
     vectors: Tensor  # (S, D), unit vectors of the weights that the run started from
     query_vectors: Tensor  # (Q, D), the same
-    evidence: tuple[tuple[tuple[int, int], ...], ...]  # sentences [first, last) of each evidence span, for each question
+    # sentences [first, last) of each evidence span, for each question
+    evidence: tuple[tuple[tuple[int, int], ...], ...]
     tokens: int  # of the document
 
 
 class LayerData(Dataset[tuple[str, LayerItem]]):
-    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An item is made on access."""
+    """Documents with at most `QUESTIONS` questions each; a document with more is several items. An
+    item is made on access.
+    """
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
         self._scorer, self._load, self._model = read[0].scorer, read[0].load, model
@@ -326,7 +422,11 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         for question in itertools.chain.from_iterable(part.questions for part in read):
             if question.evidence:
                 by_document.setdefault(question.document, []).append(question)
-        self._groups = [qs[at : at + QUESTIONS] for qs in by_document.values() for at in range(0, len(qs), QUESTIONS)]
+        self._groups = [
+            qs[at : at + QUESTIONS]
+            for qs in by_document.values()
+            for at in range(0, len(qs), QUESTIONS)
+        ]
         self.lengths: np.ndarray = np.ones(len(self._groups), dtype=np.int64)
 
     def __len__(self) -> int:
@@ -343,7 +443,10 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
             torch.from_numpy(row.starts[full]),
             torch.from_numpy(row.ends[full]),
-            tuple(self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids) for q in group),
+            tuple(
+                self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids)
+                for q in group
+            ),
             tuple(torch.from_numpy(features) for _, _, features in inputs),
             torch.from_numpy(vectors),
             torch.from_numpy(np.stack([question.query.vector for question in group])),
@@ -359,11 +462,15 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         encoder = self._model.backbone
         assert isinstance(encoder, Encoder)
         ends = encoder.block_ends(ids)
-        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(np.append(0, ends).astype(np.int64))
+        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(
+            np.append(0, ends).astype(np.int64)
+        )
 
 
 class LayerModule(nn.Module):
-    """The trained layers, and their average over the last steps, which evaluation uses and the run saves."""
+    """The trained layers, and their average over the last steps, which evaluation uses and the run
+    saves.
+    """
 
     def __init__(self, encoder: Encoder, head: Any, *, bf16: bool = False) -> None:
         super().__init__()
@@ -371,17 +478,27 @@ class LayerModule(nn.Module):
         encoder.requires_grad_(False)
         self.layers = encoder.sentence_layers.requires_grad_(True)
         self.mean = copy.deepcopy(self.layers).requires_grad_(False)
-        self._inside = encoder, head.requires_grad_(False)  # in a tuple: no parameters of this module
+        # in a tuple: no parameters of this module
+        self._inside = encoder, head.requires_grad_(False)
 
     def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:
-        """Return the loss of each document (n,), and the scores (S,) of its sentences for each question."""
+        """Return the loss of each document (n,), and the scores (S,) of its sentences for each
+        question.
+        """
         losses, scores = [], []
         for item in items:
             vectors, queries = self._vectors(item)
             _, head = self._inside
-            found = [head.uncalibrated(q, vectors, features) for q, features in zip(queries, item.features, strict=True)]
-            loss = torch.stack([span_loss(score, spans) for score, spans in zip(found, item.evidence, strict=True)]).mean()
-            moved = (1 - (vectors * item.vectors).sum(1)).mean() + (1 - (queries * item.query_vectors).sum(1)).mean()
+            found = [
+                head.uncalibrated(q, vectors, features)
+                for q, features in zip(queries, item.features, strict=True)
+            ]
+            loss = torch.stack(
+                [span_loss(score, spans) for score, spans in zip(found, item.evidence, strict=True)]
+            ).mean()
+            moved = (1 - (vectors * item.vectors).sum(1)).mean() + (
+                1 - (queries * item.query_vectors).sum(1)
+            ).mean()
             losses.append(loss + _KEEP * moved)
             scores.append(found)
         return torch.stack(losses), scores
@@ -393,14 +510,17 @@ class LayerModule(nn.Module):
             hidden = encoder.read_with(layers, item.ids, item.cu_seqlens)
             read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
         sums = F.pad((hidden * item.text[:, None]).cumsum(0), (0, 0, 1, 0))
-        return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(torch.stack(read), dim=-1)
+        return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(
+            torch.stack(read), dim=-1
+        )
 
 
 class LayerTrainer(AveragedTrainer):
     """The Trainer for an encoder's sentence layers.
 
-    The loss of a question is a softmax over the sentences of its document for each evidence span; that of a document is the mean
-    over its questions and the distance of all vectors (1 - cosine) to those of the weights that the run started from.
+    The loss of a question is a softmax over the sentences of its document for each evidence span;
+    that of a document is the mean over its questions and the distance of all vectors (1 - cosine)
+    to those of the weights that the run started from.
     """
 
     def __init__(self, model: Model, *data: Any, bf16: bool, top_k: Sequence[int]) -> None:
@@ -410,5 +530,10 @@ class LayerTrainer(AveragedTrainer):
         super().__init__(module, module.layers, *data, top_k=top_k)
 
     def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
-        found = [span_recalls(score, spans, self.top_k) for score, spans in zip(scores, item.evidence, strict=True)]
-        return [float(value) for value in np.mean([one for one in found if one is not None], axis=0)]
+        found = [
+            span_recalls(score, spans, self.top_k)
+            for score, spans in zip(scores, item.evidence, strict=True)
+        ]
+        return [
+            float(value) for value in np.mean([one for one in found if one is not None], axis=0)
+        ]

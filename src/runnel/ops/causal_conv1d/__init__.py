@@ -20,7 +20,8 @@ def causal_conv1d(
     Before a sequence's start, x comes from its state.
 
     Args:
-        x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not copied by the kernels).
+        x: (T, C) fp64, fp32 or bf16; rows may be columns of a wider matrix (any row stride, not
+            copied by the kernels).
         weight: (C, w); the last tap multiplies the current token.
         bias: (C,) or None.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
@@ -28,8 +29,11 @@ def causal_conv1d(
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
-        y (T, C) in x's dtype and the new state (S, C, w-1) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+        y (T, C) in x's dtype and the new state (S, C, w-1) in fp32 (fp64 for fp64 inputs). Inputs
+        are left unchanged.
     """
     cu = boundaries(len(x), cu_seqlens, state, weight.shape[0], weight.shape[1] - 1)
-    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(x, weight, bias, cu, state)
+    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(
+        x, weight, bias, cu, state
+    )
     return out

@@ -1,11 +1,13 @@
-"""causal_conv1d as compiled CPU kernels, fused with SiLU, with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
+"""causal_conv1d as compiled CPU kernels, fused with SiLU, with a hand-written backward; fp32
+arithmetic for fp32 and bf16 inputs.
 
 Threads divide the channels; each iterates over all tokens with a window that stays in cache.
 
-Inner loops run over slices with plain indices: numba checks an index of unknown sign for negative values, and a checked
-address cannot become a vector load.
+Inner loops run over slices with plain indices: numba checks an index of unknown sign for negative
+values, and a checked address cannot become a vector load.
 
-T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens and then the block.
+T tokens, S sequences, C channels, w taps. A window holds w-1 inputs from before a block of tokens
+and then the block.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +36,9 @@ from runnel.ops.simd import ceil_div
 from runnel.ops.simd_tile import read_rows
 
 TOKENS = 64  # tokens per block
-CHANNELS = 64  # channels per task: several vectors wide, and small enough that window and sums fit the first-level cache
+# channels per task: several vectors wide, and small enough that window and sums fit the first-level
+# cache
+CHANNELS = 64
 
 
 class Inputs(NamedTuple):
@@ -77,7 +81,9 @@ def _read_state(state: Array, s: int, channel: int, count: int, before: int, win
 
 @njit(**SERIAL)
 def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Array) -> None:
-    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before SiLU; taps (w, channels of the task)."""
+    """Set out[c] = bias + sum over k of taps[k] * window[j + k], before SiLU; taps (w, channels of
+    the task).
+    """
     if taps.shape[0] == 4:  # all published models; one pass instead of four
         for c in range(count):
             out[c] = (
@@ -103,8 +109,14 @@ def convolve(inputs: Inputs, y: Array, end: Array) -> None:
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
-        own_taps, own_bias = taps[:, channel : channel + count].copy(), bias[channel : channel + count]
-        window, value = np.empty((TOKENS + before, CHANNELS), np.float32), np.empty(CHANNELS, np.float32)
+        own_taps, own_bias = (
+            taps[:, channel : channel + count].copy(),
+            bias[channel : channel + count],
+        )
+        window, value = (
+            np.empty((TOKENS + before, CHANNELS), np.float32),
+            np.empty(CHANNELS, np.float32),
+        )
         for s in range(cu.shape[0] - 1):
             _read_state(state, s, channel, count, before, window)
             for t in range(cu[s], cu[s + 1], TOKENS):
@@ -143,8 +155,12 @@ def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, m: _
 
 
 @njit(**SERIAL)
-def _write_back(back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients) -> None:
-    """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are its start state."""
+def _write_back(
+    back: Array, rows: int, first: int, start: int, s: int, channel: int, count: int, out: Gradients
+) -> None:
+    """Write rows 0.. of `back` to positions first.. of a sequence, whose first w-1 positions are
+    its start state.
+    """
     before = out.dstate.shape[2]
     for r in range(rows):
         place = first + r
@@ -158,7 +174,9 @@ def _write_back(back: Array, rows: int, first: int, start: int, s: int, channel:
 
 
 @njit(**SERIAL)
-def _channels_back(inputs: Inputs, dy: FlatRows, dend: Array, channel: int, count: int, out: Gradients, m: _Scratch) -> None:
+def _channels_back(
+    inputs: Inputs, dy: FlatRows, dend: Array, channel: int, count: int, out: Gradients, m: _Scratch
+) -> None:
     """Process `count` channels from `channel` on."""
     cu, window, back, sums, width = inputs.cu, m.window, m.back, m.sums, m.taps.shape[0]
     before = width - 1
@@ -215,7 +233,10 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         channels, width = weight.shape
-        y, end = torch.empty(x.shape, dtype=x.dtype), torch.empty(cu.numel() - 1, channels, width - 1)
+        y, end = (
+            torch.empty(x.shape, dtype=x.dtype),
+            torch.empty(cu.numel() - 1, channels, width - 1),
+        )
         with parallel():
             convolve(_inputs(x, weight, bias, cu, state), as_array(y), as_array(end))
         ctx.save_for_backward(x, weight, bias, cu, state)
@@ -227,14 +248,22 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, weight, bias, cu, state = ctx.saved_tensors
         channels, width = weight.shape
-        dx, dstate = torch.empty(x.shape, dtype=x.dtype), torch.empty(cu.numel() - 1, channels, width - 1)
-        dtaps, dbias = torch.empty(width, channels, dtype=torch.float64), torch.empty(channels, dtype=torch.float64)
+        dx, dstate = (
+            torch.empty(x.shape, dtype=x.dtype),
+            torch.empty(cu.numel() - 1, channels, width - 1),
+        )
+        dtaps, dbias = (
+            torch.empty(width, channels, dtype=torch.float64),
+            torch.empty(channels, dtype=torch.float64),
+        )
         out = Gradients(as_array(dx), as_array(dtaps), as_array(dbias), as_array(dstate))
         with parallel():
             convolve_back(
-                _inputs(x, weight, bias, cu, state), flat_rows(torch.zeros_like(x) if dy is None else dy),
-                float_array(dend, 0, channels, width - 1), out,
-            )  # fmt: skip
+                _inputs(x, weight, bias, cu, state),
+                flat_rows(torch.zeros_like(x) if dy is None else dy),
+                float_array(dend, 0, channels, width - 1),
+                out,
+            )
         return (
             dx, dtaps.t().to(weight.dtype), None if bias is None else dbias.to(bias.dtype), None,
             None if state is None else dstate.to(state.dtype),
@@ -244,7 +273,11 @@ class _Convolution(torch.autograd.Function):
 causal_conv1d_cpu = _Convolution.apply
 
 
-def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> Inputs:
+def _inputs(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
+) -> Inputs:
     channels, width = weight.shape
     taps, biases = float_array(weight.t()), float_array(bias, channels)
-    return Inputs(*flat_rows(x), taps, biases, cu.numpy(), float_array(state, 0, channels, width - 1))
+    return Inputs(
+        *flat_rows(x), taps, biases, cu.numpy(), float_array(state, 0, channels, width - 1)
+    )

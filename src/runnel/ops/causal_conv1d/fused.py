@@ -32,10 +32,12 @@ def conv_silu(
     tokens: Any,
     taps: Any,
 ) -> Any:
-    """target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens` tokens of sixteen channels.
+    """target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens` tokens
+    of sixteen channels.
 
-    `source` points to fp32 or bf16, the others to fp32; strides are between rows. `history` has w-1 rows: the inputs before the
-    first token, oldest first. `weights` has w rows, then the bias. `taps` is any tuple of w integers.
+    `source` points to fp32 or bf16, the others to fp32; strides are between rows. `history` has w-1
+    rows: the inputs before the first token, oldest first. `weights` has w rows, then the bias.
+    `taps` is any tuple of w integers.
     """
     width = len(taps)
 
@@ -65,9 +67,19 @@ def conv_silu(
 
 @njit(**SERIAL)
 def history(
-    source: Pointer, stride: int, width: int, padded: int, before: int, back: int, old: Pointer, known: bool, out: Pointer
+    source: Pointer,
+    stride: int,
+    width: int,
+    padded: int,
+    before: int,
+    back: int,
+    old: Pointer,
+    known: bool,
+    out: Pointer,
 ) -> None:
-    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width, back), or zeros."""
+    """The `back` inputs of the conv before `source`: rows of it, or of the conv state `old` (width,
+    back), or zeros.
+    """
     for k in range(back):
         if before + k >= back:
             for c in range(0, padded, LANES):
@@ -79,27 +91,67 @@ def history(
 
 @njit(**SERIAL)
 def convolve(
-    source: Pointer, stride: int, width: int, padded: int, tokens: int, past: Pointer, w: Pointer, w_stride: int,
-    taps: tuple[int, ...], out: Pointer, out_stride: int,
-) -> None:  # fmt: skip
-    """conv + SiLU of `width` channels into rows `out_stride` apart. `past`: from `history`, and CHUNK LANES numbers behind it."""
+    source: Pointer,
+    stride: int,
+    width: int,
+    padded: int,
+    tokens: int,
+    past: Pointer,
+    w: Pointer,
+    w_stride: int,
+    taps: tuple[int, ...],
+    out: Pointer,
+    out_stride: int,
+) -> None:
+    """conv + SiLU of `width` channels into rows `out_stride` apart. `past`: from `history`, and
+    CHUNK LANES numbers behind it.
+    """
     stage = shift(past, (len(taps) - 1) * padded)
     for c in range(0, padded, LANES):
         if width - c >= LANES:
             conv_silu(
-                shift(source, c), stride, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), out_stride, tokens, taps
+                shift(source, c),
+                stride,
+                shift(past, c),
+                padded,
+                shift(w, c),
+                w_stride,
+                shift(out, c),
+                out_stride,
+                tokens,
+                taps,
             )
         else:
             for t in range(tokens):
                 store(stage, t * LANES, load_some(source, t * stride + c, width - c))
-            conv_silu(stage, LANES, shift(past, c), padded, shift(w, c), w_stride, shift(out, c), out_stride, tokens, taps)
+            conv_silu(
+                stage,
+                LANES,
+                shift(past, c),
+                padded,
+                shift(w, c),
+                w_stride,
+                shift(out, c),
+                out_stride,
+                tokens,
+                taps,
+            )
 
 
 @njit(**SERIAL)
 def keep_inputs(
-    source: Pointer, stride: int, width: int, length: int, back: int, old: Pointer, known: bool, out: Pointer
+    source: Pointer,
+    stride: int,
+    width: int,
+    length: int,
+    back: int,
+    old: Pointer,
+    known: bool,
+    out: Pointer,
 ) -> None:
-    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may be the same memory."""
+    """The conv state after a sequence of `length` tokens; `source`: its first. `old` and `out` may
+    be the same memory.
+    """
     for c in range(width):
         for k in range(back):
             t = length - back + k

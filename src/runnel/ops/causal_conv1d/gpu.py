@@ -1,6 +1,7 @@
 """causal_conv1d by flash-linear-attention's kernels. Needs Triton and flash-linear-attention.
 
-S sequences, C channels, w taps. Its states are (S, C, w), with an oldest input that no output depends on.
+S sequences, C channels, w taps. Its states are (S, C, w), with an oldest input that no output
+depends on.
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from torch.nn import functional as F
 from runnel.ops.triton_launch import without_empty
 
 
-def causal_conv1d_gpu(x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+def causal_conv1d_gpu(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
+) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
     from fla.modules.causal_conv1d import causal_conv1d as convolve
 
-    start = x.new_zeros(cu.numel() - 1, weight.shape[0], weight.shape[1] - 1).float() if state is None else state.float()
+    start = (
+        x.new_zeros(cu.numel() - 1, weight.shape[0], weight.shape[1] - 1).float()
+        if state is None
+        else state.float()
+    )
     left, cu, kept = without_empty(cu, start)
     if not left.numel() or not x.numel():
         return x.clone(), start.clone()

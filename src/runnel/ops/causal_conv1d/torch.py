@@ -23,7 +23,11 @@ def causal_conv1d_torch(
     extended = torch.zeros(tokens + sequences * before, channels, dtype=dtype, device=x.device)
     extended = extended.index_copy(0, row.to(x.device), x.to(dtype))
     if state is not None:
-        extended = extended.index_copy(0, state_row.flatten().to(x.device), state.to(dtype).transpose(1, 2).reshape(-1, channels))
+        extended = extended.index_copy(
+            0,
+            state_row.flatten().to(x.device),
+            state.to(dtype).transpose(1, 2).reshape(-1, channels),
+        )
 
     taps = weight.to(dtype)
     y = extended[row] * taps[:, before]

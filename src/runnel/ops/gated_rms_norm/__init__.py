@@ -5,8 +5,11 @@ from torch import Tensor
 from runnel.ops.backend import implementation
 
 
-def gated_rms_norm(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int = 1, *, backend: str = "auto") -> Tensor:
-    """t = y * silu(z); t / sqrt(mean of t*t over each group of C/groups channels + eps) * weight. The gate comes before the norm.
+def gated_rms_norm(
+    y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int = 1, *, backend: str = "auto"
+) -> Tensor:
+    """t = y * silu(z); t / sqrt(mean of t*t over each group of C/groups channels + eps) * weight.
+    The gate comes before the norm.
 
     Args:
         y: (T, C) fp64, fp32 or bf16.

@@ -1,7 +1,9 @@
-"""gated_rms_norm as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
+"""gated_rms_norm as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and
+bf16 inputs.
 
-T tokens, C channels. With v = y silu(z), s = 1/sqrt(mean v^2 + eps) per group of c channels and n = dout * weight:
-dv = s (n - v s^2 mean(n v)), dy = dv silu(z), dz = dv y silu'(z), dweight = sum over tokens of dout v s.
+T tokens, C channels. With v = y silu(z), s = 1/sqrt(mean v^2 + eps) per group of c channels and n =
+dout * weight: dv = s (n - v s^2 mean(n v)), dy = dv silu(z), dz = dv y silu'(z), dweight = sum over
+tokens of dout v s.
 """
 
 from typing import Any
@@ -32,7 +34,8 @@ from runnel.ops.simd import ceil_div
 _ROWS = 32  # tokens per task: enough to outweigh its overhead, few enough for an even load
 
 
-# Inner loops run over slices with plain indices: numba checks an index of unknown sign, which prevents vector loads.
+# Inner loops run over slices with plain indices: numba checks an index of unknown sign, which
+# prevents vector loads.
 @njit(**SERIAL)
 def _gate(y: Array, z: Array, eps: Number, v: Array) -> Any:
     """Set v = y silu(z) for one group of one token; return 1 / rms."""
@@ -53,7 +56,9 @@ def _group(rows: FlatRows, t: int, g: int, size: int) -> Any:
 
 
 @njit(**PARALLEL)
-def _normalize(y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int, out: Array) -> None:
+def _normalize(
+    y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int, out: Array
+) -> None:
     """Compute the norm. y, z, out: (T, C)."""
     tokens, channels = out.shape
     size = channels // groups
@@ -62,14 +67,25 @@ def _normalize(y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int
         for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
             for g in range(groups):
                 scale = _gate(_group(y, t, g, size), _group(z, t, g, size), eps, v)
-                weights, target = weight[g * size : (g + 1) * size], out[t, g * size : (g + 1) * size]
+                weights, target = (
+                    weight[g * size : (g + 1) * size],
+                    out[t, g * size : (g + 1) * size],
+                )
                 for c in range(size):
                     target[c] = rounded_for(target, v[c] * scale * weights[c])
 
 
 @njit(**SERIAL)
 def _group_back(
-    y: Array, z: Array, weight: Array, eps: Number, dout: Array, v: Array, dy: Array, dz: Array, dweight: Array
+    y: Array,
+    z: Array,
+    weight: Array,
+    eps: Number,
+    dout: Array,
+    v: Array,
+    dy: Array,
+    dz: Array,
+    dweight: Array,
 ) -> None:
     """Compute the gradients of one group of one token; add to dweight. v: scratch."""
     size = v.shape[0]
@@ -89,9 +105,19 @@ def _group_back(
 
 @njit(**PARALLEL)
 def _normalize_back(
-    y: FlatRows, z: FlatRows, weight: Array, eps: Number, groups: int, dout: FlatRows, dy: Array, dz: Array, dweight: Array
+    y: FlatRows,
+    z: FlatRows,
+    weight: Array,
+    eps: Number,
+    groups: int,
+    dout: FlatRows,
+    dy: Array,
+    dz: Array,
+    dweight: Array,
 ) -> None:
-    """Compute gradients. y, z, dout: (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be summed over shares."""
+    """Compute gradients. y, z, dout: (T, C).   Out: dy, dz (T, C) and dweight (shares, C), to be
+    summed over shares.
+    """
     tokens, channels = dy.shape
     size = channels // groups
     for share in prange(dweight.shape[0]):
@@ -101,9 +127,16 @@ def _normalize_back(
             for g in range(groups):
                 at, to = g * size, (g + 1) * size
                 _group_back(
-                    _group(y, t, g, size), _group(z, t, g, size), weight[at:to], eps, _group(dout, t, g, size), v,
-                    dy[t, at:to], dz[t, at:to], dweight[share, at:to],
-                )  # fmt: skip
+                    _group(y, t, g, size),
+                    _group(z, t, g, size),
+                    weight[at:to],
+                    eps,
+                    _group(dout, t, g, size),
+                    v,
+                    dy[t, at:to],
+                    dz[t, at:to],
+                    dweight[share, at:to],
+                )
 
 
 class _GatedNorm(torch.autograd.Function):
@@ -113,7 +146,14 @@ class _GatedNorm(torch.autograd.Function):
     def forward(ctx: Any, y: Tensor, z: Tensor, weight: Tensor, eps: float, groups: int) -> Tensor:
         out = torch.empty(y.shape, dtype=y.dtype)
         with parallel():
-            _normalize(flat_rows(y), flat_rows(z), float_array(weight), np.float32(eps), groups, as_array(out))
+            _normalize(
+                flat_rows(y),
+                flat_rows(z),
+                float_array(weight),
+                np.float32(eps),
+                groups,
+                as_array(out),
+            )
         ctx.save_for_backward(y, z, weight)
         ctx.eps, ctx.groups = eps, groups
         return out
@@ -127,9 +167,16 @@ class _GatedNorm(torch.autograd.Function):
         dweight = torch.empty(ceil_div(tokens, _ROWS), channels)
         with parallel():
             _normalize_back(
-                flat_rows(y), flat_rows(z), float_array(weight), np.float32(ctx.eps), ctx.groups, flat_rows(dout),
-                as_array(dy), as_array(dz), as_array(dweight),
-            )  # fmt: skip
+                flat_rows(y),
+                flat_rows(z),
+                float_array(weight),
+                np.float32(ctx.eps),
+                ctx.groups,
+                flat_rows(dout),
+                as_array(dy),
+                as_array(dz),
+                as_array(dweight),
+            )
         return dy, dz, dweight.sum(0, dtype=torch.float64).to(weight.dtype), None, None
 
 

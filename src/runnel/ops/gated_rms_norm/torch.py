@@ -1,4 +1,6 @@
-"""gated_rms_norm over all tokens at once; differentiable, any device and dtype. T tokens, C channels."""
+"""gated_rms_norm over all tokens at once; differentiable, any device and dtype. T tokens, C
+channels.
+"""
 
 import torch
 from torch import Tensor

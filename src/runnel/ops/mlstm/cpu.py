@@ -1,19 +1,21 @@
-"""mlstm as compiled CPU kernels, for reading: chunk by chunk, the state of one head in cache; fp32 arithmetic for all inputs.
+"""mlstm as compiled CPU kernels, for reading: chunk by chunk, the state of one head in cache; fp32
+arithmetic for all inputs.
 
 Training runs in plain torch.
 
 T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk (CHUNK).
 
-Inside a chunk, with C, n, m_0 the state before it, s_t = lf_t + m_{t-1} - m_t (exp(s_t) is the forget gate of the recurrence) and
-i'_t = exp(i_t - m_t):
-    W_tj = i'_j exp(s_{j+1} + ... + s_t) for j <= t       g_t = exp(s_1 + ... + s_t)       M_tj = W_tj (q_t . k_j) / sqrt(K)
+Inside a chunk, with C, n, m_0 the state before it, s_t = lf_t + m_{t-1} - m_t (exp(s_t) is the
+forget gate of the recurrence) and i'_t = exp(i_t - m_t):
+    W_tj = i'_j exp(s_{j+1} + ... + s_t) for j <= t      g_t = exp(s_1 + ... + s_t)
+    M_tj = W_tj (q_t . k_j) / sqrt(K)
     h_t = (g_t C^T q_t + sum_j M_tj v_j) / (max(|g_t n . q_t + sum_j M_tj|, exp(-m_t)) + eps)
     C' = g_Q C + sum_j W_Qj k_j v_j^T                     n' likewise
 n is a column of C whose v is always 1, and so is the divisor's sum a column of the numerator.
 
-m equals the recurrence's at every token. The exponents of W are running sums down each column, so that exponents near 0, the only
-ones that matter, are sums of small numbers; differences of two sums from the chunk's start would lose precision under strong
-gates.
+m equals the recurrence's at every token. The exponents of W are running sums down each column, so
+that exponents near 0, the only ones that matter, are sums of small numbers; differences of two sums
+from the chunk's start would lose precision under strong gates.
 """
 
 from typing import NamedTuple
@@ -43,7 +45,9 @@ from runnel.ops.numba_math import (
 from runnel.ops.simd import LANES, TILE_COLUMNS, TILE_ROWS, address, ceil_div, round_up, shift
 from runnel.ops.simd_tile import LOWER, multiply, read_rows, transpose
 
-CHUNK = 32  # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state more often.
+# Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state
+# more often.
+CHUNK = 32
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
@@ -83,12 +87,24 @@ class _Scratch(NamedTuple):
 @njit(inline="always")
 def _allocate(K: int, panels: int) -> _Scratch:
     columns = round_up(K, TILE_COLUMNS)
-    rows, squares = np.zeros((2, CHUNK, columns), np.float32), np.zeros((2, CHUNK, CHUNK), np.float32)
+    rows, squares = (
+        np.zeros((2, CHUNK, columns), np.float32),
+        np.zeros((2, CHUNK, CHUNK), np.float32),
+    )
     lines, strips = np.zeros((3, CHUNK), np.float32), np.zeros((2, CHUNK, TILE_COLUMNS), np.float32)
     return _Scratch(
-        rows[0], rows[1], np.zeros((columns, CHUNK), np.float32), squares[0], squares[1], lines[0], lines[1], lines[2],
-        strips[0], strips[1], np.zeros((panels, columns, TILE_COLUMNS), np.float32),
-    )  # fmt: skip
+        rows[0],
+        rows[1],
+        np.zeros((columns, CHUNK), np.float32),
+        squares[0],
+        squares[1],
+        lines[0],
+        lines[1],
+        lines[2],
+        strips[0],
+        strips[1],
+        np.zeros((panels, columns, TILE_COLUMNS), np.float32),
+    )
 
 
 @njit(**SERIAL)
@@ -108,7 +124,9 @@ def _read_state(states: _States, part: _Part, out: Array) -> Number:
 
 @njit(**SERIAL)
 def _write_state(state: Array, m: Number, part: _Part, out: _States) -> None:
-    """Write the part's columns of C, and n and m with the first ones: they are the same in all parts."""
+    """Write the part's columns of C, and n and m with the first ones: they are the same in all
+    parts.
+    """
     s, head, first, width = part
     for k in range(out.n.shape[2]):
         for c in range(width):
@@ -120,12 +138,17 @@ def _write_state(state: Array, m: Number, part: _Part, out: _States) -> None:
 
 
 @njit(**SERIAL)
-def _read_gates(i: Array, f: Array, t: int, head: int, count: int, m: Number, memory: _Scratch) -> tuple[Number, Number]:
-    """Compute W, g and m_t of a chunk from m before it; return m after it and the factor of the old state."""
+def _read_gates(
+    i: Array, f: Array, t: int, head: int, count: int, m: Number, memory: _Scratch
+) -> tuple[Number, Number]:
+    """Compute W, g and m_t of a chunk from m before it; return m after it and the factor of the old
+    state.
+    """
     mix, enter, leave, tops = memory.mix, memory.enter, memory.leave, memory.tops
     for j in range(count):
         tops[j] = -softplus(-f[t + j, head])
-    now, kept = np.float64(m), 0.0  # double: m is exact within a chunk, and its rounding at the end goes into the factors
+    # double: m is exact within a chunk, and its rounding at the end goes into the factors
+    now, kept = np.float64(m), 0.0
     for j in range(count):
         before, entering = now + np.float64(tops[j]), np.float64(i[t + j, head])
         now = entering if entering > before or entering != entering else before
@@ -159,17 +182,35 @@ def _weigh(K: int, count: int, memory: _Scratch) -> None:
 
 @njit(**SERIAL)
 def _chunk(
-    q: FlatRows, k: FlatRows, v: FlatRows, i: Array, f: Array, t: int, count: int, K: int, part: _Part, m: Number, eps: Number,
-    h: Array, memory: _Scratch,
-) -> Number:  # fmt: skip
-    """Compute h of `count` tokens, 1 to CHUNK, from token t on, and the state after them; return m after them."""
+    q: FlatRows,
+    k: FlatRows,
+    v: FlatRows,
+    i: Array,
+    f: Array,
+    t: int,
+    count: int,
+    K: int,
+    part: _Part,
+    m: Number,
+    eps: Number,
+    h: Array,
+    memory: _Scratch,
+) -> Number:
+    """Compute h of `count` tokens, 1 to CHUNK, from token t on, and the state after them; return m
+    after them.
+    """
     queries, keys, turned, pairs, mix, _, _, tops, values, result, state = memory
     columns, rows = queries.shape[1], round_up(count, TILE_ROWS)
     read_rows(q.line, q.distance, t, count, rows, part.head * K, K, queries)
     read_rows(k.line, k.distance, t, count, rows, part.head * K, K, keys)
     for j in range(0, CHUNK, LANES):
         for c in range(0, columns, LANES):
-            transpose(shift(address(keys), j * columns + c), columns, shift(address(turned), c * CHUNK + j), CHUNK)
+            transpose(
+                shift(address(keys), j * columns + c),
+                columns,
+                shift(address(turned), c * CHUNK + j),
+                CHUNK,
+            )
     multiply(pairs, queries, columns, 1, turned, rows, K, _ZERO)
     m, factor = _read_gates(i, f, t, part.head, count, m, memory)
     _weigh(K, count, memory)
@@ -196,18 +237,30 @@ def _chunk(
 
 @njit(**PARALLEL)
 def _scan(
-    q: FlatRows, k: FlatRows, v: FlatRows, i: Array, f: Array, cu: Array, splits: int, shares: Shares, eps: Number,
-    states: _States, h: Array, ends: _States,
-) -> None:  # fmt: skip
+    q: FlatRows,
+    k: FlatRows,
+    v: FlatRows,
+    i: Array,
+    f: Array,
+    cu: Array,
+    splits: int,
+    shares: Shares,
+    eps: Number,
+    states: _States,
+    h: Array,
+    ends: _States,
+) -> None:
     """Run every sequence and head.
 
     Args:
         q, k: (T, H, K).   v: (T, H, V).   i, f: (T, H).   cu: (S+1,).
-        splits: the columns of v of each head are divided into this many parts, item = head * splits + part.
+        splits: the columns of v of each head are divided into this many parts, item = head * splits
+            + part.
         shares: `Shares` of items.
         h: out, (T, H, V).   ends: out.
     """
-    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
+    # outside the loop, which then takes plain arrays
+    _, share_heads, share_first, share_order = shares
     V, K = h.shape[2], ends.n.shape[2]
     panels = ceil_div(V, TILE_COLUMNS)
     for share in prange(share_heads.shape[0]):
@@ -220,27 +273,52 @@ def _scan(
                 part = _Part(s, item // splits, first, width)
                 m = _read_state(states, part, memory.state)
                 for t in range(cu[s], cu[s + 1], CHUNK):
-                    m = _chunk(q, k, v, i, f, t, min(CHUNK, cu[s + 1] - t), K, part, m, eps, h, memory)
+                    m = _chunk(
+                        q, k, v, i, f, t, min(CHUNK, cu[s + 1] - t), K, part, m, eps, h, memory
+                    )
                 _write_state(memory.state, m, part, ends)
 
 
 def mlstm_cpu(
-    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu: Tensor, state: State | None, eps: float
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    cu: Tensor,
+    state: State | None,
+    eps: float,
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, i, f, *(state or ()))):
         return mlstm_torch(q, k, v, i, f, cu, state, eps)
     sequences, heads, width, size = cu.numel() - 1, v.shape[1], q.shape[2], v.shape[2]
     threads = torch.get_num_threads()
-    # Long sequences with few heads: the columns of V are divided too. Every part repeats only the work on q and k.
+    # Long sequences with few heads: the columns of V are divided too. Every part repeats only the
+    # work on q and k.
     splits = max(1, min(threads // max(1, heads * sequences), ceil_div(size, TILE_COLUMNS)))
     shares = Shares.of(cu.diff().numpy(), heads * splits, threads, heads * splits)
     shapes = ((heads, width, size), (heads, width), (heads,))
-    start = _States(*(float_array(state and state[part], 0, *shape) for part, shape in enumerate(shapes)))
-    h, C, n, m = (torch.empty(v.shape, dtype=v.dtype), *(torch.empty(sequences, *shape) for shape in shapes))
+    start = _States(
+        *(float_array(state and state[part], 0, *shape) for part, shape in enumerate(shapes))
+    )
+    h, C, n, m = (
+        torch.empty(v.shape, dtype=v.dtype),
+        *(torch.empty(sequences, *shape) for shape in shapes),
+    )
     with parallel():
         _scan(
-            flat_rows(q), flat_rows(k), flat_rows(v), float_array(i), float_array(f), cu.numpy(), splits, shares, np.float32(eps),
-            start, as_array(h), _States(as_array(C), as_array(n), as_array(m)),
-        )  # fmt: skip
+            flat_rows(q),
+            flat_rows(k),
+            flat_rows(v),
+            float_array(i),
+            float_array(f),
+            cu.numpy(),
+            splits,
+            shares,
+            np.float32(eps),
+            start,
+            as_array(h),
+            _States(as_array(C), as_array(n), as_array(m)),
+        )
     return h, (C, n, m)

@@ -1,11 +1,13 @@
-"""mlstm in its chunkwise form: batched matrix products inside chunks and one short loop over chunks; differentiable.
+"""mlstm in its chunkwise form: batched matrix products inside chunks and one short loop over
+chunks; differentiable.
 
-T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all sequences together.
-Each sequence starts a new chunk; holes at its end forget nothing and add nothing.
+T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all
+sequences together. Each sequence starts a new chunk; holes at its end forget nothing and add
+nothing.
 
-exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant for autograd, and m
-itself is used only where it remains: with eps, in the end state and in the start state. A gradient through the scale would
-be a small difference of terms as large as C.
+exp(m) C and exp(m) n do not depend on m. So everything is computed at a scale that is a constant
+for autograd, and m itself is used only where it remains: with eps, in the end state and in the
+start state. A gradient through the scale would be a small difference of terms as large as C.
 
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
@@ -24,7 +26,15 @@ _HOLE = -1e30  # the input gate in a hole: its exp is 0, and differences of two 
 
 
 def mlstm_torch(
-    q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor, cu: Tensor, state: State | None, eps: float, chunk: int = CHUNK
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    f: Tensor,
+    cu: Tensor,
+    state: State | None,
+    eps: float,
+    chunk: int = CHUNK,
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
@@ -37,9 +47,12 @@ def mlstm_torch(
     query, key, value = put(q) * width**-0.5, put(k), put(v)
     forget, enter = put(F.logsigmoid(f.to(dtype))), put(i, _HOLE)  # (N, H, Q)
 
-    # log_weight[i, j] = i_j + the sum of lf over j+1 .. i. Differences of sums from the chunk's start would cancel.
+    # log_weight[i, j] = i_j + the sum of lf over j+1 .. i. Differences of sums from the chunk's
+    # start would cancel.
     later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=v.device).triu(1)
-    steps = forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
+    steps = (
+        forget[..., :, None].expand(*forget.shape, grid.chunk).masked_fill(~later.T, 0.0).cumsum(2)
+    )
     log_weight = (steps + enter[..., None, :]).masked_fill(later, float("-inf"))  # (N, H, Q, Q)
     kept = forget.cumsum(2)
     top = log_weight.amax(3)  # m without the state before the chunk
@@ -73,14 +86,16 @@ def mlstm_torch(
 def _advance(added: State, kept: Tensor, index: Tensor, states: States) -> States:
     """Return C, n, the logarithm of their scale, and m, which equals it, after the chunks `index`.
 
-    The scale is a constant for autograd except where it is the start's m. `added` is each chunk's addition to C (N, H, K, V) and
-    n (N, H, K) at the scale of its own m, and that m (N, H); `kept` (N, H) the logarithm of the factor of the state before it.
+    The scale is a constant for autograd except where it is the start's m. `added` is each chunk's
+    addition to C (N, H, K, V) and n (N, H, K) at the scale of its own m, and that m (N, H); `kept`
+    (N, H) the logarithm of the factor of the state before it.
     """
     C, n, scale, m = states
     new_C, new_n, top = (part[index] for part in added)
     m = torch.maximum(kept[index] + m, top)
     fixed = m.detach()
-    old = (kept[index] + (scale - fixed)).exp()  # the difference first: it contains m's rounding error
+    # the difference first: it contains m's rounding error
+    old = (kept[index] + (scale - fixed)).exp()
     new = (top.detach() - fixed).exp()
     C = old[..., None, None] * C + new[..., None, None] * new_C
     n = old[..., None] * n + new[..., None] * new_n

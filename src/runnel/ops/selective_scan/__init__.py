@@ -31,10 +31,14 @@ def selective_scan(
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
-        y (T, Di) in x's dtype and the new state (S, Di, N) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+        y (T, Di) in x's dtype and the new state (S, Di, N) in fp32 (fp64 for fp64 inputs). Inputs
+        are left unchanged.
 
-    Source: Gu and Dao 2023 (arXiv 2312.00752), algorithm 2; B is scaled by dt (Euler), as in the published models.
+    Source: Gu and Dao 2023 (arXiv 2312.00752), algorithm 2; B is scaled by dt (Euler), as in the
+        published models.
     """
     cu = boundaries(len(x), cu_seqlens, state, *A.shape)
-    out: tuple[Tensor, Tensor] = implementation("selective_scan", backend, x)(x, dt, A, B, C, D, cu, state)
+    out: tuple[Tensor, Tensor] = implementation("selective_scan", backend, x)(
+        x, dt, A, B, C, D, cu, state
+    )
     return out

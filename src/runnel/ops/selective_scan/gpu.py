@@ -1,14 +1,17 @@
-"""The selective scan in Triton kernels, forward and backward; fp32 arithmetic for fp32 and bf16 inputs. Needs Triton.
+"""The selective scan in Triton kernels, forward and backward; fp32 arithmetic for fp32 and bf16
+inputs. Needs Triton.
 
 T tokens, S sequences, Di channels, n state size, N chunks of all sequences together.
 
-The recurrence is diagonal, so a chunk maps h0 to exp(A * sum of dt) h0 + added. One pass over all chunks at once computes
-`added` and the sum, a short pass over each sequence's chunks the state before each chunk, and a second pass over all
-chunks the outputs. The gradients of B and C are sums over channels in no fixed order, so their last bits vary from run to run.
+The recurrence is diagonal, so a chunk maps h0 to exp(A * sum of dt) h0 + added. One pass over all
+chunks at once computes `added` and the sum, a short pass over each sequence's chunks the state
+before each chunk, and a second pass over all chunks the outputs. The gradients of B and C are sums
+over channels in no fixed order, so their last bits vary from run to run.
 
-Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is contiguous. `table` is (3, N): the
-sequence, first token and the token after the last token of each chunk. Their arguments are listed one by one: Triton takes named
-tuples too, but a kernel is changed only together with a run on a GPU.
+Rows of x, dt, B, C and dy are `..._row` elements apart for the kernels; everything else is
+contiguous. `table` is (3, N): the sequence, first token and the token after the last token of each
+chunk. Their arguments are listed one by one: Triton takes named tuples too, but a kernel is changed
+only together with a run on a GPU.
 """
 
 from __future__ import annotations
@@ -26,38 +29,64 @@ from runnel.ops.packed import copy_state, power_of_two
 from runnel.ops.triton_launch import GpuChunks, on_device_of, rows
 
 _CHUNK, _CHANNELS = 128, 32  # tokens and channels per program
-_SHORT = 32  # tokens per chunk of the backward pass, which holds all states of a chunk, in addition to one state per chunk
+# tokens per chunk of the backward pass, which holds all states of a chunk, in addition to one state
+# per chunk
+_SHORT = 32
 _PROGRAMS = 2048  # of the backward pass: enough for any GPU, few enough that their memory is small
 
 
 @triton.jit
-def _rates(A: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
-    """Load A (CHANNELS, BLOCK). Beyond the state size A and B are 0, so that those states stay 0."""
+def _rates(
+    A: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr
+) -> tensor:
+    """Load A (CHANNELS, BLOCK). Beyond the state size A and B are 0, so that
+    those states stay 0.
+    """
     place = tl.arange(0, BLOCK)
     mask = (channel < channels)[:, None] & (place < STATES)[None, :]
     return tl.load(A + channel[:, None] * STATES + place[None, :], mask=mask, other=0.0)
 
 
 @triton.jit
-def _coefficients(B: tensor, row: tensor, token: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
+def _coefficients(
+    B: tensor, row: tensor, token: tensor, STATES: constexpr, BLOCK: constexpr
+) -> tensor:
     """Load one token's B or C (BLOCK,)."""
     place = tl.arange(0, BLOCK)
     return tl.load(B + token * row + place, mask=place < STATES, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _state_at(index: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr) -> tensor:
+def _state_at(
+    index: tensor, channel: tensor, channels: tensor, STATES: constexpr, BLOCK: constexpr
+) -> tensor:
     """Return the offsets (CHANNELS, BLOCK) of one state in (any, Di, n)."""
     return (index * channels + channel[:, None]) * STATES + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
 def chunk_sums(
-    x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, A: tensor, B: tensor, B_row: tensor, C: tensor, C_row: tensor,
-    table: tensor, chunks: tensor, states: tensor, totals: tensor, channels: tensor,
-    STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
-) -> None:  # fmt: skip
-    """Write a chunk's addition to the state to states[chunk] and the sum of its dt to totals[chunk]."""
+    x: tensor,
+    x_row: tensor,
+    dt: tensor,
+    dt_row: tensor,
+    A: tensor,
+    B: tensor,
+    B_row: tensor,
+    C: tensor,
+    C_row: tensor,
+    table: tensor,
+    chunks: tensor,
+    states: tensor,
+    totals: tensor,
+    channels: tensor,
+    STATES: constexpr,
+    BLOCK: constexpr,
+    CHANNELS: constexpr,
+) -> None:
+    """Write a chunk's addition to the state to states[chunk] and the sum of its dt to
+    totals[chunk].
+    """
     chunk = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -80,7 +109,9 @@ def join(
     A: tensor, first: tensor, start: tensor, states: tensor, totals: tensor, channels: tensor,
     STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
 ) -> None:  # fmt: skip
-    """Replace the additions written by `chunk_sums` by the state before each chunk of one sequence."""
+    """Replace the additions written by `chunk_sums` by the state before each
+    chunk of one sequence.
+    """
     sequence = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
@@ -91,18 +122,45 @@ def join(
         at = states + _state_at(chunk, channel, channels, STATES, BLOCK)
         added = tl.load(at, mask=mask, other=0.0)
         tl.store(at, h, mask=mask)
-        h = tl.exp(tl.load(totals + chunk * channels + channel, mask=inside, other=0.0)[:, None] * rates) * h + added
+        h = (
+            tl.exp(
+                tl.load(totals + chunk * channels + channel, mask=inside, other=0.0)[:, None]
+                * rates
+            )
+            * h
+            + added
+        )
 
 
 @triton.jit
 def outputs(
-    x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, A: tensor, B: tensor, B_row: tensor, C: tensor, C_row: tensor,
-    table: tensor, first: tensor, chunks: tensor, entering: tensor, end: tensor, skip: tensor, y: tensor, channels: tensor,
-    STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, HAS_SKIP: constexpr, HAS_ENTERING: constexpr,
-) -> None:  # fmt: skip
+    x: tensor,
+    x_row: tensor,
+    dt: tensor,
+    dt_row: tensor,
+    A: tensor,
+    B: tensor,
+    B_row: tensor,
+    C: tensor,
+    C_row: tensor,
+    table: tensor,
+    first: tensor,
+    chunks: tensor,
+    entering: tensor,
+    end: tensor,
+    skip: tensor,
+    y: tensor,
+    channels: tensor,
+    STATES: constexpr,
+    BLOCK: constexpr,
+    CHANNELS: constexpr,
+    HAS_SKIP: constexpr,
+    HAS_ENTERING: constexpr,
+) -> None:
     """Compute y of one chunk's tokens; the last chunk of a sequence also writes its state to `end`.
 
-    entering: (N, Di, n). Without it, `end` contains the start states, and every sequence is at most one chunk.
+    entering: (N, Di, n). Without it, `end` contains the start states, and every sequence is at most
+        one chunk.
     """
     chunk = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
@@ -112,7 +170,9 @@ def outputs(
     sequence = tl.load(table + chunk)
     at_end = end + _state_at(sequence, channel, channels, STATES, BLOCK)
     if HAS_ENTERING:
-        h = tl.load(entering + _state_at(chunk, channel, channels, STATES, BLOCK), mask=mask, other=0.0)
+        h = tl.load(
+            entering + _state_at(chunk, channel, channels, STATES, BLOCK), mask=mask, other=0.0
+        )
     else:
         h = tl.load(at_end, mask=mask, other=0.0)
     for token in range(tl.load(table + chunks + chunk), tl.load(table + 2 * chunks + chunk)):
@@ -130,9 +190,23 @@ def outputs(
 
 @triton.jit
 def _keep_states(
-    x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, B: tensor, B_row: tensor, rates: tensor, start: tensor, stop: tensor,
-    h: tensor, room: tensor, inside: tensor, channel: tensor, STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr,
-) -> None:  # fmt: skip
+    x: tensor,
+    x_row: tensor,
+    dt: tensor,
+    dt_row: tensor,
+    B: tensor,
+    B_row: tensor,
+    rates: tensor,
+    start: tensor,
+    stop: tensor,
+    h: tensor,
+    room: tensor,
+    inside: tensor,
+    channel: tensor,
+    STATES: constexpr,
+    BLOCK: constexpr,
+    CHANNELS: constexpr,
+) -> None:
     """Rerun a chunk from the state h before it and write the state before each token to `room`."""
     place = tl.arange(0, CHANNELS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     for token in range(start, stop):
@@ -145,14 +219,40 @@ def _keep_states(
 
 @triton.jit
 def _chunk_backward(
-    x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, B: tensor, B_row: tensor, C: tensor, C_row: tensor, dy: tensor,
-    dy_row: tensor, skip: tensor, rates: tensor, start: tensor, stop: tensor, room: tensor, arriving: tensor, d_rates: tensor,
-    dx: tensor, ddt: tensor, dB: tensor, dC: tensor, inside: tensor, channel: tensor, channels: tensor,
-    STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, HAS_SKIP: constexpr,
-) -> tuple[tensor, tensor]:  # fmt: skip
-    """Process the tokens of a chunk from the last to the first; `arriving` is the gradient of the state after it.
+    x: tensor,
+    x_row: tensor,
+    dt: tensor,
+    dt_row: tensor,
+    B: tensor,
+    B_row: tensor,
+    C: tensor,
+    C_row: tensor,
+    dy: tensor,
+    dy_row: tensor,
+    skip: tensor,
+    rates: tensor,
+    start: tensor,
+    stop: tensor,
+    room: tensor,
+    arriving: tensor,
+    d_rates: tensor,
+    dx: tensor,
+    ddt: tensor,
+    dB: tensor,
+    dC: tensor,
+    inside: tensor,
+    channel: tensor,
+    channels: tensor,
+    STATES: constexpr,
+    BLOCK: constexpr,
+    CHANNELS: constexpr,
+    HAS_SKIP: constexpr,
+) -> tuple[tensor, tensor]:
+    """Process the tokens of a chunk from the last to the first; `arriving` is the gradient of the
+    state after it.
 
-    Return the gradient of the state before the chunk, and d_rates with the chunk's share of the gradient of A added.
+    Return the gradient of the state before the chunk, and d_rates with the chunk's share of the
+    gradient of A added.
     """
     place = tl.arange(0, CHANNELS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
     state, in_state = tl.arange(0, BLOCK), tl.arange(0, BLOCK) < STATES
@@ -161,7 +261,10 @@ def _chunk_backward(
         step = tl.load(dt + token * dt_row + channel, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + token * x_row + channel, mask=inside, other=0.0).to(tl.float32)
         gradient = tl.load(dy + token * dy_row + channel, mask=inside, other=0.0).to(tl.float32)
-        b, c = _coefficients(B, B_row, token, STATES, BLOCK), _coefficients(C, C_row, token, STATES, BLOCK)
+        b, c = (
+            _coefficients(B, B_row, token, STATES, BLOCK),
+            _coefficients(C, C_row, token, STATES, BLOCK),
+        )
         before = tl.load(room + (token - start) * (CHANNELS * BLOCK) + place)
         kept, entered = tl.exp(step[:, None] * rates), step * value
         h = kept * before + entered[:, None] * b[None, :]
@@ -183,15 +286,43 @@ def _chunk_backward(
 
 @triton.jit
 def backward(
-    x: tensor, x_row: tensor, dt: tensor, dt_row: tensor, A: tensor, B: tensor, B_row: tensor, C: tensor, C_row: tensor,
-    dy: tensor, dy_row: tensor, table: tensor, first: tensor, chunks: tensor, sequences: tensor, entering: tensor, skip: tensor,
-    room: tensor, dx: tensor, ddt: tensor, dA: tensor, dB: tensor, dC: tensor, dstate: tensor, channels: tensor,
-    STATES: constexpr, BLOCK: constexpr, CHANNELS: constexpr, TOKENS: constexpr, HAS_SKIP: constexpr,
-) -> None:  # fmt: skip
-    """Compute gradients. Programs divide the pairs of sequence and block of channels; each processes its chunks from the last.
+    x: tensor,
+    x_row: tensor,
+    dt: tensor,
+    dt_row: tensor,
+    A: tensor,
+    B: tensor,
+    B_row: tensor,
+    C: tensor,
+    C_row: tensor,
+    dy: tensor,
+    dy_row: tensor,
+    table: tensor,
+    first: tensor,
+    chunks: tensor,
+    sequences: tensor,
+    entering: tensor,
+    skip: tensor,
+    room: tensor,
+    dx: tensor,
+    ddt: tensor,
+    dA: tensor,
+    dB: tensor,
+    dC: tensor,
+    dstate: tensor,
+    channels: tensor,
+    STATES: constexpr,
+    BLOCK: constexpr,
+    CHANNELS: constexpr,
+    TOKENS: constexpr,
+    HAS_SKIP: constexpr,
+) -> None:
+    """Compute gradients. Programs divide the pairs of sequence and block of channels; each
+    processes its chunks from the last.
 
-    room: (programs, TOKENS, CHANNELS, BLOCK), for the states of one chunk. dstate (S, Di, n) contains the gradient of the end
-    state on entry and of the start state on return. dB and dC (T, n) are added to; dA (S, Di, n) is filled.
+    room: (programs, TOKENS, CHANNELS, BLOCK), for the states of one chunk. dstate (S, Di, n)
+    contains the gradient of the end state on entry and of the start state on return. dB and dC (T,
+    n) are added to; dA (S, Di, n) is filled.
     """
     blocks = tl.cdiv(channels, CHANNELS)
     room += tl.program_id(0).to(tl.int64) * (TOKENS * CHANNELS * BLOCK)
@@ -208,15 +339,58 @@ def backward(
         for back in range(0, behind - begin):
             chunk = behind - 1 - back
             start, stop = tl.load(table + chunks + chunk), tl.load(table + 2 * chunks + chunk)
-            h = tl.load(entering + _state_at(chunk, channel, channels, STATES, BLOCK), mask=mask, other=0.0)
+            h = tl.load(
+                entering + _state_at(chunk, channel, channels, STATES, BLOCK), mask=mask, other=0.0
+            )
             _keep_states(
-                x, x_row, dt, dt_row, B, B_row, rates, start, stop, h, room, inside, channel, STATES, BLOCK, CHANNELS
-            )  # fmt: skip
+                x,
+                x_row,
+                dt,
+                dt_row,
+                B,
+                B_row,
+                rates,
+                start,
+                stop,
+                h,
+                room,
+                inside,
+                channel,
+                STATES,
+                BLOCK,
+                CHANNELS,
+            )
             tl.debug_barrier()  # all writes to `room` must be visible to the threads that read it
             arriving, d_rates = _chunk_backward(
-                x, x_row, dt, dt_row, B, B_row, C, C_row, dy, dy_row, skip, rates, start, stop, room, arriving, d_rates,
-                dx, ddt, dB, dC, inside, channel, channels, STATES, BLOCK, CHANNELS, HAS_SKIP,
-            )  # fmt: skip
+                x,
+                x_row,
+                dt,
+                dt_row,
+                B,
+                B_row,
+                C,
+                C_row,
+                dy,
+                dy_row,
+                skip,
+                rates,
+                start,
+                stop,
+                room,
+                arriving,
+                d_rates,
+                dx,
+                ddt,
+                dB,
+                dC,
+                inside,
+                channel,
+                channels,
+                STATES,
+                BLOCK,
+                CHANNELS,
+                HAS_SKIP,
+            )
             tl.debug_barrier()
         tl.store(dstate + at_sequence, arriving, mask=mask)
         tl.store(dA + at_sequence, d_rates, mask=mask)
@@ -227,7 +401,15 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        cu: Tensor,
+        state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(x, dt, A, B, C, D, cu, state)
         ctx.set_materialize_grads(False)
@@ -243,9 +425,20 @@ class _Scan(torch.autograd.Function):
             entering = _entering(inputs, sizes, chunks, end) if chunks.most > 1 else None
             grid = chunks.count, triton.cdiv(x.shape[1], _CHANNELS)
             outputs[grid](
-                *inputs, chunks.table, chunks.first, chunks.count, entering, end, skip, y, **sizes,
-                CHANNELS=_CHANNELS, HAS_SKIP=skip is not None, HAS_ENTERING=entering is not None, num_warps=1,
-            )  # fmt: skip
+                *inputs,
+                chunks.table,
+                chunks.first,
+                chunks.count,
+                entering,
+                end,
+                skip,
+                y,
+                **sizes,
+                CHANNELS=_CHANNELS,
+                HAS_SKIP=skip is not None,
+                HAS_ENTERING=entering is not None,
+                num_warps=1,
+            )
         return y, end
 
     @staticmethod
@@ -257,7 +450,11 @@ class _Scan(torch.autograd.Function):
         dx, ddt = (torch.empty(x.shape, dtype=like.dtype, device=x.device) for like in (x, dt))
         dB, dC = torch.zeros(2, x.shape[0], n, device=x.device)
         dA = torch.zeros(sequences, *A.shape, device=x.device)
-        dstate = torch.zeros(dA.shape, device=x.device) if dend is None else dend.detach().float().clone()
+        dstate = (
+            torch.zeros(dA.shape, device=x.device)
+            if dend is None
+            else dend.detach().float().clone()
+        )
         if dx.numel():
             chunks = GpuChunks.of(cu, _SHORT, x.device)
             inputs, sizes = _inputs(x, dt, A, B, C)
@@ -265,12 +462,31 @@ class _Scan(torch.autograd.Function):
             programs = min(_PROGRAMS, sequences * triton.cdiv(x.shape[1], _CHANNELS))
             room = torch.empty(programs, _SHORT, _CHANNELS, sizes["BLOCK"], device=x.device)
             with on_device_of(x):
-                entering = _entering(inputs, sizes, chunks, copy_state(state, x.device, sequences, *A.shape))
+                entering = _entering(
+                    inputs, sizes, chunks, copy_state(state, x.device, sequences, *A.shape)
+                )
                 backward[(programs,)](
-                    *inputs, *rows(dy), chunks.table, chunks.first, chunks.count, sequences, entering, skip, room,
-                    dx, ddt, dA, dB, dC, dstate, **sizes, CHANNELS=_CHANNELS, TOKENS=_SHORT, HAS_SKIP=skip is not None,
+                    *inputs,
+                    *rows(dy),
+                    chunks.table,
+                    chunks.first,
+                    chunks.count,
+                    sequences,
+                    entering,
+                    skip,
+                    room,
+                    dx,
+                    ddt,
+                    dA,
+                    dB,
+                    dC,
+                    dstate,
+                    **sizes,
+                    CHANNELS=_CHANNELS,
+                    TOKENS=_SHORT,
+                    HAS_SKIP=skip is not None,
                     num_warps=1,
-                )  # fmt: skip
+                )
         dD = None if D is None else (dy.float() * x.float()).sum(0).to(D.dtype)
         dA, dB, dC = dA.sum(0).to(A.dtype), dB.to(B.dtype), dC.to(C.dtype)
         return dx, ddt, dA, dB, dC, dD, None, None if state is None else dstate.to(state.dtype)
@@ -279,20 +495,37 @@ class _Scan(torch.autograd.Function):
 selective_scan_gpu = _Scan.apply
 
 
-def _inputs(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor) -> tuple[tuple[Any, ...], dict[str, int]]:
+def _inputs(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor
+) -> tuple[tuple[Any, ...], dict[str, int]]:
     """Return the first arguments of the kernels, and their sizes."""
     arguments = (*rows(x), *rows(dt), A.detach().float().contiguous(), *rows(B), *rows(C))
-    return arguments, {"channels": x.shape[1], "STATES": A.shape[1], "BLOCK": power_of_two(A.shape[1])}
+    return arguments, {
+        "channels": x.shape[1],
+        "STATES": A.shape[1],
+        "BLOCK": power_of_two(A.shape[1]),
+    }
 
 
-def _entering(inputs: tuple[Any, ...], sizes: dict[str, int], chunks: GpuChunks, start: Tensor) -> Tensor:
+def _entering(
+    inputs: tuple[Any, ...], sizes: dict[str, int], chunks: GpuChunks, start: Tensor
+) -> Tensor:
     """Return the state (N, Di, n) before each chunk; start (S, Di, n)."""
     channels = sizes["channels"]
     states = torch.empty(chunks.count, *start.shape[1:], device=start.device)
     totals = torch.empty(chunks.count, channels, device=start.device)
     blocks = triton.cdiv(channels, _CHANNELS)
     chunk_sums[(chunks.count, blocks)](
-        *inputs, chunks.table, chunks.count, states, totals, **sizes, CHANNELS=_CHANNELS, num_warps=1
-    )  # fmt: skip
-    join[(start.shape[0], blocks)](inputs[4], chunks.first, start, states, totals, **sizes, CHANNELS=_CHANNELS, num_warps=1)
+        *inputs,
+        chunks.table,
+        chunks.count,
+        states,
+        totals,
+        **sizes,
+        CHANNELS=_CHANNELS,
+        num_warps=1,
+    )
+    join[(start.shape[0], blocks)](
+        inputs[4], chunks.first, start, states, totals, **sizes, CHANNELS=_CHANNELS, num_warps=1
+    )
     return states

@@ -1,6 +1,8 @@
-"""The selective scan in plain torch operations: parallel inside chunks and over sequences, differentiable.
+"""The selective scan in plain torch operations: parallel inside chunks and over sequences,
+differentiable.
 
-S sequences, T tokens, Di channels, N state size, Q tokens of a chunk, K sequences that reach the chunk.
+S sequences, T tokens, Di channels, N state size, Q tokens of a chunk, K sequences that reach the
+chunk.
 """
 
 import torch
@@ -8,11 +10,20 @@ from torch import Tensor
 
 from runnel.ops.packed import accumulation_dtype
 
-CHUNK = 16  # doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and store more for backward
+# doubling costs log2(Q) passes over (K, Q, Di, N); longer chunks gain little and store more for
+# backward
+CHUNK = 16
 
 
 def selective_scan_torch(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.selective_scan`; cu (S+1,) int64 on the CPU.
 
@@ -21,14 +32,19 @@ def selective_scan_torch(
     dtype = accumulation_dtype(x)
     A, wide = A.to(dtype), x.to(dtype)
     starts, ends, longest = cu[:-1], cu[1:], int(cu.diff().max()) if cu.numel() > 1 else 0
-    h = torch.zeros(starts.numel(), *A.shape, dtype=dtype, device=x.device) if state is None else state.to(dtype).clone()
+    h = (
+        torch.zeros(starts.numel(), *A.shape, dtype=dtype, device=x.device)
+        if state is None
+        else state.to(dtype).clone()
+    )
     outputs, places = [], []
     for first in range(0, longest, CHUNK):
         rows = (ends - starts > first).nonzero().squeeze(1)  # (K,)
         place = starts[rows, None] + first + torch.arange(CHUNK)  # (K, Q)
         inside = place < ends[rows, None]
         index, hole = place.clamp(max=x.shape[0] - 1).to(x.device), ~inside.to(x.device)[..., None]
-        # Holes read another token's numbers, but a step of 0 keeps the state unchanged; x is also cleared, because it may be NaN.
+        # Holes read another token's numbers, but a step of 0 keeps the state unchanged; x is also
+        # cleared, because it may be NaN.
         step, value = dt[index].to(dtype).masked_fill(hole, 0.0), wide[index].masked_fill(hole, 0.0)
         b, c = (coefficient[index].to(dtype).masked_fill(hole, 0.0) for coefficient in (B, C))
         rows = rows.to(x.device)
@@ -44,18 +60,23 @@ def selective_scan_torch(
     return y.to(x.dtype), h
 
 
-def _scan_chunk(x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-    """Map x, dt (K, Q, Di), A (Di, N), B, C (K, Q, N), h (K, Di, N) to y (K, Q, Di) and h after the chunk.
+def _scan_chunk(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, h: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Map x, dt (K, Q, Di), A (Di, N), B, C (K, Q, N), h (K, Di, N) to y (K, Q, Di) and h after the
+    chunk.
 
-    Doubling: after the pass with distance r, `decay` and `added` of a token span the last 2r tokens. Every decay is a product
-    of exponentials of negative numbers, so nothing overflows.
+    Doubling: after the pass with distance r, `decay` and `added` of a token span the last 2r
+    tokens. Every decay is a product of exponentials of negative numbers, so nothing overflows.
     """
     decay = torch.exp(dt[..., None] * A)  # (K, Q, Di, N)
     added = (dt * x)[..., None] * B[:, :, None, :]
     distance = 1
     while distance < x.shape[1]:
         late = decay[:, distance:]
-        added = torch.cat([added[:, :distance], added[:, distance:] + late * added[:, :-distance]], dim=1)
+        added = torch.cat(
+            [added[:, :distance], added[:, distance:] + late * added[:, :-distance]], dim=1
+        )
         decay = torch.cat([decay[:, :distance], late * decay[:, :-distance]], dim=1)
         distance *= 2
     states = added + decay * h[:, None]

@@ -18,7 +18,8 @@ def ssd(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t, per head; head j uses group j // (H/G).
+    """Compute S_t = exp(dt_t A) S_{t-1} + dt_t x_t B_t^T and y_t = S_t C_t + D x_t, per head; head
+    j uses group j // (H/G).
 
     Args:
         x: (T, H, P) fp64, fp32 or bf16.
@@ -31,7 +32,8 @@ def ssd(
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
-        y (T, H, P) in x's dtype and the new state (S, H, P, N) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+        y (T, H, P) in x's dtype and the new state (S, H, P, N) in fp32 (fp64 for fp64 inputs).
+        Inputs are left unchanged.
 
     Source: Dao and Gu 2024 (arXiv 2405.21060), sections 2 and 6.
     """

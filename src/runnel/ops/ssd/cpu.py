@@ -1,24 +1,30 @@
-"""ssd as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16 inputs.
+"""ssd as compiled CPU kernels with a hand-written backward; fp32 arithmetic for fp32 and bf16
+inputs.
 
-For training, and for any caller of `ssd`. Inference of the backbones has kernels of its own (`ops.chunk_tiles`), because they
-read the projection's output in its dtype and are fused with the rest of the block.
+For training, and for any caller of `ssd`. Inference of the backbones has kernels of its own
+(`ops.chunk_tiles`), because they read the projection's output in its dtype and are fused with the
+rest of the block.
 
-T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks of all sequences together.
+T tokens, S sequences, H heads, P head size, G groups, N state size, Q tokens per chunk, K chunks of
+all sequences together.
 
-Forward, chunk by chunk, with the state of one head in cache. With c the inclusive sum of dt*A inside a chunk, u = dt*x and S the
-state before it:
+Forward, chunk by chunk, with the state of one head in cache. With c the inclusive sum of dt*A
+inside a chunk, u = dt*x and S the state before it:
     y_i = exp(c_i) S C_i + sum over j <= i of exp(c_i - c_j) (C_i . B_j) u_j
-    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T                      (the state after it)
+    S'  = exp(c_Q) S + sum over j of exp(c_Q - c_j) u_j B_j^T      (the state after it)
 
-The backward stores no states: one pass forward in time recomputes them, one backward carries the gradient. With Z the gradient of
-the state after the chunk, L_ij = exp(c_i - c_j) for j <= i, W_ij = L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
-    dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second pass)
+The backward stores no states: one pass forward in time recomputes them, one backward carries the
+gradient. With Z the gradient of the state after the chunk, L_ij = exp(c_i - c_j) for j <= i, W_ij =
+L_ij (dy_i . u_j) and M_ij = L_ij (C_i . B_j):
+    dC_i = exp(c_i) S^T dy_i + sum over j of W_ij B_j                       (first pass, second
+                                                                            pass)
     dB_j = exp(c_Q - c_j) Z^T u_j + sum over i of W_ij C_i
     du_j = exp(c_Q - c_j) Z B_j + sum over i of M_ij dy_i                   dx = dt du + D dy
     Z'   = exp(c_Q) Z + sum over i of exp(c_i) dy_i C_i^T                   (before the chunk)
-The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t, S_t> splits in two ways, by
-the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t + r_{t+1}. So r is a reverse running sum, kept in fp64
-because its terms cancel; after the last token it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
+The gradient r_t of the log decay dt_t A needs no state either. With y' = S C (without D), <dS_t,
+S_t> splits in two ways, by the inputs of S_t and by its uses: r_t + u_t . du_t = dy_t . y'_t +
+r_{t+1}. So r is a reverse running sum, kept in fp64 because its terms cancel; after the last token
+it is <dS_end, S_end>. Then ddt = A r + x . du and dA = sum of dt r.
 """
 
 from typing import Any, NamedTuple
@@ -48,8 +54,10 @@ from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, UPPER, multiply, read_rows
 
-CHUNK = TILE_COLUMNS  # Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
-# The backward keeps one gradient of B and C per range of heads; more ranges would cost too much memory for the time gained.
+# Q; a multiple of it. Longer chunks do more work inside, shorter ones access the state more often.
+CHUNK = TILE_COLUMNS
+# The backward keeps one gradient of B and C per range of heads; more ranges would cost too much
+# memory for the time gained.
 _MOST_SPLITS = 8
 
 
@@ -69,12 +77,14 @@ def of_chunk(grid: ChunkPairs, k: int, g: int) -> ChunkPairs:
 
 @njit(**PARALLEL)
 def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs) -> None:
-    """Put B, C and all products of a chunk's queries and keys on the chunk grid, with zeros in holes.
+    """Put B, C and all products of a chunk's queries and keys on the chunk grid, with zeros in
+    holes.
 
     Args:
         B, C: (T, G, N).   width: N.
     """
-    (b_line, b_row), (c_line, c_row), (queries, keys, pairs) = B, C, out  # outside the loop, which then takes plain arrays
+    # outside the loop, which then takes plain arrays
+    (b_line, b_row), (c_line, c_row), (queries, keys, pairs) = B, C, out
     _, groups, chunk, padded_width = keys.shape
     _, _, start, size = chunks
     for k in prange(start.shape[0]):
@@ -89,15 +99,21 @@ def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs
             for j in range(size[k]):
                 for n in range(width):
                     turned[n, j] = keys[k, g, j, n]
-            multiply(pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0))
+            multiply(
+                pairs[k, g], queries[k, g], padded_width, 1, turned, rows, width, np.float32(0.0)
+            )
 
 
 @njit(**PARALLEL)
-def gather(by_split: Array, chunks: Chunks, heads_per_split: int, heads_per_group: int, out: Array) -> None:
-    """Sum the contributions of the ranges of heads to each group and copy them from the grid. Overwrites by_split.
+def gather(
+    by_split: Array, chunks: Chunks, heads_per_split: int, heads_per_group: int, out: Array
+) -> None:
+    """Sum the contributions of the ranges of heads to each group and copy them from the grid.
+    Overwrites by_split.
 
     Args:
-        by_split: (splits, K, G, Q, N padded); a split's part of a group without heads of the split is not read.
+        by_split: (splits, K, G, Q, N padded); a split's part of a group without heads of the split
+            is not read.
         out: (T, G, N) fp32 or bf16 bits.
     """
     _, groups, width = out.shape
@@ -117,7 +133,9 @@ def gather(by_split: Array, chunks: Chunks, heads_per_split: int, heads_per_grou
 
 
 class Inputs(NamedTuple):
-    """The inputs of all heads that B and C are not part of; see `ChunkPairs`. fp32, x fp32 or bf16 bits."""
+    """The inputs of all heads that B and C are not part of; see `ChunkPairs`. fp32, x fp32 or bf16
+    bits.
+    """
 
     x: Array  # flat rows (T, H, P), see `flat_rows`
     x_row: int
@@ -137,8 +155,12 @@ class _Scratch(NamedTuple):
 
 
 @njit(**SERIAL)
-def read_steps(inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: Array, log: Array) -> None:
-    """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in the holes up to `rows`."""
+def read_steps(
+    inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: Array, log: Array
+) -> None:
+    """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in
+    the holes up to `rows`.
+    """
     x, dt, A = inputs.x, inputs.dt, inputs.A[h]
     total = np.float32(0.0)
     for j in range(size):
@@ -146,7 +168,8 @@ def read_steps(inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: 
         total += factor * A
         log[j] = total
         at = (t + j) * inputs.x_row + h * P
-        source = x[at : at + P]  # a slice, because checking an index of unknown sign prevents vector loads
+        # a slice, because checking an index of unknown sign prevents vector loads
+        source = x[at : at + P]
         for p in range(P):
             u[j, p] = factor * as_f32(source[p])
     for j in range(size, rows):
@@ -156,7 +179,9 @@ def read_steps(inputs: Inputs, h: int, t: int, size: int, rows: int, P: int, u: 
 
 @njit(**SERIAL)
 def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
-    """Set out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the exponential would overflow)."""
+    """Set out[i, j] = exp(log_i - log_j) * pairs[i, j] where j <= i, else 0 (also where the
+    exponential would overflow).
+    """
     for i in range(rows):
         for j in range(rows):
             factor = fast_exp(min(log[i] - log[j], np.float32(0.0)))
@@ -164,7 +189,9 @@ def decayed(pairs: Array, log: Array, rows: int, out: Array) -> None:
 
 
 @njit(**SERIAL)
-def _scale_rows(source: Array, rows: int, from_log: Array, sign: Number, offset: Number, out: Array) -> None:
+def _scale_rows(
+    source: Array, rows: int, from_log: Array, sign: Number, offset: Number, out: Array
+) -> None:
     """Set out[i] = exp(offset + sign * from_log[i]) * source[i]."""
     for i in range(rows):
         factor = fast_exp(offset + sign * from_log[i])
@@ -218,13 +245,22 @@ def start(source: Array, s: int, h: int, out: Array) -> None:
 
 
 @njit(**PARALLEL)
-def scan(inputs: Inputs, grid: ChunkPairs, chunks: Chunks, shares: Shares, state: Array, y: Array, end: Array) -> None:
+def scan(
+    inputs: Inputs,
+    grid: ChunkPairs,
+    chunks: Chunks,
+    shares: Shares,
+    state: Array,
+    y: Array,
+    end: Array,
+) -> None:
     """Run every sequence and head.
 
     Args:
         state: (S, H, P, N), or (0, ...) for zeros.   y: out, (T, H, P).   end: out, (S, H, P, N).
     """
-    _, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
+    # outside the loop, which then takes plain arrays
+    _, share_heads, share_first, share_order = shares
     of_sequence, _, starts, sizes = chunks
     _, H, P, N = end.shape
     per_group = H // grid.keys.shape[1]
@@ -250,7 +286,8 @@ class Gradients(NamedTuple):
 
     dx: Array  # (T, H, P)
     ddt: Array  # (T, H)
-    dB: Array  # (splits, K, G, Q, N padded), one part per range of heads; for a share without `splits`
+    # (splits, K, G, Q, N padded), one part per range of heads; for a share without `splits`
+    dB: Array
     dC: Array  # likewise
     dA: Array  # (shares, H), zeros, added to; for a share without `shares`
     dD: Array  # likewise
@@ -278,12 +315,25 @@ class _Back(NamedTuple):
 @njit(inline="always")
 def _allocate_back(chunks: int, chunk: int, columns: int, width: int) -> _Back:
     rows = np.zeros((4, chunk, columns), np.float32)
-    states, squares = np.zeros((2, columns, width), np.float32), np.zeros((2, chunk, chunk), np.float32)
+    states, squares = (
+        np.zeros((2, columns, width), np.float32),
+        np.zeros((2, chunk, chunk), np.float32),
+    )
     return _Back(
-        np.zeros(chunk, np.float32), np.zeros((chunks, chunk), np.float32), rows[0], rows[1], rows[2], rows[3],
-        np.zeros((columns, chunk), np.float32), np.zeros((chunk, width), np.float32), squares[0], squares[1],
-        states[0], states[1], np.zeros((width, columns), np.float32),
-    )  # fmt: skip
+        np.zeros(chunk, np.float32),
+        np.zeros((chunks, chunk), np.float32),
+        rows[0],
+        rows[1],
+        rows[2],
+        rows[3],
+        np.zeros((columns, chunk), np.float32),
+        np.zeros((chunk, width), np.float32),
+        squares[0],
+        squares[1],
+        states[0],
+        states[1],
+        np.zeros((width, columns), np.float32),
+    )
 
 
 @njit(**SERIAL)
@@ -296,8 +346,12 @@ def _read_chunk(inputs: Inputs, dy: FlatRows, h: int, t: int, size: int, P: int,
 
 
 @njit(**SERIAL)
-def _first_chunk_pass(part: ChunkPairs, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Back) -> None:
-    """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u, gradient."""
+def _first_chunk_pass(
+    part: ChunkPairs, size: int, rows: int, P: int, keep: bool, dC: Array, dots: Array, m: _Back
+) -> None:
+    """Compute dC and dots_i = dy_i . y'_i from the state S, and S after the chunk. Scales u,
+    gradient.
+    """
     queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
     columns, width = u.shape[1], queries.shape[1]
     zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
@@ -323,9 +377,20 @@ def _first_chunk_pass(part: ChunkPairs, size: int, rows: int, P: int, keep: bool
 
 @njit(**SERIAL)
 def _second_chunk_pass(
-    part: ChunkPairs, size: int, rows: int, P: int, N: int, keep: bool, dB: Array, dC: Array, dots: Array, m: _Back
+    part: ChunkPairs,
+    size: int,
+    rows: int,
+    P: int,
+    N: int,
+    keep: bool,
+    dB: Array,
+    dC: Array,
+    dots: Array,
+    m: _Back,
 ) -> None:
-    """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P) before the chunk."""
+    """Compute du, dB, the rest of dC and of `dots`, and the gradient Z (also transposed, N by P)
+    before the chunk.
+    """
     (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
     turned, mix, weights, scaled, du = m.turned, m.mix, m.weights, m.scaled, m.du
     columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
@@ -359,7 +424,9 @@ def _second_chunk_pass(
 def _write_back(
     inputs: Inputs, h: int, t: int, size: int, dots: Array, r: float, m: _Back, out: Gradients
 ) -> tuple[float, float, float]:
-    """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and dD."""
+    """Write dx and ddt of one chunk; return r at its first token, and its contributions to dA and
+    dD.
+    """
     (x, x_row, dt, _, _), dx, du, gradient = inputs, out.dx, m.du, m.gradient
     P, A, D = dx.shape[2], inputs.A[h], inputs.D[h]
     dA, dD = 0.0, 0.0
@@ -382,9 +449,18 @@ def _write_back(
 
 @njit(**SERIAL)
 def _head(
-    inputs: Inputs, dy: FlatRows, grid: ChunkPairs, chunks: Chunks, s: int, h: int, keep: bool, state: Array, dend: Array,
-    out: Gradients, m: _Back,
-) -> None:  # fmt: skip
+    inputs: Inputs,
+    dy: FlatRows,
+    grid: ChunkPairs,
+    chunks: Chunks,
+    s: int,
+    h: int,
+    keep: bool,
+    state: Array,
+    dend: Array,
+    out: Gradients,
+    m: _Back,
+) -> None:
     """Process one head of a sequence; `keep`: dB and dC contain another head of the group."""
     _, H, P, N = out.dstate.shape
     first, last, g = chunks.first[s], chunks.first[s + 1], h // (H // grid.keys.shape[1])
@@ -393,7 +469,9 @@ def _head(
     for k in range(first, last):
         size = chunks.size[k]
         rows = _read_chunk(inputs, dy, h, chunks.start[k], size, P, m)
-        _first_chunk_pass(of_chunk(grid, k, g), size, rows, P, keep, out.dC[k, g], m.dots[k - first], m)
+        _first_chunk_pass(
+            of_chunk(grid, k, g), size, rows, P, keep, out.dC[k, g], m.dots[k - first], m
+        )
     start(dend, s, h, Z)
     r = 0.0
     for p in range(P):
@@ -403,7 +481,9 @@ def _head(
     for k in range(last - 1, first - 1, -1):
         t, size, dots = chunks.start[k], chunks.size[k], m.dots[k - first]
         rows = _read_chunk(inputs, dy, h, t, size, P, m)
-        _second_chunk_pass(of_chunk(grid, k, g), size, rows, P, N, keep, out.dB[k, g], out.dC[k, g], dots, m)
+        _second_chunk_pass(
+            of_chunk(grid, k, g), size, rows, P, N, keep, out.dB[k, g], out.dC[k, g], dots, m
+        )
         r, more_A, more_D = _write_back(inputs, h, t, size, dots, r, m, out)
         out.dA[h] += more_A
         out.dD[h] += more_D
@@ -420,25 +500,39 @@ def _of_share(out: Gradients, split: int, share: int) -> Gradients:
 
 @njit(**PARALLEL)
 def scan_back(
-    inputs: Inputs, dy: FlatRows, grid: ChunkPairs, chunks: Chunks, shares: Shares, state: Array, dend: Array, out: Gradients
+    inputs: Inputs,
+    dy: FlatRows,
+    grid: ChunkPairs,
+    chunks: Chunks,
+    shares: Shares,
+    state: Array,
+    dend: Array,
+    out: Gradients,
 ) -> None:
     """Compute the gradients of every sequence and head.
 
     Args:
         dy: (T, H, P).   state, dend: (S, H, P, N), or (0, ...) for zeros.
     """
-    splits, share_heads, share_first, share_order = shares  # outside the loop, which then takes plain arrays
+    # outside the loop, which then takes plain arrays
+    splits, share_heads, share_first, share_order = shares
     per_group = out.dstate.shape[1] // grid.keys.shape[1]
     most_chunks = 0
     for s in range(chunks.first.shape[0] - 1):
         most_chunks = max(most_chunks, chunks.first[s + 1] - chunks.first[s])
     for share in prange(share_heads.shape[0]):
-        m = _allocate_back(most_chunks, grid.keys.shape[2], round_up(out.dx.shape[2], TILE_COLUMNS), grid.keys.shape[3])
+        m = _allocate_back(
+            most_chunks,
+            grid.keys.shape[2],
+            round_up(out.dx.shape[2], TILE_COLUMNS),
+            grid.keys.shape[3],
+        )
         of_share = _of_share(out, share % splits, share)
         for i in range(share_first[share], share_first[share + 1]):
             s = share_order[i]
             for h in range(share_heads[share, 0], share_heads[share, 1]):
-                keep = h > share_heads[share, 0] and h % per_group > 0  # this range has already written this group's dB and dC
+                # this range has already written this group's dB and dC
+                keep = h > share_heads[share, 0] and h % per_group > 0
                 _head(inputs, dy, grid, chunks, s, h, keep, state, dend, of_share, m)
 
 
@@ -447,7 +541,15 @@ class _SSD(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+        ctx: Any,
+        x: Tensor,
+        dt: Tensor,
+        A: Tensor,
+        B: Tensor,
+        C: Tensor,
+        D: Tensor | None,
+        cu: Tensor,
+        state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         heads, size, width = x.shape[1], x.shape[2], B.shape[2]
         chunks = Chunks.of(cu.numpy(), CHUNK)
@@ -476,21 +578,44 @@ class _SSD(torch.autograd.Function):
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
         by_split = [
-            torch.empty(shares.splits, len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2)
+            torch.empty(
+                shares.splits, len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)
+            ).numpy()
+            for _ in range(2)
         ]
-        out = Gradients(as_array(dx), as_array(ddt), by_split[0], by_split[1], sums[0], sums[1], as_array(dstate))
+        out = Gradients(
+            as_array(dx),
+            as_array(ddt),
+            by_split[0],
+            by_split[1],
+            sums[0],
+            sums[1],
+            as_array(dstate),
+        )
         with parallel():
             scan_back(
-                _inputs(x, dt, A, D), flat_rows(torch.zeros_like(x) if dy is None else dy), _spread(B, C, chunks),
-                chunks, shares, float_array(state, 0, heads, size, width), float_array(dend, 0, heads, size, width), out,
-            )  # fmt: skip
+                _inputs(x, dt, A, D),
+                flat_rows(torch.zeros_like(x) if dy is None else dy),
+                _spread(B, C, chunks),
+                chunks,
+                shares,
+                float_array(state, 0, heads, size, width),
+                float_array(dend, 0, heads, size, width),
+                out,
+            )
             for part, total in zip(by_split, (dB, dC), strict=True):
                 gather(part, chunks, heads // shares.splits, heads // groups, as_array(total))
         dA, dD = (torch.from_numpy(part.sum(0)) for part in sums)
         return (
-            dx, ddt.to(dt.dtype), dA.to(A.dtype), dB, dC, None if D is None else dD.to(D.dtype), None,
+            dx,
+            ddt.to(dt.dtype),
+            dA.to(A.dtype),
+            dB,
+            dC,
+            None if D is None else dD.to(D.dtype),
+            None,
             None if state is None else dstate.to(state.dtype),
-        )  # fmt: skip
+        )
 
 
 ssd_cpu = _SSD.apply
@@ -503,7 +628,10 @@ def _inputs(x: Tensor, dt: Tensor, A: Tensor, D: Tensor | None) -> Inputs:
 def _spread(B: Tensor, C: Tensor, chunks: Chunks) -> ChunkPairs:
     """Return B, C and their products on the chunk grid."""
     groups, width = B.shape[1:]
-    keys, queries = (torch.empty(len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy() for _ in range(2))
+    keys, queries = (
+        torch.empty(len(chunks.start), groups, CHUNK, round_up(width, TILE_COLUMNS)).numpy()
+        for _ in range(2)
+    )
     out = ChunkPairs(queries, keys, torch.empty(len(chunks.start), groups, CHUNK, CHUNK).numpy())
     spread(flat_rows(B), flat_rows(C), chunks, width, out)
     return out

@@ -1,14 +1,16 @@
-"""ssd by flash-linear-attention's simple gated linear attention. Needs Triton and flash-linear-attention.
+"""ssd by flash-linear-attention's simple gated linear attention. Needs Triton and
+flash-linear-attention.
 
 T tokens, S sequences, H heads, P head size, G groups, N state size.
 
-There q is C, k is B, v is dt x and the logarithm of the decay is dt A; the state is the transpose of ours; D x is added here.
-That package does not support groups: B and C are copied for every head.
+There q is C, k is B, v is dt x and the logarithm of the decay is dt A; the state is the transpose
+of ours; D x is added here. That package does not support groups: B and C are copied for every head.
 
-Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32. Longer sequences use its chunked
-kernel, whose factors (including dt x) and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits:
-so longer fp32 sequences run in plain torch. So do gradients of longer sequences where Triton compiles its backward pass wrongly
-and that package refuses (Triton 3.4 to 3.7.0 on Hopper).
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32.
+Longer sequences use its chunked kernel, whose factors (including dt x) and states between chunks
+are bf16. It would multiply fp32 in tf32, which keeps 11 bits: so longer fp32 sequences run in plain
+torch. So do gradients of longer sequences where Triton compiles its backward pass wrongly and that
+package refuses (Triton 3.4 to 3.7.0 on Hopper).
 """
 
 from __future__ import annotations
@@ -28,13 +30,24 @@ _RECURRENT = 64  # tokens; about where chunks become faster
 
 
 def ssd_gpu(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
     form = _form(x, cu, wants_gradients(x, dt, A, B, C, D, state))
     if form == "torch":
         return ssd_torch(x, dt, A, B, C, D, cu, state)
-    start = x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32) if state is None else state.float()
+    start = (
+        x.new_zeros(cu.numel() - 1, *x.shape[1:], B.shape[2], dtype=torch.float32)
+        if state is None
+        else state.float()
+    )
     wide = x.float()
     left, cu, kept = without_empty(cu, start)
     if not left.numel() or not x.numel():
@@ -42,7 +55,10 @@ def ssd_gpu(
     from fla.ops.simple_gla import chunk_simple_gla, fused_recurrent_simple_gla
 
     per_group = x.shape[1] // B.shape[1]
-    query, key = (coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None] for coefficients in (C, B))
+    query, key = (
+        coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None]
+        for coefficients in (C, B)
+    )
     value, decay = (dt.float()[..., None] * wide)[None], (dt.float() * A.float())[None]
     run, more = fused_recurrent_simple_gla, {}
     if form == "chunk":  # only this kernel needs one dtype and reads the boundaries on the CPU
@@ -64,8 +80,13 @@ def _form(x: Tensor, cu: Tensor, gradients: bool) -> Literal["recurrent", "chunk
     if x.dtype == torch.bfloat16:
         if not (gradients and _miscompiled(x)):
             return "chunk"
-        what, why = "gradients of", "Triton before 3.7.1 compiles the GPU kernels wrongly for this GPU"
-    say_once(f"ssd: plain torch for {what} sequences of more than {_RECURRENT} tokens, because {why}")
+        what, why = (
+            "gradients of",
+            "Triton before 3.7.1 compiles the GPU kernels wrongly for this GPU",
+        )
+    say_once(
+        f"ssd: plain torch for {what} sequences of more than {_RECURRENT} tokens, because {why}"
+    )
     return "torch"
 
 

@@ -1,7 +1,9 @@
-"""ssd in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
+"""ssd in its chunked form: batched matrix products inside chunks and one short loop over chunks;
+differentiable.
 
-T tokens, S sequences, H heads, P head size, G groups, J = H/G heads per group, N state size, Q tokens per chunk,
-K chunks of all sequences together. Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
+T tokens, S sequences, H heads, P head size, G groups, J = H/G heads per group, N state size, Q
+tokens per chunk, K chunks of all sequences together. Each sequence starts a new chunk; holes at its
+end have dt = 0 and change nothing.
 
 Source: Dao and Gu 2024 (arXiv 2405.21060), section 6 (block decomposition).
 """
@@ -15,7 +17,15 @@ CHUNK = 64
 
 
 def ssd_torch(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, D: Tensor | None, cu: Tensor, state: Tensor | None, chunk: int = CHUNK
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    D: Tensor | None,
+    cu: Tensor,
+    state: Tensor | None,
+    chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(x)
@@ -30,18 +40,27 @@ def ssd_torch(
     wide = x.to(dtype)  # converted once, so that a bf16 gradient is rounded once
     u = put(wide, groups, per_group, size) * dt_grid[..., None]
     key, query = put(B, groups, width), put(C, groups, width)
-    log_decay = (dt_grid * A.to(dtype).view(groups, per_group)).cumsum(1).permute(0, 2, 3, 1)  # (K, G, J, Q), inclusive
+    # (K, G, J, Q), inclusive
+    log_decay = (dt_grid * A.to(dtype).view(groups, per_group)).cumsum(1).permute(0, 2, 3, 1)
 
-    # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and may overflow.
+    # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and
+    # may overflow.
     later = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=x.device).triu(1)
-    decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(later, float("-inf")).exp()  # (K, G, J, Q, Q)
+    # (K, G, J, Q, Q)
+    decay = (
+        (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(later, float("-inf")).exp()
+    )
     mix = torch.einsum("kign,kjgn->kgij", query, key)[:, :, None] * decay
     y = torch.einsum("kghij,kjghp->kighp", mix, u)
 
     # Across chunks.
     to_end = (log_decay[..., -1:] - log_decay).exp()
     added = torch.einsum("kghj,kjghp,kjgn->kghpn", to_end, u, key)
-    start = torch.zeros(cu.numel() - 1, heads, size, width, dtype=dtype, device=x.device) if state is None else state.to(dtype)
+    start = (
+        torch.zeros(cu.numel() - 1, heads, size, width, dtype=dtype, device=x.device)
+        if state is None
+        else state.to(dtype)
+    )
     keep = log_decay[..., -1].exp()[..., None, None]
 
     def advance(index: Tensor, states: States) -> States:

@@ -32,14 +32,19 @@ def trapezoid(
         A: (T, H), negative.
         trap: (T, H) from 0 to 1, the share of a token's own input; 1: Euler's rule, as in Mamba-2.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
-        state: (S (S, H, P, N), and k (S, H, R, N) and v (S, H, R, P) of the last token); None: zeros.
+        state: (S (S, H, P, N), and k (S, H, R, N) and v (S, H, R, P) of the last token); None:
+            zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`; there are no GPU kernels.
 
     Returns:
-        y (T, H, R, P) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+        y (T, H, R, P) in v's dtype and the new state in fp32 (fp64 for fp64 inputs). Inputs are
+        left unchanged.
 
-    Source: Lahoti et al. 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba e9594ce.
+    Source: Lahoti et al. 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in state-spaces/mamba
+        e9594ce.
     """
     cu = boundaries(len(q), cu_seqlens, state and state[0], q.shape[1], v.shape[3], q.shape[3])
-    out: tuple[Tensor, State] = implementation("trapezoid", backend, v)(q, k, v, dt, A, trap, cu, state)
+    out: tuple[Tensor, State] = implementation("trapezoid", backend, v)(
+        q, k, v, dt, A, trap, cu, state
+    )
     return out

@@ -1,10 +1,13 @@
-"""trapezoid in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
+"""trapezoid in its chunked form: batched matrix products inside chunks and one short loop over
+chunks; differentiable.
 
-T tokens, S sequences, H heads, R inputs of a token, P head size, N state size, Q tokens per chunk, K chunks of all sequences
-together. Each sequence starts a new chunk; holes at its end have dt = 0 and change nothing.
+T tokens, S sequences, H heads, R inputs of a token, P head size, N state size, Q tokens per chunk,
+K chunks of all sequences together. Each sequence starts a new chunk; holes at its end have dt = 0
+and change nothing.
 
-A token's input enters the state twice, with its own token and with the next, and decays from its own token on. So later tokens
-see it with the sum of both weights, and it is one matrix product, as in ssd; its own token sees the first weight alone.
+A token's input enters the state twice, with its own token and with the next, and decays from its
+own token on. So later tokens see it with the sum of both weights, and it is one matrix product, as
+in ssd; its own token sees the first weight alone.
 """
 
 import torch
@@ -17,14 +20,23 @@ CHUNK = 64  # divided by R
 
 
 def trapezoid_torch(
-    q: Tensor, k: Tensor, v: Tensor, dt: Tensor, A: Tensor, trap: Tensor, cu: Tensor, state: State | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    trap: Tensor,
+    cu: Tensor,
+    state: State | None,
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
     (_, heads, rank, width), size = q.shape, v.shape[3]
-    q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))  # converted once, so that a bf16 gradient is rounded once
+    # converted once, so that a bf16 gradient is rounded once
+    q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))
     own, again, filled = trap * dt, (1 - trap) * dt, cu.diff() > 0
-    after = torch.cat([again[1:], again[:1]])  # (T, H): the weight of a token's input at the next token of its sequence
+    # (T, H): the weight of a token's input at the next token of its sequence
+    after = torch.cat([again[1:], again[:1]])
     after[(cu[1:][filled] - 1).to(device)] = 0
     shapes = ((heads, size, width), (heads, rank, width), (heads, rank, size))
     zero = tuple(own.new_zeros(cu.numel() - 1, *shape) for shape in shapes)
@@ -37,10 +49,17 @@ def trapezoid_torch(
     own_grid, both_grid = (grid.put(x).transpose(1, 2) for x in (own, own + after))  # (K, H, Q)
     log_decay = grid.put(dt * A.to(dtype)).cumsum(1).transpose(1, 2)  # (K, H, Q), inclusive
 
-    # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and may overflow.
+    # Within chunks. The mask is applied before exp: above the diagonal the exponent is positive and
+    # may overflow.
     square = torch.ones(grid.chunk, grid.chunk, dtype=torch.bool, device=device)
-    decay = (log_decay[..., :, None] - log_decay[..., None, :]).masked_fill(square.triu(1), float("-inf")).exp()
-    weight = decay * torch.where(square.triu() & square.tril(), own_grid[..., None, :], both_grid[..., None, :])
+    decay = (
+        (log_decay[..., :, None] - log_decay[..., None, :])
+        .masked_fill(square.triu(1), float("-inf"))
+        .exp()
+    )
+    weight = decay * torch.where(
+        square.triu() & square.tril(), own_grid[..., None, :], both_grid[..., None, :]
+    )
     mix = torch.einsum("kihrn,kjhsn->khirjs", query, key) * weight[:, :, :, None, :, None]
     y = torch.einsum("khirjs,kjhsp->kihrp", mix, value)
 
@@ -53,5 +72,11 @@ def trapezoid_torch(
         return (keep[index] * states[0] + added[index],)
 
     (entering,), (end,) = grid.carry((S,), advance)
-    y = y + torch.einsum("kihrn,khpn->kihrp", query * log_decay.exp().transpose(1, 2)[..., None, None], entering)
-    return grid.take(y).to(v.dtype), (end, last_tokens(k, cu, key_before), last_tokens(v_wide, cu, value_before))
+    y = y + torch.einsum(
+        "kihrn,khpn->kihrp", query * log_decay.exp().transpose(1, 2)[..., None, None], entering
+    )
+    return grid.take(y).to(v.dtype), (
+        end,
+        last_tokens(k, cu, key_before),
+        last_tokens(v_wide, cu, value_before),
+    )

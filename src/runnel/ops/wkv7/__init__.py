@@ -18,25 +18,28 @@ def wkv7(
     *,
     backend: str = "auto",
 ) -> tuple[Tensor, Tensor]:
-    """Compute S_t = diag(exp w_t) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T and o_t = S_t^T r_t, per head; without scaling.
+    """Compute S_t = diag(exp w_t) S_{t-1} + b_t (a_t^T S_{t-1}) + k_t v_t^T and o_t = S_t^T r_t,
+    per head; without scaling.
 
     Args:
         r: (T, H, K), the receptance, which reads the state.
         w: (T, H, K), the logarithm of the decay, <= 0; preferably fp32 even if the others are bf16.
         k: (T, H, K).
         v: (T, H, V) fp64, fp32 or bf16.
-        a: (T, H, K), minus the normalized removal key in RWKV-7; it reads the state before its decay.
+        a: (T, H, K), minus the normalized removal key in RWKV-7; it reads the state before its
+            decay.
         b: (T, H, K), the removal key times its gate in RWKV-7.
         cu_seqlens: (S+1,) cumulative lengths; None: one sequence. Empty sequences are allowed.
         state: (S, H, K, V), keys first; None: zeros.
         backend: "auto" or a `runnel.ops.backend.Backend`.
 
     Returns:
-        o (T, H, V) in v's dtype and the new state (S, H, K, V) in fp32 (fp64 for fp64 inputs). Inputs are left unchanged.
+        o (T, H, V) in v's dtype and the new state (S, H, K, V) in fp32 (fp64 for fp64 inputs).
+        Inputs are left unchanged.
 
     Source: Peng et al. 2025 (arXiv 2503.14456), the weighted key value state and its update.
-    Differs: the state of the paper and of the RWKV-LM code is the transpose, (V, K); w is the logarithm of the decay
-    itself, neither the argument of the decay's sigmoid nor log(-w).
+    Differs: the state of the paper and of the RWKV-LM code is the transpose, (V, K); w is the
+    logarithm of the decay itself, neither the argument of the decay's sigmoid nor log(-w).
     """
     cu = boundaries(len(k), cu_seqlens, state, *k.shape[1:], v.shape[2])
     out: tuple[Tensor, Tensor] = implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)

@@ -1,11 +1,13 @@
 """wkv7 by flash-linear-attention's RWKV-7 kernels. Needs Triton and flash-linear-attention.
 
-T tokens, S sequences, H heads, K key size, V value size. Its state, w (the logarithm of the decay), a and b equal ours.
+T tokens, S sequences, H heads, K key size, V value size. Its state, w (the logarithm of the decay),
+a and b equal ours.
 
-Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it has no backward pass. Longer
-sequences, and inputs with gradients, use its chunked kernel, whose factors and states between chunks are bf16. It would multiply
-fp32 in tf32, which keeps 11 bits: so such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far below
-RWKV-7's, whose w is above -0.607: by half of the largest at w = -150, on an H100.
+Precision. Up to `_RECURRENT` tokens per sequence its recurrent kernel runs, entirely in fp32; it
+has no backward pass. Longer sequences, and inputs with gradients, use its chunked kernel, whose
+factors and states between chunks are bf16. It would multiply fp32 in tf32, which keeps 11 bits: so
+such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far below RWKV-7's, whose
+w is above -0.607: by half of the largest at w = -150, on an H100.
 """
 
 from __future__ import annotations
@@ -24,39 +26,68 @@ _LEAST_VALUES = 16  # of the chunked kernel's backward pass
 
 
 def wkv7_gpu(
-    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu: Tensor, state: Tensor | None
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    cu: Tensor,
+    state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     inputs = r, w, k, v, a, b
     form = _form(inputs, cu, state)
     if form == "torch":
         return wkv7_torch(*inputs, cu, state)
-    start = v.new_zeros(cu.numel() - 1, *k.shape[1:], v.shape[2], dtype=torch.float32) if state is None else state.float()
+    start = (
+        v.new_zeros(cu.numel() - 1, *k.shape[1:], v.shape[2], dtype=torch.float32)
+        if state is None
+        else state.float()
+    )
     left, cu, kept = without_empty(cu, start)
     if not left.numel() or not v.numel():
         return v.clone(), start.clone()
     from fla.ops.rwkv7 import chunk_rwkv7, fused_recurrent_rwkv7
 
-    # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the boundaries on the CPU.
+    # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the
+    # boundaries on the CPU.
     run, more = fused_recurrent_rwkv7, {}
     if form == "chunk":
         r, k, a, b = (x.to(v.dtype) for x in (r, k, a, b))
         run, more = chunk_rwkv7, {"cu_seqlens_cpu": cu}
     o, end = run(
-        r[None], w[None].float(), k[None], v[None], a[None], b[None], scale=1.0, initial_state=kept.contiguous(),
-        output_final_state=True, cu_seqlens=cu.to(v.device), **more,
-    )  # fmt: skip
+        r[None],
+        w[None].float(),
+        k[None],
+        v[None],
+        a[None],
+        b[None],
+        scale=1.0,
+        initial_state=kept.contiguous(),
+        output_final_state=True,
+        cu_seqlens=cu.to(v.device),
+        **more,
+    )
     return o[0].to(v.dtype), start.index_copy(0, left.to(v.device), end.float())
 
 
-def _form(inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None) -> Literal["recurrent", "chunk", "torch"]:
+def _form(
+    inputs: tuple[Tensor, ...], cu: Tensor, state: Tensor | None
+) -> Literal["recurrent", "chunk", "torch"]:
     gradients = wants_gradients(*inputs, state)
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"
-    what, why = f"float32 gradients and sequences of more than {_RECURRENT} tokens", "the GPU kernels round to tf32"
+    what, why = (
+        f"float32 gradients and sequences of more than {_RECURRENT} tokens",
+        "the GPU kernels round to tf32",
+    )
     if inputs[3].dtype == torch.bfloat16:
         if not gradients or inputs[3].shape[2] >= _LEAST_VALUES:
             return "chunk"
-        what, why = f"gradients of heads of less than {_LEAST_VALUES} columns", "the GPU kernels do not compile for them"
+        what, why = (
+            f"gradients of heads of less than {_LEAST_VALUES} columns",
+            "the GPU kernels do not compile for them",
+        )
     say_once(f"wkv7: plain torch for {what}, because {why}")
     return "torch"

@@ -1,12 +1,16 @@
-"""wkv7 in its chunked form: batched matrix products inside chunks and one short loop over chunks; differentiable.
+"""wkv7 in its chunked form: batched matrix products inside chunks and one short loop over chunks;
+differentiable.
 
-T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all sequences together, B = N H.
-Each sequence starts a new chunk; holes at its end are zeros, which change nothing.
+T tokens, S sequences, H heads, K key size, V value size, Q tokens per chunk, N chunks of all
+sequences together, B = N H. Each sequence starts a new chunk; holes at its end are zeros, which
+change nothing.
 
-With D(i, j) the decay between tokens j and i of a chunk, h the state before it and u_i = S_{i-1}^T a_i:
-    u_i = (a_i D(i-1, start))^T h + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j) k_j) v_j
-    o_i = (r_i D(i, start))^T h + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j) k_j) v_j
-The first is a unit triangular system in the rows u_i. Solving it for h's factor and for the rest makes the chunk affine in h.
+With D(i, j) the decay between tokens j and i of a chunk, h the state before it and u_i = S_{i-1}^T
+    a_i: u_i = (a_i D(i-1, start))^T h + sum over j < i of (a_i D(i-1, j) b_j) u_j + (a_i D(i-1, j)
+    k_j) v_j o_i = (r_i D(i, start))^T h + sum over j <= i of (r_i D(i, j) b_j) u_j + (r_i D(i, j)
+    k_j) v_j
+The first is a unit triangular system in the rows u_i. Solving it for h's factor and for the rest
+makes the chunk affine in h.
 """
 
 import torch
@@ -14,11 +18,21 @@ from torch import Tensor
 
 from runnel.ops.packed import Grid, States, accumulation_dtype
 
-CHUNK = 32  # a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do more work inside.
+# a power of two. Each chunk has a (K, K) matrix, so shorter chunks cost memory; longer chunks do
+# more work inside.
+CHUNK = 32
 
 
 def wkv7_torch(
-    r: Tensor, w: Tensor, k: Tensor, v: Tensor, a: Tensor, b: Tensor, cu: Tensor, state: Tensor | None, chunk: int = CHUNK
+    r: Tensor,
+    w: Tensor,
+    k: Tensor,
+    v: Tensor,
+    a: Tensor,
+    b: Tensor,
+    cu: Tensor,
+    state: Tensor | None,
+    chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
     dtype, device = accumulation_dtype(v), v.device
@@ -32,12 +46,14 @@ def wkv7_torch(
         return tensor.unflatten(0, (grid.count, heads))
 
     value = put(v)
-    readers, writers = torch.stack([put(a), put(r)], 1), torch.stack([put(b), put(k)], 1)  # (B, 2, Q, K)
+    # (B, 2, Q, K)
+    readers, writers = torch.stack([put(a), put(r)], 1), torch.stack([put(b), put(k)], 1)
     mix, from_start, to_end, decay = _decayed_products(readers, writers, put(w))
 
     # u = u_h h + u_0, likewise o, and the state after the chunk = keep h + added.
     right = torch.cat([from_start[:, 0], mix[:, 0, 1] @ value], 2)
-    solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)  # the diagonal is not read
+    # the diagonal is not read
+    solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)
     o_h, o_0 = (mix[:, 1, 0] @ solved).split([key_size, value_size], 2)
     o_h, o_0 = o_h + from_start[:, 1], o_0 + mix[:, 1, 1] @ value
     keep, added = (to_end[:, 0].transpose(1, 2) @ solved).split([key_size, value_size], 2)
@@ -55,28 +71,35 @@ def wkv7_torch(
     return o.to(v.dtype), end
 
 
-def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _decayed_products(
+    readers: Tensor, writers: Tensor, w: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return all products of readers and writers within a chunk, decayed between them.
 
-    Blocks of one token are joined to blocks of two, four, ... When the later half of a block reads from the earlier half, the
-    decay is split at the boundary: from the writer to the boundary times from the boundary to the reader. So every exponent is a
-    sum of log decays and never a difference: nothing overflows, and nothing cancels, whatever the decays.
+    Blocks of one token are joined to blocks of two, four, ... When the later half of a block reads
+    from the earlier half, the decay is split at the boundary: from the writer to the boundary times
+    from the boundary to the reader. So every exponent is a sum of log decays and never a
+    difference: nothing overflows, and nothing cancels, whatever the decays.
 
-    readers (B, 2, Q, K) are a, which reads the state before its token's decay, and r, which reads it after the token; writers are
-    b and k; w (B, Q, K). Return mix (B, 2, 2, Q, Q), reader i against writer j, zero where j > i, and for a also where j = i;
-    readers decayed from the chunk's start, writers decayed to its end, and the whole chunk's decay (B, K).
+    readers (B, 2, Q, K) are a, which reads the state before its token's decay, and r, which reads
+    it after the token; writers are b and k; w (B, Q, K). Return mix (B, 2, 2, Q, Q), reader i
+    against writer j, zero where j > i, and for a also where j = i; readers decayed from the chunk's
+    start, writers decayed to its end, and the whole chunk's decay (B, K).
     """
     batch, _, chunk, _ = readers.shape
     at_token = (readers[:, 1:, None] * writers[:, None]).sum(-1)  # (B, 1, 2, Q)
-    mix = torch.cat([torch.zeros_like(at_token), at_token], 1).permute(0, 3, 1, 2)[..., None, None]  # (B, Q, 2, 2, 1, 1)
-    before = torch.stack([torch.zeros_like(w), w], 1)[:, :, :, None]  # (B, 2, Q / size, size, K), from the block's start
+    # (B, Q, 2, 2, 1, 1)
+    mix = torch.cat([torch.zeros_like(at_token), at_token], 1).permute(0, 3, 1, 2)[..., None, None]
+    # (B, 2, Q / size, size, K), from the block's start
+    before = torch.stack([torch.zeros_like(w), w], 1)[:, :, :, None]
     after = torch.zeros_like(w)[:, None, :, None]  # (B, 1, Q / size, size, K), to the block's end
     whole = w[:, None, :, None]  # (B, 1, Q / size, 1, K)
     size = 1
     while size < chunk:
         blocks = chunk // (2 * size)  # after this turn
         readers_, writers_ = (x.unflatten(2, (blocks, 2, size)) for x in (readers, writers))
-        late = (readers_[:, :, :, 1] * before[:, :, 1::2].exp()).transpose(1, 2).flatten(2, 3)  # (B, blocks, 2 size, K)
+        # (B, blocks, 2 size, K)
+        late = (readers_[:, :, :, 1] * before[:, :, 1::2].exp()).transpose(1, 2).flatten(2, 3)
         early = (writers_[:, :, :, 0] * after[:, :, 0::2].exp()).transpose(1, 2).flatten(2, 3)
         across = (late @ early.mT).view(batch, blocks, 2, size, 2, size).transpose(3, 4)
         top = torch.cat([mix[:, 0::2], torch.zeros_like(across)], -1)
@@ -85,4 +108,9 @@ def _decayed_products(readers: Tensor, writers: Tensor, w: Tensor) -> tuple[Tens
         after = torch.cat([after[:, :, 0::2] + whole[:, :, 1::2], after[:, :, 1::2]], 3)
         whole = whole[:, :, 0::2] + whole[:, :, 1::2]
         size *= 2
-    return mix[:, 0], readers * before[:, :, 0].exp(), writers * after[:, :, 0].exp(), whole[:, 0, 0, 0].exp()
+    return (
+        mix[:, 0],
+        readers * before[:, :, 0].exp(),
+        writers * after[:, :, 0].exp(),
+        whole[:, 0, 0, 0].exp(),
+    )

@@ -1,7 +1,9 @@
-"""Read source code. The canonical text is the file's own; classes and functions are the headings of the lines in them.
+"""Read source code. The canonical text is the file's own; classes and functions are the headings of
+the lines in them.
 
-Definitions are recognized by their keywords, and end where a later line has their indentation: nothing is parsed. So functions of
-languages without a keyword for them (C, Java) are no headings, but their classes are.
+Definitions are recognized by their keywords, and end where a later line has their indentation:
+nothing is parsed. So functions of languages without a keyword for them (C, Java) are no headings,
+but their classes are.
 """
 
 import re
@@ -9,7 +11,8 @@ import re
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, straighten
 
-_LONGEST = 300  # characters of a line in which a definition is looked for: generated code has lines of megabytes
+# characters of a line in which a definition is looked for: generated code has lines of megabytes
+_LONGEST = 300
 _BEFORE = (
     r"(?:(?:abstract|async|data|default|export|final|internal|local|open|override|partial|private|protected|pub|pub\(\w+\)|public|"
     r"sealed|static|unsafe)\s+)*"
@@ -20,7 +23,8 @@ _DEFINITION = re.compile(
     r"(?P<name>[\w$]+(?:(?:\.|::)[\w$]+)*[?!]?(?:<[^<>]*>)?(?: for [\w:]+)?)"
     r"|(?:export\s+)?(?:const|let)\s+(?P<assigned>[\w$]+)\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
 )
-_GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")  # begins a line that may have the indentation of a definition and not end it
+# begins a line that may have the indentation of a definition and not end it
+_GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")
 
 
 def read_code(decoded: Decoded) -> DocumentText:

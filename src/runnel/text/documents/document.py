@@ -1,7 +1,8 @@
-"""What a document is: its kind, recognized by its first bytes; limits on its size; and its canonical text.
+"""What a document is: its kind, recognized by its first bytes; limits on its size; and its
+canonical text.
 
-The canonical text is what all readers return: consecutive blocks with only whitespace between them. That of plain text is the
-file's own; blocks are marks in it.
+The canonical text is what all readers return: consecutive blocks with only whitespace between them.
+That of plain text is the file's own; blocks are marks in it.
 """
 
 from __future__ import annotations
@@ -25,14 +26,19 @@ from runnel.formats import FORMATS, Format
 from runnel.records import Places
 from runnel.text.lines import GZIP, ZSTD
 
-# ---- kinds and limits ------------------------------------------------------------------------------------------------
+# ---- kinds and limits ----------------------------------------------------------------------------
 
 HEAD_BYTES = 4096
-_MAGIC = ((b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (GZIP, "packed"), (ZSTD, "packed"))  # 5, 6: an empty archive
+# 5, 6: an empty archive
+_MAGIC = ((b"PK\x03\x04", "zip"), (b"PK\x05\x06", "zip"), (GZIP, "packed"), (ZSTD, "packed"))
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 # Unsupported kinds that users may try, and what to do about them.
 _REFUSED = (
-    (_OLE, "an Office file from before 2007, or encrypted", "save it as docx, pptx or xlsx without a password"),
+    (
+        _OLE,
+        "an Office file from before 2007, or encrypted",
+        "save it as docx, pptx or xlsx without a password",
+    ),
     (b"{\\rtf", "an RTF file", "save it as docx or txt"),
     (b"BZh", "compressed by bzip2", "unpack it first"),
     (b"\xfd7zXZ\0", "compressed by xz", "unpack it first"),
@@ -55,10 +61,18 @@ def recognize(head: bytes, name: str) -> str:
         if head.startswith(signs):
             raise UnsupportedKind(f"{name} is {what}; {advice}")
     suffix = PurePath(name.removesuffix(".gz").removesuffix(".zst")).suffix.lower()
-    by_name = next((kind for kind, one in FORMATS.items() if one.takes != "archive" and suffix in one.suffixes.split()), "txt")
+    by_name = next(
+        (
+            kind
+            for kind, one in FORMATS.items()
+            if one.takes != "archive" and suffix in one.suffixes.split()
+        ),
+        "txt",
+    )
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     for kind, one in FORMATS.items():
-        in_text = one.takes == "markup" and FORMATS[by_name].takes == "text" and by_name != "txt"  # such as HTML in Markdown
+        # such as HTML in Markdown
+        in_text = one.takes == "markup" and FORMATS[by_name].takes == "text" and by_name != "txt"
         if one.begins is not None and re.match(one.begins, begin) and not in_text:
             return kind
     return by_name
@@ -72,14 +86,17 @@ def reader_of(entry: Format) -> Callable[..., Any]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits for one file. A file beyond a limit is refused with a `ReadError` that names the limit.
+    """Limits for one file. A file beyond a limit is refused with a `ReadError` that names the
+    limit.
 
     Attributes:
         file_bytes: size of the file; files of rows, which are read as a stream, may be larger.
-        unpacked_bytes: size of the unpacked content (gzip, Office files, epub) and of the text; for rows, the longest line.
+        unpacked_bytes: size of the unpacked content (gzip, Office files, epub) and of the text; for
+            rows, the longest line.
         entries: files in an archive.
         seconds: processor time to parse html, pdf, Office files and epub.
-        memory_bytes: address space of the process that parses them, if the system can limit it (not on macOS and Windows).
+        memory_bytes: address space of the process that parses them, if the system can limit it (not
+            on macOS and Windows).
     """
 
     file_bytes: int = 1 << 30
@@ -90,20 +107,26 @@ class Limits:
 
     @property
     def wait_s(self) -> float:
-        """Return the longest time by the clock to parse: generous, for busy machines, where processor time is limited too."""
+        """Return the longest time by the clock to parse: generous, for busy machines, where
+        processor time is limited too.
+        """
         return self.seconds * (10 if hasattr(signal, "SIGPROF") else 1)  # not on Windows
 
     def check(self, count: int, limit: str, what: str) -> None:
         """Raise ReadError if `count` is beyond a limit."""
         if count > (most := getattr(self, limit)):
-            raise ReadError(f"{what} has more than {most:,} {limit.rpartition('_')[2]}; raise Limits.{limit} if you trust it")
+            raise ReadError(
+                f"{what} has more than {most:,} {limit.rpartition('_')[2]}; raise Limits.{limit} if"
+                " you trust it"
+            )
 
 
-# ---- the canonical text ----------------------------------------------------------------------------------------------
+# ---- the canonical text --------------------------------------------------------------------------
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# Found in converted files besides text: control characters, break hints, byte order marks, and noncharacters.
+# Found in converted files besides text: control characters, break hints, byte order marks, and
+# noncharacters.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
 CONTENTS = "contents"  # the kind of blocks that only lead to others
@@ -115,8 +138,8 @@ class Block:
     """A paragraph or similar unit: `text[start:end]`, not empty and without surrounding whitespace.
 
     Attributes:
-        kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "), "code", "note" or "contents"
-            (a line of a table of contents).
+        kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "),
+            "code", "note" or "contents" (a line of a table of contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
     """
@@ -138,7 +161,8 @@ class DocumentText:
         kind: one of `FORMATS`, "ods" or "odp".
         sha256: of the text in UTF-8, in hexadecimal digits.
         id: of a row of jsonl, csv or tsv; None for a whole file.
-        line: where a row ends, from 1, in the part of the file that was read; None for a whole file.
+        line: where a row ends, from 1, in the part of the file that was read; None for a whole
+            file.
         pages: the number of pages; None if the kind of file has no pages.
         encoding: used to decode the bytes, if there was a choice.
         warnings: for the user, a sentence each.
@@ -158,16 +182,30 @@ class DocumentText:
     scanned: tuple[int, ...] = ()
 
     @staticmethod
-    def stored(text: str, places: Places, title: str | None = None, *, kind: str = "txt", id: str | None = None) -> DocumentText:
+    def stored(
+        text: str,
+        places: Places,
+        title: str | None = None,
+        *,
+        kind: str = "txt",
+        id: str | None = None,
+    ) -> DocumentText:
         """Return a document of an index from its text and its `places`."""
-        blocks = tuple(Block(start, end, kind, page, places.at(start)[1]) for start, end, kind, page in places.spans())
-        return DocumentText(text, blocks, kind, hashlib.sha256(text.encode()).hexdigest(), title, id)
+        blocks = tuple(
+            Block(start, end, kind, page, places.at(start)[1])
+            for start, end, kind, page in places.spans()
+        )
+        return DocumentText(
+            text, blocks, kind, hashlib.sha256(text.encode()).hexdigest(), title, id
+        )
 
     def __hash__(self) -> int:
         return hash(self.text)  # which a text remembers
 
     def block_at(self, offset: int) -> Block | None:
-        """Return the block that contains a character, or the last block before it; None before the first."""
+        """Return the block that contains a character, or the last block before it; None before the
+        first.
+        """
         at = bisect_right(self.blocks, offset, key=lambda block: block.start)
         return self.blocks[at - 1] if at else None
 
@@ -189,14 +227,20 @@ class DocumentText:
     def to_wire(self) -> dict[str, Any]:
         """Return the document as a JSON object: the blocks as rows, each heading path once."""
         paths: dict[tuple[str, ...], int] = {}
-        rows = [(b.start, b.end, b.kind, b.page, paths.setdefault(b.headings, len(paths))) for b in self.blocks]
+        rows = [
+            (b.start, b.end, b.kind, b.page, paths.setdefault(b.headings, len(paths)))
+            for b in self.blocks
+        ]
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "blocks"}
         return fields | {"paths": list(paths), "blocks": rows}
 
     @staticmethod
     def from_wire(value: dict[str, Any]) -> DocumentText:
         paths = [tuple(path) for path in value.pop("paths")]
-        blocks = tuple(Block(start, end, kind, page, paths[path]) for start, end, kind, page, path in value.pop("blocks"))
+        blocks = tuple(
+            Block(start, end, kind, page, paths[path])
+            for start, end, kind, page, path in value.pop("blocks")
+        )
         warnings, scanned = tuple(value.pop("warnings")), tuple(value.pop("scanned", ()))
         return DocumentText(blocks=blocks, warnings=warnings, scanned=scanned, **value)
 
@@ -231,8 +275,12 @@ class Canonical:
         while self._headings and self._headings[-1][0] >= level:
             self._headings.pop()
 
-    def add(self, text: str, kind: str = "paragraph", *, level: int | None = None, join: str = BREAK) -> None:
-        """Append a block unless it is only whitespace. `level`: of a heading. `join`: whitespace before the block."""
+    def add(
+        self, text: str, kind: str = "paragraph", *, level: int | None = None, join: str = BREAK
+    ) -> None:
+        """Append a block unless it is only whitespace. `level`: of a heading. `join`: whitespace
+        before the block.
+        """
         text = _UNSEEN.sub("", straighten(text)).strip()
         if not text:
             return
@@ -247,7 +295,9 @@ class Canonical:
         self.length += len(text)
 
     def add_slide(self, number: int, title: str) -> None:
-        """Put the following blocks under the title of a slide, which is added, or under "Slide 3" if it has none."""
+        """Put the following blocks under the title of a slide, which is added, or under "Slide 3"
+        if it has none.
+        """
         if title.strip():
             self.add(" ".join(title.split()), level=1)
         else:
@@ -255,21 +305,32 @@ class Canonical:
 
     def mark(self, start: int, end: int, kind: str) -> None:
         """Add a block of existing text."""
-        self.blocks.append(Block(start, end, kind, self.page, tuple(title for _, title in self._headings)))
+        self.blocks.append(
+            Block(start, end, kind, self.page, tuple(title for _, title in self._headings))
+        )
 
-    def finish(self, kind: str, *, text: str | None = None, title: str | None = None, **more: Any) -> DocumentText:
+    def finish(
+        self, kind: str, *, text: str | None = None, title: str | None = None, **more: Any
+    ) -> DocumentText:
         """Return the document. `text`: the unchanged text, if the blocks are marks in it."""
         text = "".join(self._parts) if text is None else text
         text, lone = _SURROGATES.subn("\ufffd", text)
         if lone:
-            self.warnings.append(f"{lone:,} halves of surrogate pairs, which are not characters, were replaced by U+FFFD")
+            self.warnings.append(
+                f"{lone:,} halves of surrogate pairs, which are not characters, were replaced by"
+                " U+FFFD"
+            )
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return DocumentText(text, tuple(self.blocks), kind, digest, title, warnings=tuple(self.warnings), **more)
+        return DocumentText(
+            text, tuple(self.blocks), kind, digest, title, warnings=tuple(self.warnings), **more
+        )
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `_titles` describes headings."""
+    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `_titles` describes
+    headings.
+    """
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
@@ -301,19 +362,24 @@ def read_plain(decoded: Decoded) -> DocumentText:
 
 _TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")
 _ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")
-_NUMBERED = re.compile(r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)")
+_NUMBERED = re.compile(
+    r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)"
+)
 _CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")
 
 
 def _titles(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own, numbered or in capitals."""
+    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own,
+    numbered or in capitals.
+    """
     lines = re.split("[\n\f]", text)
     at = list(accumulate((len(line) + 1 for line in lines), initial=0))
     full = [-2, *(number for number, line in enumerate(lines) if line.strip()), len(lines) + 1]
     alone = {  # levels; a line stands alone between blank ones, or flush left above indented text
         n: _level(lines[n])
         for before, n, after in zip(full, full[1:], full[2:], strict=False)
-        if before < n - 1 and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
+        if before < n - 1
+        and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
     }
     styles: list[str] = []
     free = -1  # the last line of the last heading
@@ -324,30 +390,46 @@ def _titles(text: str) -> Iterator[tuple[int, int, int, str]]:
             continue
         if marked := _ADOC.match(lines[n]):
             level, words = len(marked[1]), words[marked.end() :]
-        elif _TITLE_RULE.fullmatch(rule.strip()) and len(words) - 2 <= len(rule) <= 2 * len(words) + 20:
+        elif (
+            _TITLE_RULE.fullmatch(rule.strip())
+            and len(words) - 2 <= len(rule) <= 2 * len(words) + 20
+        ):
             over = free < before == n - 1 and lines[before].strip() == rule.strip()
             first, last, style = n - over, n + 1, rule[-1] * (1 + over)
             styles += [style] if style not in styles else []
             level = 1 + styles.index(style)
-        elif n in alone and (alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))):  # no list
+        elif n in alone and (
+            alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))
+        ):
+            # no list
             level = alone[n]
         if level:
             free = last
-            yield at[first] + len(lines[first]) - len(lines[first].lstrip()), at[last] + len(lines[last].rstrip()), level, words
+            yield (
+                at[first] + len(lines[first]) - len(lines[first].lstrip()),
+                at[last] + len(lines[last].rstrip()),
+                level,
+                words,
+            )
 
 
 def _level(line: str) -> int:
-    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or centered (1); 0 for other lines."""
+    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or
+    centered (1); 0 for other lines.
+    """
     words, indent = line.strip(), len(line) - len(line.lstrip())
     numbered = _NUMBERED.match(words)
     names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)  # 1. Source Code.
-    if len(words) > _TITLE_CHARS or (_ENDS.search(words) and not (numbered and names and words[-1] == ".")):
+    if len(words) > _TITLE_CHARS or (
+        _ENDS.search(words) and not (numbered and names and words[-1] == ".")
+    ):
         return 0
-    capitals = indent not in range(1, 11) and _CAPITALS.fullmatch(words)  # fewer spaces are before a line of code
+    # fewer spaces are before a line of code
+    capitals = indent not in range(1, 11) and _CAPITALS.fullmatch(words)
     return 2 + numbered[1].count(".") if numbered else int(bool(capitals))
 
 
-# ---- headings --------------------------------------------------------------------------------------------------------
+# ---- headings ------------------------------------------------------------------------------------
 
 _TITLE_CHARS = 80
 _UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
@@ -357,48 +439,73 @@ _LETTER = re.compile(r"[^\W\d_]")
 
 
 def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
-    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of its own, as `is_title`."""
+    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of
+    its own, as `is_title`.
+    """
     core = text[start:end].strip()
     first = text.find(core, start)
     kind = kind_at(first)
     if not core or kind == "heading" or not is_title(core, kind):
         return bool(core) and kind == "heading"
     line_end = text.find("\n", first + len(core))
-    return text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip() == core
+    return (
+        text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip()
+        == core
+    )
 
 
 def is_title(words: str, kind: str | None) -> bool:
-    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short, and it does not end like one."""
+    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short,
+    and it does not end like one.
+    """
     if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
         return False
     lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
     if len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
         return False
-    return bool(_LETTER.search(lines[0])) and not _BULLET.match(lines[0]) and not _ENDS.search(lines[0])
+    return (
+        bool(_LETTER.search(lines[0]))
+        and not _BULLET.match(lines[0])
+        and not _ENDS.search(lines[0])
+    )
 
 
-# ---- parts by lines, pages or characters; rows by id -----------------------------------------------------------------
+# ---- parts by lines, pages or characters; rows by id ---------------------------------------------
 
 By = Literal["character", "line", "page"]
 _ROWS_NAMED = 5
 _NAME_CHARS = 100
 
 
-def span_of(document: DocumentText, name: str, by: By, start: int | None, end: int | None) -> tuple[int, int]:
+def span_of(
+    document: DocumentText, name: str, by: By, start: int | None, end: int | None
+) -> tuple[int, int]:
     """Return the characters [start, end) of a range.
 
-    `start` and `end` are characters [start, end) from 0, or lines or pages from 1 with both ends; None: from or to the end.
-    A page begins with its first block and ends where a block of a later page begins.
+    `start` and `end` are characters [start, end) from 0, or lines or pages from 1 with both ends;
+    None: from or to the end. A page begins with its first block and ends where a block of a later
+    page begins.
     """
-    count = {"character": len(document.text), "line": document.text.count("\n") + 1, "page": document.pages or 0}[by]
+    count = {
+        "character": len(document.text),
+        "line": document.text.count("\n") + 1,
+        "page": document.pages or 0,
+    }[by]
     least = 0 if by == "character" else 1
     first, last = least if start is None else start, count if end is None else end
     if not least <= first <= last <= count:
-        raise InputError(f"{name} has {count or 'no'} {by}s, from {least}: {by}s {first} to {last} are outside of it")
+        raise InputError(
+            f"{name} has {count or 'no'} {by}s, from {least}: {by}s {first} to {last} are outside"
+            " of it"
+        )
     if by == "character":
         return first, last
     if by == "line":
-        starts = [0, *(match.end() for match in re.finditer("\n", document.text)), len(document.text)]
+        starts = [
+            0,
+            *(match.end() for match in re.finditer("\n", document.text)),
+            len(document.text),
+        ]
         return starts[first - 1], starts[last]
     pages = [(block.page or 0, block.start) for block in document.blocks]
     stop = next((at for page, at in pages if page > last), len(document.text))
@@ -406,16 +513,20 @@ def span_of(document: DocumentText, name: str, by: By, start: int | None, end: i
 
 
 def short_name(name: str) -> str:
-    """Return a name, or the beginning of a long one, with a digest that tells it from other names."""
+    """Return a name, or the beginning of a long one, with a digest that tells
+    it from other names.
+    """
     if len(name) <= _NAME_CHARS:
         return name
     return f"{name[:_NAME_CHARS]}…{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
 
 
 def choose_row(documents: Iterable[DocumentText], name: str, row: str | None) -> DocumentText:
-    """Return the document of a file, or of the row with an id, which may be given as its `short_name`.
+    """Return the document of a file, or of the row with an id, which may be given as its
+    `short_name`.
 
-    All documents are read, so that a file that is damaged after the row is an error, but only one is kept.
+    All documents are read, so that a file that is damaged after the row is an error, but only one
+    is kept.
     """
     chosen: DocumentText | None = None
     ids: list[str] = []
@@ -430,5 +541,7 @@ def choose_row(documents: Iterable[DocumentText], name: str, row: str | None) ->
     if chosen is not None:
         return chosen
     names, more = ", ".join(ids) or "none", ", ..." if rows > _ROWS_NAMED else ""
-    problem = "name one of them by its id" if row is None else f"none has the id {short_name(row)!r}"
+    problem = (
+        "name one of them by its id" if row is None else f"none has the id {short_name(row)!r}"
+    )
     raise InputError(f"{name} has {rows or 'no'} rows; {problem}: {names}{more}")

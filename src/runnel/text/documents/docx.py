@@ -1,10 +1,21 @@
-"""Read Word documents (docx): paragraphs, headings by style, lists, tables row by row, footnotes and endnotes."""
+"""Read Word documents (docx): paragraphs, headings by style, lists, tables row by row, footnotes
+and endnotes.
+"""
 
 import re
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, attribute, first, paragraphs_and_rows, parse, related, tag, title_of
+from runnel.text.documents.parts import (
+    Archive,
+    attribute,
+    first,
+    paragraphs_and_rows,
+    parse,
+    related,
+    tag,
+    title_of,
+)
 
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
@@ -14,7 +25,8 @@ _NOTES = ("footnotes", "endnotes")
 
 
 def read_docx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the body in order, then the notes, with inserted text and without deleted text and page headers and footers.
+    """Read the body in order, then the notes, with inserted text and without deleted text and page
+    headers and footers.
 
     Page numbers are those of a word processor's last layout, if it stored page breaks.
     """
@@ -23,7 +35,10 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     body = first(archive, main, "body")
     referred = list(related(archive, main).values())
     levels = {
-        style: level for kind, name in referred if kind == "styles" for style, level in _levels(parse(archive, name)).items()
+        style: level
+        for kind, name in referred
+        if kind == "styles"
+        for style, level in _levels(parse(archive, name)).items()
     }
     canonical = Canonical()
     canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
@@ -33,7 +48,9 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
         if kind in _NOTES:
             _read(canonical, parse(archive, name), {}, "note")
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")
-    return canonical.finish("docx", title=title_of(archive, package.get("core-properties", "")), pages=pages)
+    return canonical.finish(
+        "docx", title=title_of(archive, package.get("core-properties", "")), pages=pages
+    )
 
 
 def _levels(styles: Element) -> dict[str, int]:
@@ -65,9 +82,14 @@ def _value(element: Element | None, name: str) -> str:
     return "" if found is None else attribute(found, "val")
 
 
-def _read(canonical: Canonical, root: Element, levels: dict[str, int], kind: str | None = None) -> None:
-    """Add the paragraphs and rows of a part. `kind`: of paragraphs that are no headings (default: item or paragraph)."""
-    for element, text in paragraphs_and_rows(root, lambda one: tag(one) == "Fallback"):  # it repeats content for old programs
+def _read(
+    canonical: Canonical, root: Element, levels: dict[str, int], kind: str | None = None
+) -> None:
+    """Add the paragraphs and rows of a part. `kind`: of paragraphs that are no headings (default:
+    item or paragraph).
+    """
+    # it repeats content for old programs
+    for element, text in paragraphs_and_rows(root, lambda one: tag(one) == "Fallback"):
         if text is None:
             if tag(element) == "lastRenderedPageBreak" and canonical.page is not None:
                 canonical.page += 1

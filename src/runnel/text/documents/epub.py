@@ -19,7 +19,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     """Read the pages of the spine in order, each once. Missing pages are reported as warnings."""
     package_name = first(archive, _CONTAINER, "rootfile").get("full-path", "")
     package = parse(archive, package_name)
-    encrypted = parse(archive, _ENCRYPTION).iter() if _ENCRYPTION in archive.names else ()  # fonts in many books
+    # fonts in many books
+    encrypted = parse(archive, _ENCRYPTION).iter() if _ENCRYPTION in archive.names else ()
     locked = {unquote(e.get("URI", "")) for e in encrypted if tag(e) == "CipherReference"}
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     canonical = Canonical()
@@ -47,5 +48,10 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         limits.check(canonical.length, "unpacked_bytes", "the text of the book")
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
-        canonical.warnings.append(f"pages are missing from the book ({len(missing):,}): {', '.join(missing[:_SHOWN])}{more}")
-    return canonical.finish("epub", title=next((e.text for e in package.iter() if tag(e) == "title"), None))
+        canonical.warnings.append(
+            f"pages are missing from the book ({len(missing):,}):"
+            f" {', '.join(missing[:_SHOWN])}{more}"
+        )
+    return canonical.finish(
+        "epub", title=next((e.text for e in package.iter() if tag(e) == "title"), None)
+    )

@@ -21,9 +21,9 @@ _LEFT_OUT = frozenset(
     "select datalist button nav dialog rp rt".split()
 )
 _BLOCKS = frozenset(
-    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption figure footer form "
-    "h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search section summary table tbody td tfoot th thead "
-    "tr ul".split()
+    "address article aside blockquote body caption center dd details div dl dt fieldset figcaption"
+    " figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search"
+    " section summary table tbody td tfoot th thead tr ul".split()
 )
 _KINDS = {"li": "item", "dt": "item", "dd": "item", "pre": "code", "blockquote": "paragraph"}
 _CELLS = ("td", "th")
@@ -31,11 +31,19 @@ _HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
 # Nothing is inside of these for long: they are empty, or the next one of their kind ends them.
-_SHORT = frozenset(f"{_VOID}|a|p|li|dt|dd|option|optgroup|colgroup|caption|thead|tbody|tfoot|tr|td|th|rb|rt|rp|rtc".split("|"))
-_MOST_OPEN = 1000  # elements open at a tag, on average over the characters (a million at least): 2 seconds of Lexbor a million
+_SHORT = frozenset(
+    f"{_VOID}|a|p|li|dt|dd|option|optgroup|colgroup|caption|thead|tbody|tfoot|tr|td|th|rb|rt|rp|rtc".split(
+        "|"
+    )
+)
+# elements open at a tag, on average over the characters (a million at least): 2 seconds of Lexbor a
+# million
+_MOST_OPEN = 1000
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
-_UNSHOWN = re.compile(r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE)
+_UNSHOWN = re.compile(
+    r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
+)
 _ROLES = ("navigation", "contentinfo", "search")
 # Of a block that only has links: one that leads through the pages of a manual.
 _NAVIGATION = re.compile(
@@ -48,7 +56,8 @@ _NUMBERS = re.compile(r"[\W\d_]+")
 _ROWS = 3  # of a table of contents, at least, if no heading repeats them
 _BASE = re.compile(r"(?:\d|(?<![^\W\d_])[^\W\d_]{1,2})\Z")  # of a power
 _SUPERSCRIPT = str.maketrans(
-    "0123456789+-\u2212", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b"
+    "0123456789+-\u2212",
+    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b",
 )
 _POWER = re.compile(r"[+\u2212-]?\d+")
 _INLINE, _SPANS = ("a", "sup"), ("colspan", "rowspan")
@@ -58,11 +67,15 @@ _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
 def read_html(decoded: Decoded) -> DocumentText:
-    """Read blocks as a browser shows them, tables row by row, without scripts, navigation, form controls, hidden elements."""
+    """Read blocks as a browser shows them, tables row by row, without scripts, navigation, form
+    controls, hidden elements.
+    """
     canonical = Canonical(decoded.warning)
     title = add_page(canonical, decoded.text)
     if not canonical.length:
-        canonical.warnings.append("no text: the page is empty, has only navigation, or is filled by scripts")
+        canonical.warnings.append(
+            "no text: the page is empty, has only navigation, or is filled by scripts"
+        )
     return canonical.finish("html", title=title, encoding=decoded.encoding)
 
 
@@ -70,7 +83,8 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
     """Add the blocks of a page to a text; return the page's title."""
     with needing("reading HTML and EPUB needs selectolax", "documents"):
         from selectolax.lexbor import LexborHTMLParser
-    if _XHTML.match(markup):  # HTML has no <title/>: its rules would read everything after it as the title
+    # HTML has no <title/>: its rules would read everything after it as the title
+    if _XHTML.match(markup):
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)
     _expect_flat(markup)
     tree = LexborHTMLParser(markup.replace("\0", ""))
@@ -81,7 +95,9 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
 
 
 def _expect_flat(markup: str) -> None:
-    """Raise ReadError for markup so deep that Lexbor would take long: it looks through the open elements at each tag."""
+    """Raise ReadError for markup so deep that Lexbor would take long: it looks through the open
+    elements at each tag.
+    """
     opened: Counter[str] = Counter()
     depth, left = 0, _MOST_OPEN * max(len(markup), 10**6)
     for match in _TAG.finditer(markup):
@@ -93,11 +109,15 @@ def _expect_flat(markup: str) -> None:
         left -= depth
         if left < 0:
             place = f"{depth:,} are open at character {match.start():,}"
-            raise ReadError(f"its elements are nested too deeply: {place}; simplify it, or save its text")
+            raise ReadError(
+                f"its elements are nested too deeply: {place}; simplify it, or save its text"
+            )
 
 
 def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
-    """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be nested without bound."""
+    """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be
+    nested without bound.
+    """
     node: Any = root
     while True:
         down = None
@@ -119,7 +139,8 @@ def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
 
 
 def _hidden(node: LexborNode) -> bool:
-    if node.tag == "footer" and node.parent is not None and node.parent.tag == "body":  # of the page, not of an article
+    # of the page, not of an article
+    if node.tag == "footer" and node.parent is not None and node.parent.tag == "body":
         return True
     attributes = node.attributes
     if not attributes:
@@ -135,14 +156,17 @@ class _Page:
     def __init__(self, canonical: Canonical) -> None:
         self.canonical = canonical
         self.inline: list[str] = []
-        self.opened: dict[str | None, int] = {}  # where the last link and the last raised text begin in `inline`
+        # where the last link and the last raised text begin in `inline`
+        self.opened: dict[str | None, int] = {}
         self.kinds = ["paragraph"]  # kinds of the open elements that set one
         self.cells: int | None = None  # columns up to the last cell of the open row
         self.bars = 0  # written in it: as many before a cell as it has columns to its left
-        self.rows: dict[int, int] = {}  # by column: rows, from the open one on, that its last cell fills
+        # by column: rows, from the open one on, that its last cell fills
+        self.rows: dict[int, int] = {}
         self.links: list[str] = []  # texts of links in `inline`
         self.inner = 0  # of these, links to a part of a page
-        self.leading: dict[int, tuple[int, str]] = {}  # by their numbers, blocks that are only such links: how many, words
+        # by their numbers, blocks that are only such links: how many, words
+        self.leading: dict[int, tuple[int, str]] = {}
         self.titles: set[str] = set()  # words of headings
         self.parts: frozenset[str] = frozenset()  # the names of the page's parts
 
@@ -199,7 +223,10 @@ class _Page:
         column = self.cells or 0
         while self.rows.get(column):
             column += 1
-        wide, high = (min(int(size), _WIDEST) if (size := node.attributes.get(name) or "").isdecimal() else 1 for name in _SPANS)
+        wide, high = (
+            min(int(size), _WIDEST) if (size := node.attributes.get(name) or "").isdecimal() else 1
+            for name in _SPANS
+        )
         self.cells = column + max(wide, 1)
         self.rows |= dict.fromkeys(range(column, self.cells), high) if high > 1 else {}
         before, self.bars = self.bars, column
@@ -223,7 +250,9 @@ class _Page:
         text, self.inline = "".join(self.inline), []
         kind, links, self.links = self.kinds[-1], self.links, []
         inner, self.inner = self.inner, 0
-        if any(map(_NAVIGATION.fullmatch, links)) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links)):
+        if any(map(_NAVIGATION.fullmatch, links)) and _SIGNS.sub("", text) == _SIGNS.sub(
+            "", "".join(links)
+        ):
             return
         if kind == "code":
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
@@ -231,17 +260,28 @@ class _Page:
             text = " ".join(text.split()) if text.replace("|", "").strip() else ""
         else:
             text = "\n".join(" ".join(line.split()) for line in text.split(_LINE_BREAK))
-        heading, words, number = _HEADING.match(kind), _NUMBERS.sub("", text), len(self.canonical.blocks)
+        heading, words, number = (
+            _HEADING.match(kind),
+            _NUMBERS.sub("", text),
+            len(self.canonical.blocks),
+        )
         if heading:
             self.titles.add(words)
             self.canonical.add(" ".join(text.split()), level=int(heading[1]))
             return
         self.canonical.add(text, kind)
-        if links and inner == len(links) and words == _NUMBERS.sub("", "".join(links)) and len(self.canonical.blocks) > number:
+        if (
+            links
+            and inner == len(links)
+            and words == _NUMBERS.sub("", "".join(links))
+            and len(self.canonical.blocks) > number
+        ):
             self.leading[number] = inner, words
 
     def _mark_contents(self) -> None:
-        """Mark the blocks of tables of contents: links to parts of the page, several in a row, or with the words of a heading."""
+        """Mark the blocks of tables of contents: links to parts of the page, several in a row, or
+        with the words of a heading.
+        """
         blocks = self.canonical.blocks
         for _, run in groupby(enumerate(self.leading), lambda pair: pair[1] - pair[0]):
             rows = [(number, *self.leading[number]) for _, number in run]

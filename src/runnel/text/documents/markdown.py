@@ -37,7 +37,9 @@ class _Marks:
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
-    """Read Markdown: headings (`# ...`, or underlined), code, list items, table rows, paragraphs; front matter is code."""
+    """Read Markdown: headings (`# ...`, or underlined), code, list items, table rows, paragraphs;
+    front matter is code.
+    """
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     marks = _Marks(text, canonical)
@@ -67,7 +69,11 @@ def read_markdown(decoded: Decoded) -> DocumentText:
             words = bare.strip() if not bare or bare[-1] in " \t" else words
             _heading(marks, start, end, level, words)
             title = title or (words if level == 1 else None)
-        elif marks.start is not None and marks.kind == "paragraph" and (line := _UNDERLINE.match(whole)):
+        elif (
+            marks.start is not None
+            and marks.kind == "paragraph"
+            and (line := _UNDERLINE.match(whole))
+        ):
             level, words = 1 if line[1][0] == "=" else 2, text[marks.start : marks.end]
             _heading(marks, marks.start, end, level, words)
             title = title or (words.strip() if level == 1 else None)

@@ -1,4 +1,6 @@
-"""Text of pages that are pictures, by a command of the user's choice (optical character recognition)."""
+"""Text of pages that are pictures, by a command of the user's choice (optical character
+recognition).
+"""
 
 import os
 import shlex
@@ -21,7 +23,8 @@ class Ocr:
     """A command that prints the text of a picture in UTF-8. No shell runs it.
 
     Attributes:
-        command: words, quoted as in a shell; {image} becomes the name of a file in PNG, with 288 dots per inch on usual pages.
+        command: words, quoted as in a shell; {image} becomes the name of a file in PNG, with 288
+            dots per inch on usual pages.
         seconds: the most time for one page.
 
     Raises:
@@ -37,11 +40,16 @@ class Ocr:
             if not any(_IMAGE in word for word in self._words):
                 problem = f"has no {_IMAGE}"
             elif shutil.which(self._words[0]) is None:
-                problem = f"has a program, {self._words[0]!r}, that is not found; install it, or give its path"
+                problem = (
+                    f"has a program, {self._words[0]!r}, that is not found; install it, or give its"
+                    " path"
+                )
         except ValueError as error:
             problem = f"cannot be parsed ({error}); check its quotes"
         if problem:
-            raise InputError(f"the OCR command {self.command!r} {problem}; expected a command such as {_EXAMPLE}")
+            raise InputError(
+                f"the OCR command {self.command!r} {problem}; expected a command such as {_EXAMPLE}"
+            )
 
     @cached_property
     def _words(self) -> list[str]:
@@ -65,7 +73,9 @@ class Ocr:
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
         """Run the command in a group of processes of its own, which ends with it."""
         nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
-        process = subprocess.Popen(words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True
+        )
         try:
             out, err = process.communicate(timeout=self.seconds)
         finally:

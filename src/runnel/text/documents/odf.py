@@ -6,27 +6,40 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.parts import Archive, OpenRows, attribute, parse, tag, title_of, walk
 
-_KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}  # by the element that holds the content
+# by the element that holds the content
+_KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _WRITTEN = {"s": " ", "tab": " ", "line-break": "\v"}  # a line end of the file is only a space
 _PARAGRAPHS = ("p", "h")
 _NOTES = ("note", "note-body")
-_LEFT_OUT = frozenset(["annotation", "tracked-changes", "note-citation", "ruby-text", "forms", "binary-data"])
+_LEFT_OUT = frozenset(
+    ["annotation", "tracked-changes", "note-citation", "ruby-text", "forms", "binary-data"]
+)
 _META = "meta.xml"
 _MANIFEST = "META-INF/manifest.xml"
 
 
 def read_odf(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet are read once."""
-    if _MANIFEST in archive.names and any(tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()):
+    """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet
+    are read once.
+    """
+    if _MANIFEST in archive.names and any(
+        tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()
+    ):
         raise ReadError("an encrypted document; open it with its password, and save it without one")
     content = parse(archive, "content.xml").find("{*}body/*")
     kind = "" if content is None else tag(content)
     if content is None or kind not in _KINDS:
-        raise UnsupportedKind(f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF")
+        raise UnsupportedKind(
+            f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF"
+        )
     canonical = Canonical()
     pages = _Content(canonical, _KINDS[kind], limits).read(content)
-    return canonical.finish(_KINDS[kind], title=title_of(archive, _META), pages=pages if kind == "presentation" else None)
+    return canonical.finish(
+        _KINDS[kind],
+        title=title_of(archive, _META),
+        pages=pages if kind == "presentation" else None,
+    )
 
 
 class _Content:
@@ -35,7 +48,8 @@ class _Content:
     def __init__(self, canonical: Canonical, kind: str, limits: Limits) -> None:
         self.canonical, self.kind, self.limits = canonical, kind, limits
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
-        self.paragraphs: list[list[str]] = []  # open paragraphs: notes and text boxes nest paragraphs in a paragraph
+        # open paragraphs: notes and text boxes nest paragraphs in a paragraph
+        self.paragraphs: list[list[str]] = []
         self.rows = OpenRows()
         self.lists = self.in_notes = self.contents = 0  # open elements
         self.notes: list[str] = []
@@ -73,7 +87,9 @@ class _Content:
             self.canonical.add(attribute(element, "name"), level=1)
         elif name == "page" and self.kind == "odp":
             self._open_page(element)
-        inside = self.inline and self.inline[-1] and element.tag.startswith(_TEXT) and name not in _NOTES
+        inside = (
+            self.inline and self.inline[-1] and element.tag.startswith(_TEXT) and name not in _NOTES
+        )
         self.inline.append(name in _PARAGRAPHS or bool(inside))
         if self.inline[-1]:
             self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
@@ -81,7 +97,14 @@ class _Content:
     def _open_page(self, page: Element) -> None:
         self.pages += 1
         self.canonical.page = self.pages
-        self.title = next((one for one in page.iter() if tag(one) == "frame" and attribute(one, "class") == "title"), None)
+        self.title = next(
+            (
+                one
+                for one in page.iter()
+                if tag(one) == "frame" and attribute(one, "class") == "title"
+            ),
+            None,
+        )
         inside = Canonical()
         if self.title is not None:
             _Content(inside, "odt", self.limits).read(self.title)
@@ -113,7 +136,9 @@ class _Content:
             level = attribute(element, "outline-level")
             self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)
         else:
-            self.canonical.add(text, CONTENTS if self.contents else "item" if self.lists else "paragraph")
+            self.canonical.add(
+                text, CONTENTS if self.contents else "item" if self.lists else "paragraph"
+            )
 
     def _add_notes(self) -> None:
         for note in self.notes:

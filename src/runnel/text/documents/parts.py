@@ -1,4 +1,6 @@
-"""Read untrusted zip archives within limits, into memory, and their XML parts by local names: versions differ in namespaces."""
+"""Read untrusted zip archives within limits, into memory, and their XML parts by local names:
+versions differ in namespaces.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +16,32 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, damage_in
 from runnel.text.documents.document import Limits
 
-_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # methods allowed in Office files and epub; others decompress without a bound
+# methods allowed in Office files and epub; others decompress without a bound
+_PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 _ENTITY = re.compile(rb"<!ENTITY", re.IGNORECASE)
 _ENCRYPTED = 0x1
-_WRITTEN = {"t": "", "tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}  # in paragraphs of Office files; "": its own text
+# in paragraphs of Office files; "": its own text
+_WRITTEN = {"t": "", "tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
 
 
 class Archive:
-    """A zip file opened for reading, as a context manager. No entry yields more than the directory declares."""
+    """A zip file opened for reading, as a context manager. No entry yields more than the directory
+    declares.
+    """
 
     def __init__(self, path: str | Path, limits: Limits) -> None:
         self.path = path
-        with damage_in("a zip archive that", zipfile.BadZipFile, NotImplementedError, ValueError, EOFError):
+        with damage_in(
+            "a zip archive that", zipfile.BadZipFile, NotImplementedError, ValueError, EOFError
+        ):
             self._zip = zipfile.ZipFile(path)
         entries = self._zip.infolist()
         limits.check(len(entries), "entries", "the archive")
-        limits.check(sum(entry.file_size for entry in entries), "unpacked_bytes", "the archive's unpacked content")
+        limits.check(
+            sum(entry.file_size for entry in entries),
+            "unpacked_bytes",
+            "the archive's unpacked content",
+        )
         for entry in entries:
             if entry.flag_bits & _ENCRYPTED or entry.compress_type not in _PLAIN:
                 how = f"packed with method {entry.compress_type}; use deflate"
@@ -49,16 +61,22 @@ class Archive:
             return self._zip.read(name)
 
     def read_xml(self, name: str) -> bytes:
-        """Read an XML entry; refuse it if it declares entities, which can expand without bound or refer to other files."""
+        """Read an XML entry; refuse it if it declares entities, which can expand without bound or
+        refer to other files.
+        """
         data = self.read(name)
         if _ENTITY.search(data.replace(b"\0", b"")):  # in UTF-8 or UTF-16
-            raise ReadError(f"its part {name!r} declares XML entities, which such a file does not need; reading it is not safe")
+            raise ReadError(
+                f"its part {name!r} declares XML entities, which such a file does not need; reading"
+                " it is not safe"
+            )
         return data
 
 
 def parse(archive: Archive, name: str) -> Element:
     """Return the root element of a part."""
-    kinds = (ElementTree.ParseError, ValueError, LookupError)  # the last: an encoding that the parser does not know
+    # the last: an encoding that the parser does not know
+    kinds = (ElementTree.ParseError, ValueError, LookupError)
     with damage_in(f"its part {name!r}", *kinds):
         return ElementTree.fromstring(archive.read_xml(name))
 
@@ -78,7 +96,9 @@ def tag(element: Element) -> str:
 
 
 def attribute(element: Element, name: str) -> str:
-    """Return an attribute by its name in a namespace, without the namespace; empty if there is none."""
+    """Return an attribute by its name in a namespace, without the namespace; empty if there is
+    none.
+    """
     return next((value for key, value in element.attrib.items() if key.endswith("}" + name)), "")
 
 
@@ -90,7 +110,9 @@ def title_of(archive: Archive, name: str) -> str | None:
 
 
 def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
-    """Yield ("start" | "end", element) in document order, without recursion; ("skip", element) for one that is left out."""
+    """Yield ("start" | "end", element) in document order, without recursion; ("skip", element) for
+    one that is left out.
+    """
     open_elements = [(root, iter(root))]
     yield "start", root
     while open_elements:
@@ -107,7 +129,9 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
 
 
 class OpenRows:
-    """The open rows of tables: the paragraphs of a row form one block, and a table in a cell is a part of the cell."""
+    """The open rows of tables: the paragraphs of a row form one block, and a table in a cell is a
+    part of the cell.
+    """
 
     def __init__(self) -> None:
         self._cells: list[list[str]] = []  # of each open row
@@ -127,16 +151,22 @@ class OpenRows:
         return True
 
     def close(self, *, empty: bool = True) -> str:
-        """End a row. Return its text, with or without empty cells; "" if it has none, or is written to the cell it is in."""
+        """End a row. Return its text, with or without empty cells; "" if it has none, or is written
+        to the cell it is in.
+        """
         cells = [" ".join(cell.split()) for cell in self._cells.pop()]
         text = " | ".join(cells if empty else filter(None, cells)) if any(cells) else ""
         return "" if self.write(text) else text
 
 
-def paragraphs_and_rows(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[Element, str | None]]:
-    """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text, and others at their starts.
+def paragraphs_and_rows(
+    root: Element, left_out: Callable[[Element], bool]
+) -> Iterator[tuple[Element, str | None]]:
+    """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text,
+    and others at their starts.
 
-    A row's text has that of its paragraphs. Tab stops, which are before a paragraph's words, are read as tabs.
+    A row's text has that of its paragraphs. Tab stops, which are before a paragraph's words, are
+    read as tabs.
     """
     paragraphs: list[list[str]] = []  # open ones: a text box nests paragraphs in a paragraph
     rows = OpenRows()
@@ -161,7 +191,9 @@ def paragraphs_and_rows(root: Element, left_out: Callable[[Element], bool]) -> I
 
 
 def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
-    """Return the parts that a part of an Office file refers to, or with "" the file: {id: (the last word of the type, name)}."""
+    """Return the parts that a part of an Office file refers to, or with "" the file: {id: (the last
+    word of the type, name)}.
+    """
     folder, base = posixpath.split(name)
     relations = posixpath.join(folder, "_rels", f"{base}.rels")
     if relations not in archive.names:
@@ -170,5 +202,8 @@ def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
     for one in parse(archive, relations):
         if one.get("TargetMode") != "External":
             target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
-            targets[one.get("Id", "")] = (posixpath.basename(one.get("Type", "")), target.lstrip("/"))
+            targets[one.get("Id", "")] = (
+                posixpath.basename(one.get("Type", "")),
+                target.lstrip("/"),
+            )
     return targets

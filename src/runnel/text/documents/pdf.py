@@ -1,7 +1,7 @@
 """Read PDF: the text layer, page by page, with PDFium.
 
-PDFium's lines become paragraphs and table rows by their position; the pages are joined without running heads and page numbers;
-outline entries become headings.
+PDFium's lines become paragraphs and table rows by their position; the pages are joined without
+running heads and page numbers; outline entries become headings.
 """
 
 from __future__ import annotations
@@ -24,30 +24,38 @@ from runnel.text.documents.document import BREAK, CONTENTS, Canonical, DocumentT
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument, PdfPage, PdfTextPage
 
-# ---- one page: PDFium's lines ----------------------------------------------------------------------------------------
+# ---- one page: PDFium's lines --------------------------------------------------------------------
 
 HYPHEN = "\ufffe"  # PDFium's character for a hyphen at the end of a line, including the line end
-ROW = "\x01"  # before a table row; the file's own control characters are replaced with one that is dropped later
+# before a table row; the file's own control characters are replaced with one that is dropped later
+ROW = "\x01"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _CONTROL = re.compile("[\x01-\x08]")
 _PIECE = re.compile(r"(\r\n|\ufffe)")
-_LOOSE = 1.3  # a larger distance between lines, in units of the page's usual distance, begins a paragraph
-_DOUBLE = 2.0  # the largest usual distance, in line heights: pages with few lines have only wide gaps
+# a larger distance between lines, in units of the page's usual distance, begins a paragraph
+_LOOSE = 1.3
+# the largest usual distance, in line heights: pages with few lines have only wide gaps
+_DOUBLE = 2.0
 _ROW_STEP = 3.0  # the largest distance of two rows, in line heights
-_GAP = 1.5  # line heights between two cells of a table; justified text has less than one between words
+# line heights between two cells of a table; justified text has less than one between words
+_GAP = 1.5
 _TORN = 0.1  # line heights, up and sideways, within which a line continues
-# A raised number is at most this high, and at least this far above the line, in heights of the character before it.
+# A raised number is at most this high, and at least this far above the line, in heights of the
+# character before it.
 _SMALL, _RAISED = 0.9, 0.1
 _DIGITS = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SPACES = re.compile(r"[ \t\xa0]+")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-_LETTERS, _FEW, _SAME = 16, 4, 0.05  # widths to compare: at most, at least, and the tolerance for equality
+# widths to compare: at most, at least, and the tolerance for equality
+_LETTERS, _FEW, _SAME = 16, 4, 0.05
 
 
 @dataclass(slots=True)
 class _Line:
-    """A line. `box`: bottom and height of its first character; `gaps`: (left, right) between its cells; in points."""
+    """A line. `box`: bottom and height of its first character; `gaps`: (left, right) between its
+    cells; in points.
+    """
 
     text: str
     box: tuple[float, float] | None = None
@@ -66,21 +74,29 @@ def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
         locked = getattr(error, "err_code", None) == _PASSWORD
-        problem = f"a damaged or truncated PDF ({error}); download it again or repair it, for example with qpdf"
-        encrypted = "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
+        problem = (
+            f"a damaged or truncated PDF ({error}); download it again or repair it, for example"
+            " with qpdf"
+        )
+        encrypted = (
+            "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
+        )
         raise ReadError(encrypted if locked else problem) from error
     with closing(document):
         yield document
 
 
 def page_text(page: PdfPage) -> str:
-    """Return the lines of a page: with an empty line before each paragraph and `ROW` before each table row.
+    """Return the lines of a page: with an empty line before each paragraph and `ROW` before each
+    table row.
 
-    Cells of a row are joined with " | ". A raised number after a word refers to a note and is put in brackets; after a digit or
-    one or two letters it is an exponent and is written in superscript digits.
+    Cells of a row are joined with " | ". A raised number after a word refers to a note and is put
+    in brackets; after a digit or one or two letters it is an exponent and is written in superscript
+    digits.
     """
     with closing(page.get_textpage()) as layer:
-        pieces = _PIECE.split(_CONTROL.sub("\x0e", layer.get_text_range()))  # line, separator, line, ...
+        # line, separator, line, ...
+        pieces = _PIECE.split(_CONTROL.sub("\x0e", layer.get_text_range()))
         glyphs = _Glyphs(layer)
         lines = []
         at = 0
@@ -103,8 +119,12 @@ class _Glyphs:
         return (left, bottom, right, top) if top > bottom else None
 
     def is_fixed_pitch(self, text: str, at: int) -> bool:
-        """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored: they all have one width."""
-        places = [at + i for i, c in enumerate(text) if not c.isspace() and not c.isdigit()][:_LETTERS]
+        """Return whether text is monospaced, where wide gaps do not mean a table. Digits are
+        ignored: they all have one width.
+        """
+        places = [at + i for i, c in enumerate(text) if not c.isspace() and not c.isdigit()][
+            :_LETTERS
+        ]
         widths = [box[2] - box[0] for box in map(self.box, places) if box]
         return len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
 
@@ -129,14 +149,17 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
     line.text = "".join(pieces)
     line.cells.append(pieces[-1])
     widths = [right - left for left, right in line.gaps]
-    stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)  # a stretched line with too few words
+    # a stretched line with too few words
+    stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
     if stretched or (widths and glyphs.is_fixed_pitch(text, at)):
         line.gaps = []
     return line
 
 
 def _raised(glyphs: _Glyphs, text: str, at: int) -> str:
-    """Rewrite raised numbers so that they are not read as part of the word or number before them."""
+    """Rewrite raised numbers so that they are not read as part of the word or
+    number before them.
+    """
 
     def write(match: re.Match[str]) -> str:
         start, end = match.span()
@@ -144,7 +167,9 @@ def _raised(glyphs: _Glyphs, text: str, at: int) -> str:
         low, last = glyphs.box(at + base), glyphs.box(at + end - 1)
         if base == end - 1 or not low or not last or not _is_raised(last, low):
             return match[0]
-        first = next(i for i in range(base + 1, end) if (box := glyphs.box(at + i)) and _is_raised(box, low))
+        first = next(
+            i for i in range(base + 1, end) if (box := glyphs.box(at + i)) and _is_raised(box, low)
+        )
         digits = text[first:end]
         exponent = first > start or _SHORT_WORD.search(text, 0, first) is not None
         return text[start:first] + (digits.translate(_SUPERSCRIPT) if exponent else f"[{digits}]")
@@ -152,20 +177,28 @@ def _raised(glyphs: _Glyphs, text: str, at: int) -> str:
     return _DIGITS.sub(write, text)
 
 
-def _is_raised(box: tuple[float, float, float, float], low: tuple[float, float, float, float]) -> bool:
+def _is_raised(
+    box: tuple[float, float, float, float], low: tuple[float, float, float, float]
+) -> bool:
     height = low[3] - low[1]
     return box[3] - box[1] < _SMALL * height and box[1] - low[1] > _RAISED * height
 
 
 def _assemble(lines: list[_Line], separators: list[str]) -> str:
-    steps = [above.box[0] - below.box[0] if above.box and below.box else 0.0 for above, below in pairwise(lines)]
+    steps = [
+        above.box[0] - below.box[0] if above.box and below.box else 0.0
+        for above, below in pairwise(lines)
+    ]
     forward = [step for step in steps if step > 0]
     height = median([line.box[1] for line in lines if line.box] or [0.0])
     usual = min(median(forward), _DOUBLE * height) if forward else 0.0
     rows: set[int] = set()
-    for number, (above, below) in enumerate(pairwise(lines)):  # rows of a table have a gap in the same place
+    # rows of a table have a gap in the same place
+    for number, (above, below) in enumerate(pairwise(lines)):
         least = above.box[1] if above.box else 0.0
-        shared = any(min(a[1], b[1]) - max(a[0], b[0]) > least for a in above.gaps for b in below.gaps)
+        shared = any(
+            min(a[1], b[1]) - max(a[0], b[0]) > least for a in above.gaps for b in below.gaps
+        )
         rows |= {number, number + 1} if shared and steps[number] < _ROW_STEP * height else set()
     out = []
     for number, line in enumerate(lines):
@@ -175,13 +208,17 @@ def _assemble(lines: list[_Line], separators: list[str]) -> str:
             after, step, between = lines[number + 1], steps[number], separators[number]
             apart = usual and step > _LOOSE * usual and between != HYPHEN
             # PDFium splits some lines before a comma or the like, after a raised number.
-            most = _TORN * line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
+            most = (
+                _TORN * line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
+            )
             torn = between != HYPHEN and abs(step) < most and abs(after.left - line.right) < most
-            out.append("\r\n\r\n" if apart or row or number + 1 in rows else "" if torn else between)
+            out.append(
+                "\r\n\r\n" if apart or row or number + 1 in rows else "" if torn else between
+            )
     return "".join(out)
 
 
-# ---- the text over all pages -----------------------------------------------------------------------------------------
+# ---- the text over all pages ---------------------------------------------------------------------
 
 ITEM = "\x02"  # before a list item
 ENTRY = "\x03"  # before a line of a table of contents
@@ -192,12 +229,27 @@ _OTHER_HYPHEN = re.compile(r"(?<=\w)[\u00ad\u2010]\r\n(?=\w)")
 _BULLET = re.compile(
     r"(?m)^[ \t]*[\u2022\u2023\u2043\u25aa\u25ab\u25a0\u25a1\u25cf\u25cb\u25e6\uf0a7\uf0b7](?!\S*[\u2022\u25cf])\s*"
 )
-LIGATURES = {0xFB00: "ff", 0xFB01: "fi", 0xFB02: "fl", 0xFB03: "ffi", 0xFB04: "ffl", 0xFB05: "st", 0xFB06: "st"} | {
+LIGATURES = {
+    0xFB00: "ff",
+    0xFB01: "fi",
+    0xFB02: "fl",
+    0xFB03: "ffi",
+    0xFB04: "ffl",
+    0xFB05: "st",
+    0xFB06: "st",
+} | {
     # Fonts of TeX without a character map: the codes of its T1 encoding.
-    0x10: "\u201c", 0x11: "\u201d", 0x15: "\u2013", 0x16: "\u2014",
-    0x1B: "ff", 0x1C: "fi", 0x1D: "fl", 0x1E: "ffi", 0x1F: "ffl",
+    0x10: "\u201c",
+    0x11: "\u201d",
+    0x15: "\u2013",
+    0x16: "\u2014",
+    0x1B: "ff",
+    0x1C: "fi",
+    0x1D: "fl",
+    0x1E: "ffi",
+    0x1F: "ffl",
     0x88: "\u2022",
-}  # fmt: skip
+}
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _PAGE_NUMBER = re.compile(r"(?<!\w)\d{1,4}(?!\w)")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
@@ -213,10 +265,11 @@ _Key = tuple[str, int | None]
 def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> list[str]:
     """Return the pages as paragraphs separated by empty lines.
 
-    Running heads, running feet and page numbers are removed: first and last lines that three pages within nine have in common,
-    apart from the page's number. Such a line is kept once, where it first occurs, if its words occur nowhere else. A line with
-    a title of the outline (`titles`, by page from 0) stays. Words split at a line end are joined, with their hyphen if the
-    document writes the word with it elsewhere.
+    Running heads, running feet and page numbers are removed: first and last lines that three pages
+    within nine have in common, apart from the page's number. Such a line is kept once, where it
+    first occurs, if its words occur nowhere else. A line with a title of the outline (`titles`, by
+    page from 0) stays. Words split at a line end are joined, with their hyphen if the document
+    writes the word with it elsewhere.
     """
     pages = _without_furniture([text.translate(LIGATURES) for text in texts], titles)
     pages = [_SPLIT_OPTION.sub("--", _OTHER_HYPHEN.sub(HYPHEN, page)) for page in pages]
@@ -231,7 +284,9 @@ def join_pages(texts: Sequence[str], titles: Mapping[int, Sequence[str]]) -> lis
 
 
 def _contents_row(line: str) -> str:
-    """Turn a line that may be of a table of contents into an entry, without the dots before the page number."""
+    """Turn a line that may be of a table of contents into an entry, without the dots before the
+    page number.
+    """
     title, _, number = line.rstrip(" |").rpartition(" ")
     bare = title.rstrip(" .|\t")
     if title.count(".", len(bare)) < _LEADERS or not (number.isdigit() or _ROMAN.fullmatch(number)):
@@ -240,8 +295,12 @@ def _contents_row(line: str) -> str:
 
 
 def _without_tables(pages: list[str]) -> list[str]:
-    """Turn entries into rows, unless several in a row have the numbers of pages, in order: a data sheet has dots too."""
-    places = [(page, match) for page, text in enumerate(pages) for match in _ENTRY_END.finditer(text)]
+    """Turn entries into rows, unless several in a row have the numbers of pages, in order: a data
+    sheet has dots too.
+    """
+    places = [
+        (page, match) for page, text in enumerate(pages) for match in _ENTRY_END.finditer(text)
+    ]
     run = last = at = 0
     runs: list[int] = []  # of each entry
     for page, match in places:
@@ -265,19 +324,31 @@ def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) ->
             for key in _keys(line, number) if line else ():
                 places[key].append(number)
         for number, (line, rest) in enumerate(edges):
-            running = [key for key in (_keys(line, number) if line else ()) if _times_near(places[key], number) >= _TIMES]
-            if running and not any(title.lower() in " ".join(line.lower().split()) for title in titles.get(number, ())):
+            running = [
+                key
+                for key in (_keys(line, number) if line else ())
+                if _times_near(places[key], number) >= _TIMES
+            ]
+            if running and not any(
+                title.lower() in " ".join(line.lower().split()) for title in titles.get(number, ())
+            ):
                 dropped.setdefault(running[0][0], (number, bottom, line))
                 pages[number] = rest
     body = " ".join(" ".join(pages).lower().split()) if dropped else ""
     for words, (number, bottom, line) in reversed(dropped.items()):
-        if any(part.strip().lower() not in body for part in words.split("#") if re.search(r"\w", part)):
-            pages[number] = f"{pages[number]}\r\n\r\n{line}" if bottom else f"{line}\r\n\r\n{pages[number]}"
+        if any(
+            part.strip().lower() not in body for part in words.split("#") if re.search(r"\w", part)
+        ):
+            pages[number] = (
+                f"{pages[number]}\r\n\r\n{line}" if bottom else f"{line}\r\n\r\n{pages[number]}"
+            )
     return pages
 
 
 def _split_edge(page: str, bottom: bool) -> tuple[str, str]:
-    """Return the first or last line of a page and the rest; no line if it is a sentence in a paragraph, or ends in a hyphen."""
+    """Return the first or last line of a page and the rest; no line if it is a sentence in a
+    paragraph, or ends in a hyphen.
+    """
     head, _, tail = page.strip().rpartition("\r\n") if bottom else page.strip().partition("\r\n")
     line, rest = (tail, head) if bottom else (head, tail)
     apart = not rest or (rest.endswith("\r\n") if bottom else rest.startswith("\r\n"))
@@ -287,7 +358,9 @@ def _split_edge(page: str, bottom: bool) -> tuple[str, str]:
 
 
 def _keys(line: str, page: int) -> Iterator[_Key]:
-    """Yield the keys under which a line may recur: unchanged, or with a number that counts pages."""
+    """Yield the keys under which a line may recur: unchanged, or with a number
+    that counts pages.
+    """
     words = " ".join(line.removeprefix(ROW).replace(" | ", " ").split())
     yield words, None
     numbers = list(_PAGE_NUMBER.finditer(words))
@@ -295,7 +368,11 @@ def _keys(line: str, page: int) -> Iterator[_Key]:
         yield words[: match.start()] + "#" + words[match.end() :], int(match[0]) - page
     if _ROMAN.fullmatch(words):
         values = [{"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}[letter] for letter in words.lower()]
-        yield "#", sum(-value if value < after else value for value, after in pairwise([*values, 0])) - page
+        yield (
+            "#",
+            sum(-value if value < after else value for value, after in pairwise([*values, 0]))
+            - page,
+        )
 
 
 def _times_near(places: list[int], page: int) -> int:
@@ -313,7 +390,9 @@ def _join_over_pages(pages: list[str]) -> None:
 
 
 def _joiner(pages: list[str]) -> Any:
-    """Return a function that joins a word split at a line end, written as elsewhere in the document, else without a hyphen."""
+    """Return a function that joins a word split at a line end, written as elsewhere in the
+    document, else without a hyphen.
+    """
     split = [pair for page in pages if HYPHEN in page for pair in _SPLIT_WORD.findall(page)]
     wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
     counts: Counter[str] = Counter()
@@ -324,14 +403,17 @@ def _joiner(pages: list[str]) -> Any:
         whole, hyphenated = match[1] + match[2], f"{match[1]}-{match[2]}"
         if counts[hyphenated.lower()] != counts[whole.lower()]:
             return hyphenated if counts[hyphenated.lower()] > counts[whole.lower()] else whole
-        chained = "-" in (match.string[match.start() - 1 : match.start()], match.string[match.end() : match.end() + 1])
+        chained = "-" in (
+            match.string[match.start() - 1 : match.start()],
+            match.string[match.end() : match.end() + 1],
+        )
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
         return hyphenated if chained or name or match[1][-1].isdigit() else whole
 
     return join
 
 
-# ---- the document ----------------------------------------------------------------------------------------------------
+# ---- the document --------------------------------------------------------------------------------
 
 _KINDS = {ROW: "row", ITEM: "item", ENTRY: CONTENTS}
 _MARKS = ROW + ITEM + ENTRY + " \t\n\f"
@@ -340,7 +422,8 @@ _UNMAPPED_SHARE = 0.05
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*\Z")
 _SHOWN = 12  # the most ranges of pages in a warning
 _PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
-_NUMBERING = 12  # extra characters that a heading may have over its title in the outline: "Chapter 3: "
+# extra characters that a heading may have over its title in the outline: "Chapter 3: "
+_NUMBERING = 12
 
 
 class _Entry(NamedTuple):
@@ -348,17 +431,23 @@ class _Entry(NamedTuple):
     title: str
 
 
-def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None) -> DocumentText:
+def read_pdf(
+    path: str | Path, limits: Limits, recognized: Mapping[int, str] | None = None
+) -> DocumentText:
     """Read the text of all pages in PDFium's order. Pages are opened one at a time.
 
-    Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe tables, hyphens and running heads.
-    `recognized`: by number, from 1, the text that OCR found on pages that are pictures.
+    Lines with extra space above them begin a paragraph. `page_text` and `join_pages` describe
+    tables, hyphens and running heads. `recognized`: by number, from 1, the text that OCR found on
+    pages that are pictures.
     """
     with open_pdf(path) as document:
         from pypdfium2 import PdfiumError, raw
 
         if len(document) > (size := os.path.getsize(path)) // _PAGE_BYTES:
-            raise ReadError(f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or hostile")
+            raise ReadError(
+                f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
+                " hostile"
+            )
         outline = _outline(document)
         texts, faults, length = [], [], 0
         scanned: list[int] = []
@@ -369,7 +458,11 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
                     text = page_text(page)
                     if not text.strip():  # what OCR printed, without the marks of `page_text`
                         text = (recognized or {}).get(number + 1, "").translate(_NO_MARKS).strip()
-                    if not text.strip() and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None) is not None:
+                    if (
+                        not text.strip()
+                        and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None)
+                        is not None
+                    ):
                         scanned.append(number + 1)
             except PdfiumError:
                 faults.append(number + 1)
@@ -377,7 +470,9 @@ def read_pdf(path: str | Path, limits: Limits, recognized: Mapping[int, str] | N
             length += len(text)
             limits.check(length, "unpacked_bytes", "the text of the PDF")
         advice = {} if recognized is None else {"advice": "OCR found no text on them"}
-        return _build(texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice)
+        return _build(
+            texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice
+        )
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
@@ -399,7 +494,11 @@ def _build(
     title: str | None,
     advice: str = "scans need OCR (--ocr)",
 ) -> DocumentText:
-    empty = [number for number, text in enumerate(texts, start=1) if not text.strip() and number not in faults]
+    empty = [
+        number
+        for number, text in enumerate(texts, start=1)
+        if not text.strip() and number not in faults
+    ]
     if len(empty) + len(faults) == len(texts):
         raise _without_text(len(texts), len(faults), scanned)
     canonical = Canonical()
@@ -407,10 +506,14 @@ def _build(
         canonical.warnings.append(f"{_pages(faults)} could not be read: damaged")
     if empty:
         pictures = f", {len(scanned):,} of them pictures: {advice}" if scanned else ""
-        canonical.warnings.append(f"{_pages(empty)} without text ({len(empty):,} of {len(texts):,} pages{pictures})")
+        canonical.warnings.append(
+            f"{_pages(empty)} without text ({len(empty):,} of {len(texts):,} pages{pictures})"
+        )
     unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
     if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
-        canonical.warnings.append(f"{unmapped:,} characters have no meaning in the file (a font without a character map)")
+        canonical.warnings.append(
+            f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
+        )
     before = ""
     titles = {number: [entry.title for entry in entries] for number, entries in outline.items()}
     for number, text in enumerate(join_pages(texts, titles)):
@@ -420,7 +523,12 @@ def _build(
         for position, paragraph in enumerate(paragraphs):
             kind, waiting = _open_headings(canonical, waiting, paragraph)
             kind = _KINDS.get(paragraph.lstrip()[0], kind)
-            goes_on = position == 0 and before and not _SENTENCE_END.search(before) and paragraph.lstrip()[0].islower()
+            goes_on = (
+                position == 0
+                and before
+                and not _SENTENCE_END.search(before)
+                and paragraph.lstrip()[0].islower()
+            )
             canonical.add(paragraph, kind, join="\n" if goes_on else BREAK)
         for entry in waiting:  # not found on its page: it applies from the next page on
             canonical.open_heading(entry.level, entry.title)
@@ -428,10 +536,16 @@ def _build(
     return canonical.finish("pdf", title=title, pages=len(texts), scanned=tuple(scanned))
 
 
-def _open_headings(canonical: Canonical, waiting: list[_Entry], paragraph: str) -> tuple[str, list[_Entry]]:
-    """Open the entries up to the last whose title is in this paragraph; return its kind and the other entries."""
+def _open_headings(
+    canonical: Canonical, waiting: list[_Entry], paragraph: str
+) -> tuple[str, list[_Entry]]:
+    """Open the entries up to the last whose title is in this paragraph; return its kind and the
+    other entries.
+    """
     flat = " ".join(paragraph.split()).lower()
-    count = max((i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0)
+    count = max(
+        (i for i, entry in enumerate(waiting, start=1) if entry.title.lower() in flat), default=0
+    )
     for entry in waiting[:count]:
         canonical.open_heading(entry.level, entry.title)
     alone = count and len(flat) - len(waiting[count - 1].title) <= _NUMBERING
@@ -442,16 +556,28 @@ def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:
     if not pages:
         return ReadError("a PDF without pages")
     if scanned:
-        advice = "run OCR on it, by --ocr of runnel find, index and read, or by a program such as ocrmypdf"
-        return ScannedPdf(f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; {advice}", scanned)
+        advice = (
+            "run OCR on it, by --ocr of runnel find, index and read, or by a program such as"
+            " ocrmypdf"
+        )
+        return ScannedPdf(
+            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; {advice}",
+            scanned,
+        )
     if faults:
-        return ReadError(f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again or repair it")
+        return ReadError(
+            f"a PDF of {pages:,} pages, none of which can be read: it is damaged; download it again"
+            " or repair it"
+        )
     return ReadError(f"a PDF without text on its {pages:,} pages")
 
 
 def _pages(numbers: list[int]) -> str:
     """Return page numbers as text: "page 3" or "pages 1-4, 7"."""
-    runs = [[n for _, n in run] for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])]
+    runs = [
+        [n for _, n in run]
+        for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])
+    ]
     shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     more = f" and {len(shown) - _SHOWN:,} more ranges" if len(shown) > _SHOWN else ""
     return f"page{'s' if len(numbers) > 1 else ''} {', '.join(shown[:_SHOWN])}{more}"

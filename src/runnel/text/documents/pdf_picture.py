@@ -1,7 +1,7 @@
 """A page of a PDF as a picture, and where a part of the document's text is on it.
 
-The canonical text is not the page's: hyphens, ligatures and note numbers are rewritten, running heads are left out. A part is
-found by its letters and digits, which stay.
+The canonical text is not the page's: hyphens, ligatures and note numbers are rewritten, running
+heads are left out. A part is found by its letters and digits, which stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
-_SAME_LINE = 0.2  # of the lower one's height that two boxes of a line have in common, at least: a comma hangs below
+# of the lower one's height that two boxes of a line have in common, at least: a comma hangs below
+_SAME_LINE = 0.2
 _FOUND = 0.5  # the least share of a part's letters that must be on the page in one piece
 
 
@@ -48,33 +49,53 @@ class PagePicture:
 
     page: int
     png: bytes
-    boxes: tuple[Box, ...]  # as shares of the picture's width and height; empty if the part was not found
+    # as shares of the picture's width and height; empty if the part was not found
+    boxes: tuple[Box, ...]
 
 
 def page_part(text: str, places: Places, start: int, end: int) -> PagePart | None:
     """Return the part of `text[start:end]` that is on its first page; None if it is on none."""
     spans = places.spans()
-    page = next((page for first, last, _, page in spans if last > start and first < end and page is not None), None)
+    page = next(
+        (
+            page
+            for first, last, _, page in spans
+            if last > start and first < end and page is not None
+        ),
+        None,
+    )
     if page is None:
         return None
     blocks = [(first, last) for first, last, _, its_page in spans if its_page == page]
     before = "".join(text[first : min(last, start)] for first, last in blocks if first < start)
-    return PagePart(page, before, "".join(text[max(first, start) : min(last, end)] for first, last in blocks if last > start))
+    return PagePart(
+        page,
+        before,
+        "".join(text[max(first, start) : min(last, end)] for first, last in blocks if last > start),
+    )
 
 
 def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, Any]:
-    """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many pixels."""
+    """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many
+    pixels.
+    """
     with needing("pictures of pages need pillow", "documents"):
         import PIL.Image  # noqa: F401  (PDFium's bitmaps need it)
     with open_pdf(path) as document:
         if not 1 <= part.page <= len(document):
-            raise ReadError(f"a PDF of {len(document):,} pages; expected page {part.page:,}: was it replaced?")
+            raise ReadError(
+                f"a PDF of {len(document):,} pages; expected page {part.page:,}: was it replaced?"
+            )
         page = document[part.page - 1]
         width, height = page.get_size()
         scale = min(_SCALE, (pixels / max(1.0, width * height)) ** 0.5)
         png = io.BytesIO()
         page.render(scale=scale).to_pil().save(png, "PNG")
-        return {"page": part.page, "png": base64.b64encode(png.getvalue()).decode(), "boxes": _boxes(page, part)}
+        return {
+            "page": part.page,
+            "png": base64.b64encode(png.getvalue()).decode(),
+            "boxes": _boxes(page, part),
+        }
 
 
 def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
@@ -92,7 +113,9 @@ def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
 
 
 def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
-    """Return letters and digits in lower case without ligatures and superscripts, and the character that each is from."""
+    """Return letters and digits in lower case without ligatures and superscripts, and the character
+    that each is from.
+    """
     pairs = [
         (letter, number)
         for number, character in enumerate(characters)
@@ -108,11 +131,17 @@ def _find(page: tuple[str, list[int]], part: PagePart) -> tuple[int, int] | None
     expected = len(_letters(part.before)[0])
     if not wanted:
         return None
-    if starts := [match.start() for match in re.finditer(f"(?={wanted})", letters)]:  # also overlapping ones
+    # also overlapping ones
+    if starts := [match.start() for match in re.finditer(f"(?={wanted})", letters)]:
         start = min(starts, key=lambda at: abs(at - expected))
         return numbers[start], numbers[start + len(wanted) - 1]
-    match = SequenceMatcher(None, letters, wanted, autojunk=False).find_longest_match()  # its end may be on the next page
-    return (numbers[match.a], numbers[match.a + match.size - 1]) if match.size >= _FOUND * len(wanted) else None
+    # its end may be on the next page
+    match = SequenceMatcher(None, letters, wanted, autojunk=False).find_longest_match()
+    return (
+        (numbers[match.a], numbers[match.a + match.size - 1])
+        if match.size >= _FOUND * len(wanted)
+        else None
+    )
 
 
 def _lines(boxes: list[Box]) -> list[Box]:
@@ -123,14 +152,21 @@ def _lines(boxes: list[Box]) -> list[Box]:
             last = lines[-1]
             common = min(last[3], bottom) - max(last[1], top)
             if common > _SAME_LINE * min(last[3] - last[1], bottom - top):
-                lines[-1] = min(last[0], left), min(last[1], top), max(last[2], right), max(last[3], bottom)
+                lines[-1] = (
+                    min(last[0], left),
+                    min(last[1], top),
+                    max(last[2], right),
+                    max(last[3], bottom),
+                )
                 continue
         lines.append((left, top, right, bottom))
     return lines
 
 
 def _on_picture(page: PdfPage, rectangle: Box) -> Box:
-    """Return a rectangle (left, bottom, right, top) of the page's own coordinates as a box of its picture."""
+    """Return a rectangle (left, bottom, right, top) of the page's own coordinates as a box of its
+    picture.
+    """
     from pypdfium2 import raw
 
     left, bottom, right, top = rectangle

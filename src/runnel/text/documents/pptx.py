@@ -1,27 +1,47 @@
-"""Read PowerPoint files (pptx): the slides in order, with their titles as headings, tables row by row, SmartArt and notes."""
+"""Read PowerPoint files (pptx): the slides in order, with their titles as headings, tables row by
+row, SmartArt and notes.
+"""
 
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, attribute, paragraphs_and_rows, parse, related, tag, title_of
+from runnel.text.documents.parts import (
+    Archive,
+    attribute,
+    paragraphs_and_rows,
+    parse,
+    related,
+    tag,
+    title_of,
+)
 
 _PRESENTATION = "ppt/presentation.xml"
 _PROPERTIES = "docProps/core.xml"
 _TITLES = ("title", "ctrTitle")
-_REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")  # placeholders with the same content on every slide
+# placeholders with the same content on every slide
+_REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")
 _PLACEHOLDERS = "./{*}nvSpPr/{*}nvPr/{*}ph"
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the text of all slides. A slide is a page; one without a title is under the heading "Slide 3"."""
+    """Read the text of all slides. A slide is a page; one without a title is under the heading
+    "Slide 3".
+    """
     canonical = Canonical()
     parts = related(archive, _PRESENTATION)
-    names = [parts.get(attribute(e, "id"), ("", "")) for e in parse(archive, _PRESENTATION).iter() if tag(e) == "sldId"]
+    names = [
+        parts.get(attribute(e, "id"), ("", ""))
+        for e in parse(archive, _PRESENTATION).iter()
+        if tag(e) == "sldId"
+    ]
     for number, (kind, name) in enumerate(names, start=1):
         if kind != "slide":
-            raise ReadError(f"slide {number} is missing from the file; open and save it with a presentation program")
+            raise ReadError(
+                f"slide {number} is missing from the file; open and save it with a presentation"
+                " program"
+            )
         canonical.page = number
         slide, others = parse(archive, name), related(archive, name).values()
         shapes = [e for e in slide.iter() if tag(e) == "sp"]
@@ -36,25 +56,40 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
                 _read(canonical, parse(archive, other), [])
             elif kind == "notesSlide":
                 notes = parse(archive, other)
-                _read(canonical, notes, [e for e in notes.iter() if tag(e) == "sp" and _placeholder(e) != "body"], "note")
+                _read(
+                    canonical,
+                    notes,
+                    [e for e in notes.iter() if tag(e) == "sp" and _placeholder(e) != "body"],
+                    "note",
+                )
         limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 
 
 def _placeholder(shape: Element) -> str | None:
-    """Return the type of the placeholder that a shape fills ("body": the usual one); None for other shapes."""
+    """Return the type of the placeholder that a shape fills ("body": the usual one); None for other
+    shapes.
+    """
     found = shape.find(_PLACEHOLDERS)
     return None if found is None else found.get("type", "body")
 
 
-def _read(canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None) -> None:
-    """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders, otherwise paragraphs)."""
+def _read(
+    canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None
+) -> None:
+    """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders,
+    otherwise paragraphs).
+    """
     skipped = {id(element) for element in read_before}
     shape_kind = "paragraph"
 
     def left_out(element: Element) -> bool:
         name = tag(element)
-        return id(element) in skipped or name == "Fallback" or (name == "sp" and _placeholder(element) in _REPEATED)
+        return (
+            id(element) in skipped
+            or name == "Fallback"
+            or (name == "sp" and _placeholder(element) in _REPEATED)
+        )
 
     for element, text in paragraphs_and_rows(root, left_out):
         if text is not None:

@@ -1,4 +1,6 @@
-"""Read documents of all kinds. Files that may crash or hang their parser are parsed in a separate process."""
+"""Read documents of all kinds. Files that may crash or hang their parser are parsed in a separate
+process.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,26 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from runnel.errors import InputError, MissingDependency, ReadError, ScannedPdf, UnsupportedKind, damage_in, describe, errors_as
+from runnel.errors import (
+    InputError,
+    MissingDependency,
+    ReadError,
+    ScannedPdf,
+    UnsupportedKind,
+    damage_in,
+    describe,
+    errors_as,
+)
 from runnel.files import Decoded, check_encoding, decode, open_bytes, signature
 from runnel.formats import FORMATS, ROWS
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, Limits, read_plain, reader_of, recognize
+from runnel.text.documents.document import (
+    HEAD_BYTES,
+    DocumentText,
+    Limits,
+    read_plain,
+    reader_of,
+    recognize,
+)
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
 from runnel.text.lines import DAMAGED, Lines, keys, parse_object, unpacked
@@ -35,7 +53,9 @@ _COMMAND = (sys.executable, "-P", "-m", "runnel.text.documents.worker")
 _PIECE = 1 << 20
 
 
-def read_document(path: str | Path, *, limits: Limits | None = None, encoding: str | None = None) -> DocumentText:
+def read_document(
+    path: str | Path, *, limits: Limits | None = None, encoding: str | None = None
+) -> DocumentText:
     """Read one document of any kind; `DocumentReader` is faster for many.
 
     Raises:
@@ -47,24 +67,29 @@ def read_document(path: str | Path, *, limits: Limits | None = None, encoding: s
         documents = reader.read(path)
         first = next(documents, None)
         if first is None or first.id is not None:
-            raise InputError(f"{path} contains rows, one document each; read it with DocumentReader.read")
+            raise InputError(
+                f"{path} contains rows, one document each; read it with DocumentReader.read"
+            )
         return first
 
 
 class DocumentReader:
     """A reader of documents. Use as a context manager, from one thread at a time.
 
-    Plain text, Markdown and rows are read in this process. The other kinds are parsed in a second process, which starts
-    when first needed, is reused, and is replaced after a file that crashed it or took too long: such a file raises a
-    `ReadError` like any other.
+    Plain text, Markdown and rows are read in this process. The other kinds are parsed in a second
+    process, which starts when first needed, is reused, and is replaced after a file that crashed it
+    or took too long: such a file raises a `ReadError` like any other.
 
     Args:
         limits: see `Limits`.
         encoding: of text, rows and html (default: detected, see `runnel.files.decode`).
-        ocr: reads the pages of PDF files that are pictures without text (default: a warning names them).
+        ocr: reads the pages of PDF files that are pictures without text (default: a warning names
+            them).
     """
 
-    def __init__(self, limits: Limits | None = None, *, encoding: str | None = None, ocr: Ocr | None = None) -> None:
+    def __init__(
+        self, limits: Limits | None = None, *, encoding: str | None = None, ocr: Ocr | None = None
+    ) -> None:
         check_encoding(encoding)
         self.limits, self.encoding, self.ocr = limits or Limits(), encoding, ocr
         self._worker: subprocess.Popen[bytes] | None = None
@@ -84,23 +109,29 @@ class DocumentReader:
             self._worker = None
 
     def stop(self) -> None:
-        """End the second process for good, from any thread: parsing, now or later, raises `ReadError`."""
+        """End the second process for good, from any thread: parsing, now or later, raises
+        `ReadError`.
+        """
         self._stopped = True
         if (worker := self._worker) is not None:
             worker.kill()
 
     def read(self, path: str | Path | int, *, name: str | None = None) -> Iterator[DocumentText]:
-        """Yield the document of a file, or of each row of jsonl, csv and tsv; "-" is standard input; gzip and zstd are unpacked.
+        """Yield the document of a file, or of each row of jsonl, csv and tsv; "-" is standard
+        input; gzip and zstd are unpacked.
 
         Args:
             path: or the descriptor of an open file, which stays open: no name is followed any more.
-            name: the file's name in messages, whose suffix decides between kinds of text (default: the path).
+            name: the file's name in messages, whose suffix decides between kinds of text (default:
+                the path).
 
         Raises:
             ReadError, MissingDependency: as `read_document`.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
-        with errors_as(ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"):
+        with errors_as(
+            ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"
+        ):
             yield from self._read_file(path, name)
 
     def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
@@ -116,7 +147,9 @@ class DocumentReader:
                 raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
-        """Copy a stream first: a pipe can be read only once, and the second process needs a name that leads to the file."""
+        """Copy a stream first: a pipe can be read only once, and the second process needs a name
+        that leads to the file.
+        """
         with _copied(stream, name, self.limits, "file_bytes") as copy:
             yield from self._read(copy, Path(copy.name), name)
 
@@ -152,7 +185,9 @@ class DocumentReader:
             if kind in ROWS:
                 yield from read_rows(file, kind, name, self.limits, self.encoding)
                 return
-            with _copied(unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
+            with _copied(
+                unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes"
+            ) as copy:
                 yield from self._read(copy, Path(copy.name), name)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
@@ -167,31 +202,48 @@ class DocumentReader:
         failed: list[str] = []
         for page in pages:
             try:
-                drawn = self._ask("pdf", path, name, part=asdict(PagePart(page, "", "")), pixels=OCR_PIXELS)
+                drawn = self._ask(
+                    "pdf", path, name, part=asdict(PagePart(page, "", "")), pixels=OCR_PIXELS
+                )
                 texts[page] = ocr.read(base64.b64decode(drawn["picture"]["png"]))
             except ReadError as error:
                 failed.append(f"page {page} was not read by the OCR command: {error}")
         try:
-            read = DocumentText.from_wire(self._ask("pdf", path, name, recognized=texts)["document"])
+            read = DocumentText.from_wire(
+                self._ask("pdf", path, name, recognized=texts)["document"]
+            )
         except ScannedPdf as error:
             reason = f"; {failed[0]}" if failed else ""
-            raise ReadError(f"{name}: a scan; OCR found no text on its {len(pages):,} pages{reason}") from error
+            raise ReadError(
+                f"{name}: a scan; OCR found no text on its {len(pages):,} pages{reason}"
+            ) from error
         return replace(read, warnings=(*read.warnings, *failed))
 
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
-        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the part is on it."""
+        """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the
+        part is on it.
+        """
         name = name or str(path)
         with open_bytes(path) as file:
             kind = recognize(file.read(HEAD_BYTES), name)
         if kind != "pdf":
             raise ReadError(f"{name} is not a PDF file; only these have pages as pictures")
         found = self._ask(kind, Path(path), name, part=asdict(part), pixels=PIXELS)["picture"]
-        return PagePicture(found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"])))
+        return PagePicture(
+            found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"]))
+        )
 
     def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
-        request = {"kind": kind, "path": str(path.absolute()), "encoding": self.encoding, "limits": asdict(self.limits)}
+        request = {
+            "kind": kind,
+            "path": str(path.absolute()),
+            "encoding": self.encoding,
+            "limits": asdict(self.limits),
+        }
         if self._worker is None:
-            self._worker = subprocess.Popen(_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            self._worker = subprocess.Popen(
+                _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            )
         worker = self._worker
         assert worker.stdin is not None and worker.stdout is not None
         late = threading.Event()
@@ -211,13 +263,20 @@ class DocumentReader:
         finally:
             timer.cancel()
             timer.join()
-            if late.is_set() or not line.endswith(b"\n"):  # also after Ctrl-C: no later file may receive this one's answer
+            # also after Ctrl-C: no later file may receive this one's answer
+            if late.is_set() or not line.endswith(b"\n"):
                 self.close()
         whole = line.endswith(b"\n")
-        answer: dict[str, Any] = json.loads(line) if whole else {"refused": self._failure(late.is_set(), worker.returncode)}
+        answer: dict[str, Any] = (
+            json.loads(line)
+            if whole
+            else {"refused": self._failure(late.is_set(), worker.returncode)}
+        )
         if "refused" in answer:
             message, pages = f"{name}{':' * whole} {answer['refused']}", answer.get("scanned")
-            refusal = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(answer.get("error", ""), ReadError)
+            refusal = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(
+                answer.get("error", ""), ReadError
+            )
             raise ScannedPdf(message, pages) if pages else refusal(message)
         return answer
 
@@ -225,18 +284,27 @@ class DocumentReader:
         if self._stopped:
             return "was not parsed: reading was stopped"
         if late:
-            return f"was not parsed within {self.limits.wait_s:g} s; it may be damaged or hostile; or the machine is too busy"
+            return (
+                f"was not parsed within {self.limits.wait_s:g} s; it may be damaged or hostile; or"
+                " the machine is too busy"
+            )
         if code == -getattr(signal, "SIGPROF", 0):
             advice = "if you trust it, raise the limit with --parse-seconds (Limits.seconds)"
             return f"was not parsed in {self.limits.seconds:g} s of processor time; {advice}"
         why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         memory = f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
-        return f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more than {memory}"
+        return (
+            f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more"
+            f" than {memory}"
+        )
 
 
 @contextmanager
 def _copied(source: BinaryIO, name: str, limits: Limits, limit: str) -> Iterator[BinaryIO]:
-    with tempfile.TemporaryDirectory(prefix="runnel-") as folder, open(Path(folder) / "copy", "w+b") as copy:
+    with (
+        tempfile.TemporaryDirectory(prefix="runnel-") as folder,
+        open(Path(folder) / "copy", "w+b") as copy,
+    ):
         size = 0
         while piece := source.read(_PIECE):
             size += len(piece)
@@ -247,7 +315,7 @@ def _copied(source: BinaryIO, name: str, limits: Limits, limit: str) -> Iterator
         yield copy
 
 
-# ---- files, folders and globs ----------------------------------------------------------------------------------------
+# ---- files, folders and globs --------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -266,10 +334,12 @@ def files_at(
     selection: Selection | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the names of the files at `paths`, each file once, and whether the user named it: those of folders were found.
+    """Yield the names of the files at `paths`, each file once, and whether the user named it: those
+    of folders were found.
 
-    A folder that cannot be read, a glob without files, and pipes and devices in folders are added to `skipped`. `report` receives
-    a line for each folder without files ("note: ...") and each error ("error: ...").
+    A folder that cannot be read, a glob without files, and pipes and devices in folders are added
+    to `skipped`. `report` receives a line for each folder without files ("note: ...") and each
+    error ("error: ...").
     """
 
     def fail(name: str, reason: str) -> None:
@@ -287,11 +357,17 @@ def files_at(
 
         count, failures = 0, len(skipped)
         try:
-            found = find_files([path], selection or EVERYTHING, lambda error: fail(str(error.filename), describe(error)))
+            found = find_files(
+                [path],
+                selection or EVERYTHING,
+                lambda error: fail(str(error.filename), describe(error)),
+            )
             for name in map(str, found):
                 count += 1
                 if not os.path.isfile(name):
-                    skipped.append(Skipped(name, f"{name} is a pipe, a socket or a device", error=False))
+                    skipped.append(
+                        Skipped(name, f"{name} is a pipe, a socket or a device", error=False)
+                    )
                 elif _is_new(name, seen):
                     yield name, False
         except InputError as error:
@@ -311,40 +387,61 @@ def _is_new(name: str, seen: set[str]) -> bool:
     return True
 
 
-# ---- rows of jsonl, csv and tsv files: a stream of documents, whatever the size of the file --------------------------
+# ---- rows of jsonl, csv and tsv files: a stream of documents, whatever the size of the file ------
 
 NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
 
 
-def read_rows(file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None) -> Iterator[DocumentText]:
+def read_rows(
+    file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None
+) -> Iterator[DocumentText]:
     """Yield the rows of an open file, then close it.
 
-    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the text. `runnel.text.tables`
-    describes csv and tsv. Without an id, the id is the row's number, from 1.
+    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the
+    text. `runnel.text.tables` describes csv and tsv. Without an id, the id is the row's number,
+    from 1.
     """
     lines = Lines(
         file,
         name,
-        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),  # jsonl is UTF-8; spreadsheets also write UTF-16
+        # jsonl is UTF-8; spreadsheets also write UTF-16
+        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),
         newline="",
         longest=limits.unpacked_bytes,
         advice="give its encoding or convert it",
     )
-    objects = ((n, parse_object(line, lines.place(n))) for n, line in enumerate(lines, start=1) if line.strip())
+    objects = (
+        (n, parse_object(line, lines.place(n)))
+        for n, line in enumerate(lines, start=1)
+        if line.strip()
+    )
     rows: Iterable[tuple[int, Mapping[str, object]]]
-    rows = objects if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
+    rows = (
+        objects if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
+    )
     for number, (line, values) in enumerate(rows, start=1):
-        yield replace(_document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")), line=line)
+        yield replace(
+            _document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")),
+            line=line,
+        )
 
 
-def _document(values: Mapping[str, object], number: int, kind: str, name: str, encoding: str) -> DocumentText:
+def _document(
+    values: Mapping[str, object], number: int, kind: str, name: str, encoding: str
+) -> DocumentText:
     key, title = values.get("id", values.get("_id")), values.get("title")
     title = title if isinstance(title, str) and title else None
-    question = not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(("file", "document"))
+    question = not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(
+        ("file", "document")
+    )
     asks = question and number == 1  # of `runnel lab questions`, or evidence
     if kind == "jsonl" and (asks or not isinstance(values.get("text"), str)):
         other = number == 1 and (asks or "text" not in values)  # of rows that are no documents
         came = "a question about other files" if asks else keys(values)
-        raise (UnsupportedKind if other else ReadError)(f'{name}, row {number}: expected a document with "text", got {came}')
+        raise (UnsupportedKind if other else ReadError)(
+            f'{name}, row {number}: expected a document with "text", got {came}'
+        )
     document = read_plain(Decoded(row_text(values), encoding))
-    return replace(document, kind=kind, id=str(number if key is None or key == "" else key), title=title)
+    return replace(
+        document, kind=kind, id=str(number if key is None or key == "" else key), title=title
+    )

@@ -1,7 +1,8 @@
-"""The process that parses untrusted files, and draws pages of PDF files: one JSON request per line of standard input, one
-JSON answer per line of output.
+"""The process that parses untrusted files, and draws pages of PDF files: one JSON request per line
+of standard input, one JSON answer per line of output.
 
-A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling process (`reader.py`).
+A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling
+process (`reader.py`).
 """
 
 import json
@@ -32,7 +33,11 @@ def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
         limits.check(len(data), "unpacked_bytes", "the file")
         return reader_of(entry)(decode(data, "it", request["encoding"], markup=True))
     recognized = request.get("recognized")  # by OCR, by page
-    texts = {} if recognized is None else {"recognized": {int(number): text for number, text in recognized.items()}}
+    texts = (
+        {}
+        if recognized is None
+        else {"recognized": {int(number): text for number, text in recognized.items()}}
+    )
     return reader_of(entry)(path, limits, **texts)
 
 
@@ -45,7 +50,10 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
         held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
     suffix = Path(path).suffix.lower()
     foreign = f"a zip archive that is no document of a known kind ({held}); unpack or convert it"
-    damaged = f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program it comes from"
+    damaged = (
+        f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program"
+        " it comes from"
+    )
     known = suffix in " ".join(entry.suffixes for entry in archives).split()
     raise ReadError(damaged) if known else UnsupportedKind(foreign)
 
@@ -57,11 +65,25 @@ def _answer(request: Request) -> dict[str, Any]:
             return {"picture": draw_page(path, PagePart(**request["part"]), request["pixels"])}
         return {"document": _parse(path, limits, request).to_wire()}
     except RunnelError as error:
-        return {"refused": str(error), "error": type(error).__name__, "scanned": getattr(error, "pages", None)}
+        return {
+            "refused": str(error),
+            "error": type(error).__name__,
+            "scanned": getattr(error, "pages", None),
+        }
     except MemoryError:
-        return {"refused": f"it needs more than {limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"}
-    except Exception as error:  # damaged files make parsers raise anything; the caller reports it with the file's name
-        return {"refused": f"it cannot be parsed ({type(error).__name__}: {error}); it is damaged, or in an unknown format"}
+        return {
+            "refused": (
+                f"it needs more than {limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
+            )
+        }
+    except Exception as error:
+        # damaged files make parsers raise anything; the caller reports it with the file's name
+        return {
+            "refused": (
+                f"it cannot be parsed ({type(error).__name__}: {error}); it is damaged, or in an"
+                " unknown format"
+            )
+        }
 
 
 def _confine(limits: Limits) -> None:
@@ -83,16 +105,20 @@ def _end_after(processor_s: float, clock_s: float) -> None:
 
 
 def main() -> None:
-    """Answer requests until standard input ends. Output of libraries is redirected to standard error."""
+    """Answer requests until standard input ends. Output of libraries is redirected to standard
+    error.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")  # escapes half a surrogate pair as in JSON
+    # escapes half a surrogate pair as in JSON
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
     for number, line in enumerate(sys.stdin):
         request = json.loads(line)
         limits = Limits(**request["limits"])
         if number == 0:
             _confine(limits)
-        _end_after(limits.seconds, limits.wait_s + _GRACE_S)  # the latter in case that the caller has died
+        # the latter in case that the caller has died
+        _end_after(limits.seconds, limits.wait_s + _GRACE_S)
         answer = json.dumps(_answer(request), ensure_ascii=False)
         _end_after(0, 0)
         answers.write(answer + "\n")

@@ -14,22 +14,30 @@ from runnel.text.documents.parts import Archive
 if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
 
-_NO_RESULT = re.compile(rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>")
+_NO_RESULT = re.compile(
+    rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
+)
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
 
 def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the stored results are read."""
+    """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the
+    stored results are read.
+    """
     with needing("reading xlsx needs openpyxl", "documents"):
         import openpyxl
-    parts = (archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels")))  # refuses entities
+    # refuses entities
+    parts = (
+        archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels"))
+    )
     not_computed = sum(_TEXT not in found for data in parts for found in _NO_RESULT.findall(data))
     canonical = Canonical()
     advice = "open and save it with a spreadsheet program"
     damage = errors_as(ReadError, "not a complete Excel workbook", *_DAMAGE, advice=advice)
     with damage, warnings.catch_warnings(), open(archive.path, "rb") as file:
-        warnings.simplefilter("ignore")  # about parts that have no text: styles, validations, extensions
+        # about parts that have no text: styles, validations, extensions
+        warnings.simplefilter("ignore")
         workbook = openpyxl.load_workbook(file, read_only=True, data_only=True)
         title = workbook.properties.title
         for sheet in workbook.worksheets:
@@ -45,7 +53,9 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
 
 
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
-    """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits, percentages as such."""
+    """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits,
+    percentages as such.
+    """
     value = cell.value
     if value is None:
         return ""
@@ -55,5 +65,11 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         return str(value.date())
     if isinstance(value, int | float):
         percent = "%" in cell.number_format
-        return f"{value * 100:.15g}%" if percent else f"{value:.15g}" if isinstance(value, float) else str(value)
+        return (
+            f"{value * 100:.15g}%"
+            if percent
+            else f"{value:.15g}"
+            if isinstance(value, float)
+            else str(value)
+        )
     return " ".join(str(value).split())

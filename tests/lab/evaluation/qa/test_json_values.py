@@ -10,7 +10,11 @@ from runnel.errors import ReadError
 from runnel.lab.evaluation.qa import json_values
 from runnel.lab.evaluation.qa.json_values import read_values
 
-VALUE = {"a": {"x": [1, {"y": None}], "z": '{[,:]}\u00e9\\"'}, "b": {}, "c": {"n": 123456, "e": -1.5e3}}
+VALUE = {
+    "a": {"x": [1, {"y": None}], "z": '{[,:]}\u00e9\\"'},
+    "b": {},
+    "c": {"n": 123456, "e": -1.5e3},
+}
 
 
 @pytest.mark.parametrize("chars", [1, 2, 7, 1 << 20])
@@ -21,18 +25,25 @@ def test_objects_and_lists(tmp_path, monkeypatch, chars, indent):
     path.write_text(json.dumps(VALUE, indent=indent))
     assert list(read_values(path, 0)) == [((), VALUE)]
     assert list(read_values(path, 1)) == [((name,), value) for name, value in VALUE.items()]
-    inner = [((name, key), value) for name, values in VALUE.items() for key, value in values.items()]
+    inner = [
+        ((name, key), value) for name, values in VALUE.items() for key, value in values.items()
+    ]
     assert list(read_values(path, 2)) == inner
     for count in (0, 1, 3):
         (tmp_path / "list.json.gz").write_bytes(gzip.compress(json.dumps([12] * count).encode()))
-        assert list(read_values(tmp_path / "list.json.gz", 1)) == [((str(i),), 12) for i in range(count)]
+        assert list(read_values(tmp_path / "list.json.gz", 1)) == [
+            ((str(i),), 12) for i in range(count)
+        ]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         (b'{"a": "\xe9"}', "'utf-8' codec"),
-        (gzip.compress(json.dumps({"a": "b" * 10_000}).encode(), mtime=0)[:-20], "is damaged or incomplete"),
+        (
+            gzip.compress(json.dumps({"a": "b" * 10_000}).encode(), mtime=0)[:-20],
+            "is damaged or incomplete",
+        ),
         ('{"a": {"x": 1}', r"at character 14: expected , or }, got 'its end'"),
         ('{"a": {"x": 1}} {}', r"at character 16: expected the end of the file, got '{'"),
         ('{1: {"x": 1}}', r"at character 1: expected \", got '1'"),

@@ -28,7 +28,9 @@ from tests.helpers.qa_files import write_rows
 def test_answers_that_are_read(text, answer):
     assert judging.read_answer(Reply(text, "stop")) == answer
     assert judging.has_mark(Reply(text, "stop")) == ("ANSWER" in text)
-    assert judging.read_answer(Reply(text, "length")) == (answer if "ANSWER" in text else None), "cut before its answer"
+    assert judging.read_answer(Reply(text, "length")) == (answer if "ANSWER" in text else None), (
+        "cut before its answer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,8 +61,14 @@ ROW = {"set": "mills", "question": "d0-10", "answer": "It is red.", "verdicts": 
 def test_labels_are_rows_of_answers_with_a_judgment(tmp_path):
     rows = [ROW | {"right": True}, ROW | {"question": "d0-11"}, ROW | {"set": "x", "right": False}]
     path = write_rows(tmp_path / "a.jsonl", rows)
-    assert judging.read_labels(path) == {("mills", "d0-10", "It is red."): True, ("x", "d0-10", "It is red."): False}
-    for change, message in (({"right": 1}, "line 1: 'right' is 1"), ({}, 'a.jsonl has no row with "right"')):
+    assert judging.read_labels(path) == {
+        ("mills", "d0-10", "It is red."): True,
+        ("x", "d0-10", "It is red."): False,
+    }
+    for change, message in (
+        ({"right": 1}, "line 1: 'right' is 1"),
+        ({}, 'a.jsonl has no row with "right"'),
+    ):
         with pytest.raises(InputError, match=message):
             judging.read_labels(write_rows(path, [ROW | change]))
 
@@ -70,15 +78,22 @@ def test_agreement_with_labels():
     judged = [True] * 5 + [False] + [False] * 2 + [True] + [None]
     found = judging.agreement(right, judged)
     yes = 2 * 5 / (6 + 6)  # of 6 labels and 6 verdicts 5 agree
-    no = 2 * 2 / (4 + 3)  # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
+    # of 4 labels and 3 verdicts 2 agree: a verdict that cannot be read agrees with nothing
+    no = 2 * 2 / (4 + 3)
     assert found["f1"] == {"yes": pytest.approx(yes), "no": pytest.approx(no)}
-    assert found["macro_f1"] == pytest.approx((yes + no) / 2) and found["accuracy"] == 0.7 and found["unreadable"] == 1
+    assert (
+        found["macro_f1"] == pytest.approx((yes + no) / 2)
+        and found["accuracy"] == 0.7
+        and found["unreadable"] == 1
+    )
     found = judging.agreement([True, True], [True, True])
     assert found["f1"] == {"yes": 1.0, "no": None} and found["macro_f1"] == 1.0
 
 
 def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=True):
-    return judging.Outcome(name, category, tokens, answered, "answer" if answered else None, (correct,), correct, f1)
+    return judging.Outcome(
+        name, category, tokens, answered, "answer" if answered else None, (correct,), correct, f1
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,19 +108,41 @@ def outcome(name, correct=None, tokens=100, category=None, f1=None, answered=Tru
     ],
 )
 def test_token_f1(answer, truth, value):
-    assert judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
+    assert (
+        judging.token_f1(answer, truth) == pytest.approx(value) == judging.token_f1(truth, answer)
+    )
 
 
 def test_means():
     open_question = outcome("5", answered=False)
-    assert open_question.values() == {} and outcome("6", True, f1=0.5).values() == {"accuracy": 1.0, "F1": 0.5}
-    found = [outcome("1", True, f1=1.0), outcome("2", False, f1=0.5), outcome("3", True), outcome("4"), open_question]
+    assert open_question.values() == {} and outcome("6", True, f1=0.5).values() == {
+        "accuracy": 1.0,
+        "F1": 0.5,
+    }
+    found = [
+        outcome("1", True, f1=1.0),
+        outcome("2", False, f1=0.5),
+        outcome("3", True),
+        outcome("4"),
+        open_question,
+    ]
     scores = judging.group("all", found)
-    assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (5, 1, 1, 2)
+    assert (scores["questions"], scores["unreadable"], scores["unanswered"], scores["correct"]) == (
+        5,
+        1,
+        1,
+        2,
+    )
     assert scores["accuracy"] == pytest.approx(2 / 3) and scores["F1"] == 0.75
     assert scores["low"] < 2 / 3 < scores["high"]
     empty = judging.group("all", [open_question])
-    assert empty["accuracy"] is empty["low"] is empty["F1"] is judging.mean_of_sets([[open_question]])["accuracy"] is None
+    assert (
+        empty["accuracy"]
+        is empty["low"]
+        is empty["F1"]
+        is judging.mean_of_sets([[open_question]])["accuracy"]
+        is None
+    )
     sets = [[outcome(str(n), True, f1=0.2) for n in range(9)], [outcome("1", False)]]
     means = judging.mean_of_sets(sets)
     assert (means["accuracy"], means["F1"], means["sets"]) == (0.5, 0.2, 2)
@@ -115,14 +152,23 @@ def test_the_interval_is_that_of_resampled_questions():
     rng = np.random.default_rng(1)
     sets = [rng.random(200) < 0.6, rng.random(20) < 0.3]
     drawn = [np.mean([rng.choice(one, len(one)).mean() for one in sets]) for _ in range(4000)]
-    assert judging.interval(sets) == pytest.approx(tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01)
+    assert judging.interval(sets) == pytest.approx(
+        tuple(np.percentile(drawn, [2.5, 97.5])), abs=0.01
+    )
     assert judging.interval([[True] * 9]) == (1.0, 1.0)
 
 
 def test_categories_and_lengths():
-    found = [outcome("1", True, 0, "official"), outcome("2", False, 4_000, "creative"), outcome("3", True, 4_001, "official")]
+    found = [
+        outcome("1", True, 0, "official"),
+        outcome("2", False, 4_000, "creative"),
+        outcome("3", True, 4_001, "official"),
+    ]
     scores = judging.summarize([*found, outcome("4", True, 300_000)])
-    assert [(one["name"], one["questions"], one["accuracy"]) for one in scores["by_category"] + scores["by_length"]] == [
+    assert [
+        (one["name"], one["questions"], one["accuracy"])
+        for one in scores["by_category"] + scores["by_length"]
+    ] == [
         ("creative", 1, 0.0),
         ("official", 2, 1.0),
         ("up to 4,000 tokens", 2, 0.5),

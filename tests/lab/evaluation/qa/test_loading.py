@@ -1,4 +1,6 @@
-"""Sets are found by their files and read one by one; samples of each layout, and what published files have wrong."""
+"""Sets are found by their files and read one by one; samples of each layout, and what published
+files have wrong.
+"""
 
 import gzip
 import json
@@ -20,14 +22,16 @@ def names(path, *only):
 
 def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
     write_rows(tmp_path / "LongBench" / "data" / "qasper.jsonl", [ROW])
-    write_rows(tmp_path / "LongBench" / "data" / "qasper_e.jsonl", [ROW])  # of LongBench-E, which is not used
+    # of LongBench-E, which is not used
+    write_rows(tmp_path / "LongBench" / "data" / "qasper_e.jsonl", [ROW])
     write_rows(tmp_path / "LVEval" / "loogle_MIR_mixup_64k.jsonl", [ROW])
     write_rows(tmp_path / ".cache" / "qasper.jsonl", [ROW])
     write_rows(tmp_path / "LEval" / "tpo.jsonl", [{"damaged": 1}])
     write_rows(tmp_path / "other" / "test.json", ["{}"])  # that is not DocFinQA's
     assert names(tmp_path, "qasper") == ["qasper"] == names(tmp_path / "LongBench")
     sets = read_qa_sets(str(tmp_path))
-    assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]  # read one by one
+    # read one by one
+    assert [next(sets).name, next(sets).name] == ["qasper", "loogle_MIR_mixup_64k"]
     with pytest.raises(InputError, match=r"tpo.jsonl, line 1: .*'damaged'"):
         next(sets)
     blob = write_rows(tmp_path / "blobs" / "0a1b", [ROW])
@@ -44,7 +48,12 @@ def test_a_folder_of_several_suites_and_the_hubs_cache(tmp_path):
         ({}, "none.jsonl", (), "no file .*none.jsonl"),
         ({"mine.jsonl": [ROW]}, "mine.jsonl", (), "mine.jsonl, line 1: a field is 'input'"),
         ({"mine.json": ["text"]}, "mine.json", (), "mine.json is not valid JSON at character 0"),
-        ({"qasper.jsonl": [ROW], "two/qasper.jsonl": [ROW]}, "", (), "qasper is in .*/qasper.jsonl and in .*two/qasper.jsonl"),
+        (
+            {"qasper.jsonl": [ROW], "two/qasper.jsonl": [ROW]},
+            "",
+            (),
+            "qasper is in .*/qasper.jsonl and in .*two/qasper.jsonl",
+        ),
     ],
 )
 def test_what_is_missing_or_ambiguous(tmp_path, files, path, only, named):
@@ -56,17 +65,31 @@ def test_what_is_missing_or_ambiguous(tmp_path, files, path, only, named):
 
 EMPTY = {"length": 12, "dataset": "qasper", "language": "en", "all_classes": None}
 ROWS = [
-    {"_id": "a1", "input": "Where are the letters?", "context": ATTIC, "answers": ["in the attic", "attic", "attic"]} | EMPTY,
+    {
+        "_id": "a1",
+        "input": "Where are the letters?",
+        "context": ATTIC,
+        "answers": ["in the attic", "attic", "attic"],
+    }
+    | EMPTY,
     {"_id": "a2", "input": "Who found them?", "context": ATTIC, "answers": ["Ada"]} | EMPTY,
-    {"_id": "b1", "input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"]} | EMPTY,
+    {"_id": "b1", "input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"]}
+    | EMPTY,
 ]
 
 
 def test_longbench(tmp_path):
     one = read_one(write_rows(tmp_path / "data" / "qasper.jsonl", ROWS).parent)
-    assert (one.name, one.suite, one.license, one.multiple_choice) == ("qasper", "LongBench", "MIT", False)
+    assert (one.name, one.suite, one.license, one.multiple_choice) == (
+        "qasper",
+        "LongBench",
+        "MIT",
+        False,
+    )
     assert one.notes == ("3 questions; paper E has 200",)
-    assert len(one.documents) == 2 and {question.category for question in one.questions} == {"official"}
+    assert len(one.documents) == 2 and {question.category for question in one.questions} == {
+        "official"
+    }
     assert shown(one)[::2] == [
         ("a1", ATTIC, "Where are the letters?", ("in the attic", "attic")),
         ("b1", CELLAR, "Where is the wine?", ("in the cellar",)),
@@ -79,10 +102,21 @@ def test_parquet_of_the_hub_and_lv_eval_without_ids(tmp_path):
     assert [question.id for question in read_one(tmp_path).questions] == ["a1", "a2", "b1"]
     rows = [SCRIPTS[0], SCRIPTS[1] | {"output": ["Villain/Antagonist"]}]
     for split in ("train", "test"):
-        path = tmp_path / "hub" / "muld_Character_Archetype_Classification" / "data" / f"{split}-00000-of-00001.parquet"
+        path = (
+            tmp_path
+            / "hub"
+            / "muld_Character_Archetype_Classification"
+            / "data"
+            / f"{split}-00000-of-00001.parquet"
+        )
         write_rows(path, rows[: 1 + (split == "test")])
     assert len(read_one(tmp_path / "hub").questions) == 2
-    row = {"input": "Where is the wine?", "context": CELLAR, "answers": ["in the cellar"], "answer_keywords": "cellar"}
+    row = {
+        "input": "Where is the wine?",
+        "context": CELLAR,
+        "answers": ["in the cellar"],
+        "answer_keywords": "cellar",
+    }
     one = read_one(write_rows(tmp_path / "loogle_CR_mixup" / "loogle_CR_mixup_16k.jsonl", [row]))
     assert (one.name, one.suite) == ("loogle_CR_mixup_16k", "LV-Eval")
     assert [(question.id, question.category) for question in one.questions] == [("1", None)]
@@ -92,25 +126,56 @@ OWN = {"question": "Where are the letters?", "document": ATTIC, "answers": "in t
 
 
 def test_own_answers_and_choices(tmp_path):
-    rows = [OWN, OWN | {"id": "who", "question": "Who found them?", "answers": ["Ada"], "answer_type": "paragraph"}]
-    one = read_one(write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}]))
-    assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == ("house", "", "", (), False)
-    assert shown(one) == [("1", ATTIC, "Where are the letters?", ("in the attic",)), ("who", ATTIC, "Who found them?", ("Ada",))]
+    rows = [
+        OWN,
+        OWN
+        | {
+            "id": "who",
+            "question": "Who found them?",
+            "answers": ["Ada"],
+            "answer_type": "paragraph",
+        },
+    ]
+    one = read_one(
+        write_rows(tmp_path / "house.jsonl", [rows[0], rows[1] | {"category": "creative"}])
+    )
+    assert (one.name, one.suite, one.license, one.notes, one.multiple_choice) == (
+        "house",
+        "",
+        "",
+        (),
+        False,
+    )
+    assert shown(one) == [
+        ("1", ATTIC, "Where are the letters?", ("in the attic",)),
+        ("who", ATTIC, "Who found them?", ("Ada",)),
+    ]
     assert (one.questions[1].answer_type, one.questions[1].category) == ("paragraph", "creative")
-    one = read_one(write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}]))
+    one = read_one(
+        write_rows(tmp_path / "house.jsonl", [OWN | {"choices": ["in the hall", "in the attic"]}])
+    )
     assert one.multiple_choice and one.questions[0].answers == ("B. in the attic",)
     assert one.questions[0].question == "Where are the letters?\nA. in the hall\nB. in the attic"
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
     ids = list(range(50))
-    return {"input_ids": ids, "full_text_sentences": units, "question": question, "answer": list(answer), "answer_type": kind,
-            "sentence_indices": [24, 49]}  # fmt: skip
+    return {
+        "input_ids": ids,
+        "full_text_sentences": units,
+        "question": question,
+        "answer": list(answer),
+        "answer_type": kind,
+        "sentence_indices": [24, 49],
+    }
 
 
 UNITS = ["The letters are in the attic. ", "Ada found them."]
 DATA = {
-    "multifieldqa_en": {"a": point(UNITS, answer=("in the attic", "attic")), "b": point(UNITS, "Who?", ("Ada",), "paragraph")},
+    "multifieldqa_en": {
+        "a": point(UNITS, answer=("in the attic", "attic")),
+        "b": point(UNITS, "Who?", ("Ada",), "paragraph"),
+    },
     "quality": {"c": point(["Up.", "Down."], "Where?\n(A) up\n(B) down", ("(A) up",))},
 }
 
@@ -122,7 +187,12 @@ def write_points(folder, data, name="mambaretriever_test.json"):
 def test_released_points(tmp_path, caplog):
     path = write_points(tmp_path, DATA)
     first, second = read_qa_sets(tmp_path)
-    assert (first.name, first.suite, first.license, first.multiple_choice) == ("multifieldqa_en", "LongBench", "CC-BY-NC", False)
+    assert (first.name, first.suite, first.license, first.multiple_choice) == (
+        "multifieldqa_en",
+        "LongBench",
+        "CC-BY-NC",
+        False,
+    )
     assert (second.name, second.multiple_choice) == ("quality", True)
     (document,) = first.documents.values()
     assert document == QaDocument(document.id, "".join(UNITS), ((0, 30), (30, 45)))
@@ -138,7 +208,9 @@ def test_released_categories_of_the_second_file(tmp_path):
     path = tmp_path / "mambaretriever_test.json.gz"
     path.write_bytes(gzip.compress(json.dumps(DATA).encode()))
     points = DATA["multifieldqa_en"]
-    second = write_points(tmp_path, {"Official": {"a": points["a"]}}, "mambaretriever_test_per_category.json")
+    second = write_points(
+        tmp_path, {"Official": {"a": points["a"]}}, "mambaretriever_test_per_category.json"
+    )
     (one,) = read_qa_sets(path, ["multifieldqa_en"])
     assert [question.category for question in one.questions] == ["official", None]
     with pytest.raises(InputError, match=r"give mambaretriever_test\.json"):
@@ -156,9 +228,19 @@ EXAM = "Question 1. A. Lovelace: where are the letters?\n" + "\n".join(CHOICES)
 WRAPPED = "Where are the letters?\n\n (A) In the cellar,\nwhere the wine is.\n (B) In the attic"
 TASK = "Answer with a number, from the document given below.\n\n"
 MEETING = '"Shall we begin?" said by Ada\n"Yes. I am ready." said by '
-BAMBOO = {"question": "Where are the letters?", "evidence": "...", "options": CHOICES, "answer": "B", "content": ATTIC}
+BAMBOO = {
+    "question": "Where are the letters?",
+    "evidence": "...",
+    "options": CHOICES,
+    "answer": "B",
+    "content": ATTIC,
+}
 SCRIPTS = [
-    {"input": "Is Ada a hero or a villain? INT. HOUSE - DAY\nADA: Who?", "output": ["Hero"], "metadata": ""},
+    {
+        "input": "Is Ada a hero or a villain? INT. HOUSE - DAY\nADA: Who?",
+        "output": ["Hero"],
+        "metadata": "",
+    },
     {"input": "Is Ben a hero or a villain?\nEXT. YARD\nBEN: Me!", "output": "Villain/Antagonist"},
 ]
 CLASSES = "A. Hero\nB. Villain/Antagonist"
@@ -171,44 +253,85 @@ SAMPLES = {
         [INFINITE | {"answer": ["the attic"]}, INFINITE | {"id": 1, "answer": ["the yard", "D"]}],
         [("0", ATTIC, ASKED, ("B. the attic",)), ("1", ATTIC, ASKED, ("D. the yard",))],
     ),
-    "InfiniteBench": ("longbook_qa_eng.jsonl", [INFINITE | {"answer": ["Ada", "ADA"], "options": []}], [FREE]),
+    "InfiniteBench": (
+        "longbook_qa_eng.jsonl",
+        [INFINITE | {"answer": ["Ada", "ADA"], "options": []}],
+        [FREE],
+    ),
     "L-Eval, letters": (
         "coursera.jsonl",
         [LEVAL | {"instructions": [EXAM, EXAM], "outputs": ["B", "AC"]}],
-        [("1-1", ATTIC, EXAM, ("B. the attic",)), ("1-2", ATTIC, EXAM, ("A. the cellar\nC. the hall",))],
+        [
+            ("1-1", ATTIC, EXAM, ("B. the attic",)),
+            ("1-2", ATTIC, EXAM, ("A. the cellar\nC. the hall",)),
+        ],
     ),
     "L-Eval, the choice itself": (
         "quality.jsonl",
-        [LEVAL | {"instructions": [WRAPPED], "outputs": ["(A) In the cellar\n,where the wine is."]}],
+        [
+            LEVAL
+            | {
+                "instructions": [WRAPPED],
+                "outputs": ["(A) In the cellar\n,where the wine is."],
+            }
+        ],
         [("1-1", ATTIC, WRAPPED, ("(A) In the cellar,\nwhere the wine is.",))],
     ),
     "BAMBOO, numbers": (
         "altqa_4k.jsonl",
         [
-            {"content": f"{TASK}Document:\n{ATTIC}\n\nQuestion:\nwhen were they found\n", "answer": "1912"},
-            {"content": f"{TASK}Question:\nwhen were they found\n\nDocument:\n{ATTIC}\n", "answer": "1912"},
+            {
+                "content": f"{TASK}Document:\n{ATTIC}\n\nQuestion:\nwhen were they found\n",
+                "answer": "1912",
+            },
+            {
+                "content": f"{TASK}Question:\nwhen were they found\n\nDocument:\n{ATTIC}\n",
+                "answer": "1912",
+            },
         ],
         [("1", ATTIC, NUMBER, ("1912",)), ("2", ATTIC, NUMBER, ("1912",))],
     ),
     "BAMBOO, speakers": (
         "meetingpred_4k.jsonl",
         [{"content": MEETING, "answer": "Ben"}],
-        [("1", MEETING, 'Which of the speakers says this at the end of the meeting: "Yes. I am ready."', ("Ben",))],
+        [
+            (
+                "1",
+                MEETING,
+                'Which of the speakers says this at the end of the meeting: "Yes. I am ready."',
+                ("Ben",),
+            )
+        ],
     ),
     "DocFinQA": (
         "DocFinQA/test.json",
-        [[{"Context": ATTIC, "Question": q, "Answer": answer} for q, answer in (("Where?", "here"), ("Who?", "12"))]],
+        [
+            [
+                {"Context": ATTIC, "Question": q, "Answer": answer}
+                for q, answer in (("Where?", "here"), ("Who?", "12"))
+            ]
+        ],
         [("1", ATTIC, "Where?", ("here",)), ("2", ATTIC, "Who?", ("12",))],
     ),
     "MuLD": (
         "character_id_test.json",
         SCRIPTS,
         [
-            ("1", "INT. HOUSE - DAY\nADA: Who?", f"Is Ada a hero or a villain?\n{CLASSES}", ("A. Hero",)),
-            ("2", "EXT. YARD\nBEN: Me!", f"Is Ben a hero or a villain?\n{CLASSES}", ("B. Villain/Antagonist",)),
+            (
+                "1",
+                "INT. HOUSE - DAY\nADA: Who?",
+                f"Is Ada a hero or a villain?\n{CLASSES}",
+                ("A. Hero",),
+            ),
+            (
+                "2",
+                "EXT. YARD\nBEN: Me!",
+                f"Is Ben a hero or a villain?\n{CLASSES}",
+                ("B. Villain/Antagonist",),
+            ),
         ],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("file", "rows", "expected"), SAMPLES.values(), ids=SAMPLES)
@@ -216,22 +339,52 @@ def test_samples(tmp_path, file, rows, expected):
     one = read_one(write_rows(tmp_path / file, rows))
     assert shown(one) == expected
     assert one.multiple_choice or not any(question.choices for question in one.questions)
-    assert all(answer.split("\n")[0] in "\n".join(q.choices) for q in one.questions for answer in q.answers if q.choices)
+    assert all(
+        answer.split("\n")[0] in "\n".join(q.choices)
+        for q in one.questions
+        for answer in q.answers
+        if q.choices
+    )
 
 
 def test_what_suites_have_of_their_own(tmp_path):
-    row = {"id": 0, "context": "$$MASK$$: Who is there?\nBEN: It is me.", "input": "", "answer": ["ADA"], "options": []}
-    one = read_one(write_rows(tmp_path / "longdialogue_qa_eng.jsonl", [row, row | {"id": 1, "input": "Which name is masked?"}]))
-    assert "replaced by $$MASK$$" in one.questions[0].question and one.questions[1].question == "Which name is masked?"
+    row = {
+        "id": 0,
+        "context": "$$MASK$$: Who is there?\nBEN: It is me.",
+        "input": "",
+        "answer": ["ADA"],
+        "options": [],
+    }
+    one = read_one(
+        write_rows(
+            tmp_path / "longdialogue_qa_eng.jsonl",
+            [row, row | {"id": 1, "input": "Which name is masked?"}],
+        )
+    )
+    assert (
+        "replaced by $$MASK$$" in one.questions[0].question
+        and one.questions[1].question == "Which name is masked?"
+    )
     assert {question.category for question in one.questions} == {"conversational"}
-    rows = [LEVAL | {"instructions": ["Where?", "Who?"], "outputs": ["in the attic", last]} for last in ("Ada", "Ada L.")]
-    rows.insert(1, LEVAL | {"instructions": ["Why?"], "outputs": ["Nobody knows."], "input": CELLAR})
+    rows = [
+        LEVAL | {"instructions": ["Where?", "Who?"], "outputs": ["in the attic", last]}
+        for last in ("Ada", "Ada L.")
+    ]
+    rows.insert(
+        1, LEVAL | {"instructions": ["Why?"], "outputs": ["Nobody knows."], "input": CELLAR}
+    )
     assert len(read_one(write_rows(tmp_path / "financial_qa.jsonl", rows)).questions) == 5
     path = write_rows(tmp_path / "scientific_qa.jsonl", rows)
     once = read_one(path)
     assert [one[0] for one in shown(once)] == ["1-1", "1-2", "2-1", "3-2"]
-    assert once.notes == (f"repeated questions: 1 left out, the first: {path}, line 3", "4 questions; paper E has 161")
-    tab = '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content": "Up."}'
+    assert once.notes == (
+        f"repeated questions: 1 left out, the first: {path}, line 3",
+        "4 questions; paper E has 161",
+    )
+    tab = (
+        '{"question": "Where\tto?", "options": ["A. up", "B. down"], "answer": "A", "content":'
+        ' "Up."}'
+    )
     path = write_rows(tmp_path / "paperqa_16k.jsonl", [tab, '{"question": "a "b"}', BAMBOO])
     one = read_one(path)
     assert one.questions[0].question == "Where\tto?\nA. up\nB. down"
@@ -249,7 +402,11 @@ def test_bamboo_faults_of_options(tmp_path):
     path = write_rows(tmp_path / "meetingqa_4k.jsonl", rows)
     one = read_one(path)
     assert [question.answers for question in one.questions] == [("B. the attic",), ("D: the yard",)]
-    assert one.questions[0].choices == tuple(CHOICES) and one.questions[0].question == ASKED and one.multiple_choice
+    assert (
+        one.questions[0].choices == tuple(CHOICES)
+        and one.questions[0].question == ASKED
+        and one.multiple_choice
+    )
     assert one.notes[:2] == (
         f"texts after the options: 1 left out, the first: {path}, line 1",
         f"questions without usable options: 3 left out, the first: {path}, line 2",
@@ -257,11 +414,20 @@ def test_bamboo_faults_of_options(tmp_path):
 
 
 MEETINGS = "elitr-bench-qa_test2.json"
-QUESTION = {"id": "1", "question-type": "who", "answer-position": "B", "question": "Who speaks?", "groundtruth-answer": "PERSON2"}
+QUESTION = {
+    "id": "1",
+    "question-type": "who",
+    "answer-position": "B",
+    "question": "Who speaks?",
+    "groundtruth-answer": "PERSON2",
+}
 
 
 def test_elitr_transcripts_of_both_layouts(tmp_path):
-    meetings = [{"id": f"meeting_en_test2_00{i}", "questions": [QUESTION, QUESTION | {"id": "2"}]} for i in (1, 2)]
+    meetings = [
+        {"id": f"meeting_en_test2_00{i}", "questions": [QUESTION, QUESTION | {"id": "2"}]}
+        for i in (1, 2)
+    ]
     path = write_rows(tmp_path / "data" / MEETINGS, [{"split": "test2", "meetings": meetings}])
     corpus = tmp_path / "ELITR-minuting-corpus" / "test2" / "meeting_en_test2_002"
     write_rows(tmp_path / "data" / "meeting_en_test2_001.txt", ["(PERSON2) Hello."])
@@ -293,13 +459,20 @@ def test_the_page_lists_every_set():
     for one in SETS.values():
         assert f"{one.name} {one.points}" in page, one.name
     for name, suite in SUITES.items():
-        assert re.search(rf"^\| {name} \|.*{suite.source}.* \| {suite.license or 'none stated'} \|", page, re.M), name
+        assert re.search(
+            rf"^\| {name} \|.*{suite.source}.* \| {suite.license or 'none stated'} \|", page, re.M
+        ), name
 
 
 def test_the_pages_python_reads_sets_and_writes_their_documents(tmp_path, monkeypatch, capsys):
     write_rows(tmp_path / "qa" / "qasper.jsonl", [ROW])
     monkeypatch.chdir(tmp_path)
-    exec("\n".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)), {})
+    exec(
+        "\n".join(
+            re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+        ),
+        {},
+    )
     assert capsys.readouterr().out == "qasper 1 1 MIT 1 questions; paper E has 200\n"
     assert json.loads((tmp_path / "excluded.jsonl").read_text()) == {"text": ATTIC}
 
@@ -310,24 +483,56 @@ DOUBLED = f"Document:\n{ATTIC}\nQuestion:\na\nQuestion:\nb"
 @pytest.mark.parametrize(
     ("file", "rows", "named"),
     [
-        ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": None}], 'line 2: .*"answers", got NoneType'),
+        (
+            "qasper.jsonl",
+            [ROWS[2], ROWS[0] | {"answers": None}],
+            'line 2: .*"answers", got NoneType',
+        ),
         ("qasper.jsonl", [ROWS[2], ROWS[0] | {"answers": []}], "line 2: the answer is empty"),
         ("house.jsonl", [OWN, OWN | {"choices": ["a", "b"]}], "1 of 2 questions have choices"),
         ("house.jsonl", [OWN, OWN | {"category": "legal"}], "line 2: the category is 'legal'"),
         ("house.jsonl", [OWN, OWN | {"document": " \n"}], "line 2: the document is empty"),
         ("house.jsonl", [OWN, OWN | {"question": "a \ud83d"}], "line 2 .*D83D"),
         ("house.jsonl", [OWN, OWN | {"id": "1"}], "the questions of house: two have the id '1'"),
-        ("longbook_choice_eng.jsonl", [INFINITE | {"answer": ["the roof"]}], r"line 1: .*'the roof'"),
-        ("tpo.jsonl", [LEVAL | {"instructions": [EXAM], "outputs": ["E"]}], "line 1, question 1: .*'E'"),
-        ("tpo.jsonl", [LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}], "question 1: .*'B'"),
-        ("tpo.jsonl", [LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}], "line 1: 2 instructions and 1 outputs"),
+        (
+            "longbook_choice_eng.jsonl",
+            [INFINITE | {"answer": ["the roof"]}],
+            r"line 1: .*'the roof'",
+        ),
+        (
+            "tpo.jsonl",
+            [LEVAL | {"instructions": [EXAM], "outputs": ["E"]}],
+            "line 1, question 1: .*'E'",
+        ),
+        (
+            "tpo.jsonl",
+            [LEVAL | {"instructions": ["Where?\nB. the attic\nC. the hall"], "outputs": ["B"]}],
+            "question 1: .*'B'",
+        ),
+        (
+            "tpo.jsonl",
+            [LEVAL | {"instructions": ["a", "b"], "outputs": ["c"]}],
+            "line 1: 2 instructions and 1 outputs",
+        ),
         ("altqa_4k.jsonl", [{"content": DOUBLED, "answer": "1"}], 'line 1: .*"Question:"'),
         ("meetingpred_4k.jsonl", [{"content": ATTIC, "answer": "Ben"}], 'line 1: .*"said by"'),
-        ("character_id_test.json", [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}], r'line 1: .*"\?"'),
+        (
+            "character_id_test.json",
+            [{"input": "INT. HOUSE\nADA: Who?", "output": ["Hero"]}],
+            r'line 1: .*"\?"',
+        ),
         (MEETINGS, [{"meetings": ["?"]}], "meetings, item 0: .*got str"),
         (MEETINGS, [{"meetings": [{"id": "../m", "questions": []}]}], r"'\.\./m'"),
-        (MEETINGS, [{"meetings": [{"id": "m", "questions": [{"id": "1"}]}]}], "item 0, question 1: .*NoneType"),
-        ("DocFinQA/test.json", [[{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]], "item 1: .*got str"),
+        (
+            MEETINGS,
+            [{"meetings": [{"id": "m", "questions": [{"id": "1"}]}]}],
+            "item 0, question 1: .*NoneType",
+        ),
+        (
+            "DocFinQA/test.json",
+            [[{"Context": ATTIC, "Question": "?", "Answer": "a"}, "row"]],
+            "item 1: .*got str",
+        ),
         ("DocFinQA/test.json", [[]], "there are none"),
         ("mambaretriever_test.json", [{"quality": {"c": []}}], "json, quality, 'c': .*got list"),
     ],

@@ -1,7 +1,8 @@
 """Examine a model on question answering sets: `examine` is what `runnel lab qa` does.
 
-For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and SET.queries.jsonl, and of model
-"copied" SET.evidence.jsonl for `runnel lab evaluate`; for all of them qa.json, and replies.sqlite: none is paid for twice.
+For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and
+SET.queries.jsonl, and of model "copied" SET.evidence.jsonl for `runnel lab evaluate`; for all of
+them qa.json, and replies.sqlite: none is paid for twice.
 """
 
 import json
@@ -25,7 +26,14 @@ from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
 from runnel.lab.evaluation.qa.judging import Answer, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
-from runnel.lab.evaluation.retrieval import EMBEDDERS, How, System, cut_sentences, expect_stride, refuse_unused
+from runnel.lab.evaluation.retrieval import (
+    EMBEDDERS,
+    How,
+    System,
+    cut_sentences,
+    expect_stride,
+    refuse_unused,
+)
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.base import BUILT_IN
 from runnel.records import expect_choice, top
@@ -51,7 +59,9 @@ Material = tuple[QaQuestion, int, Parts]
 
 
 def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
-    """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most `max_tokens` tokens together."""
+    """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most
+    `max_tokens` tokens together.
+    """
 
     def choose(question: str, document: QaDocument) -> Parts:
         text = document.text
@@ -70,13 +80,18 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
 
     @lru_cache(maxsize=1)
     def cut(document: str) -> Parts:
-        return [[span] for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)]
+        return [
+            [span]
+            for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)
+        ]
 
     return lambda question, document: cut(document.text)
 
 
 def merge(document: str, spans: Iterable[Span]) -> list[Span]:
-    """Return spans in document order; overlapping ones and those with only white space between them are joined."""
+    """Return spans in document order; overlapping ones and those with only white space between them
+    are joined.
+    """
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and (start <= merged[-1][1] or not document[merged[-1][1] : start].strip()):
@@ -87,16 +102,20 @@ def merge(document: str, spans: Iterable[Span]) -> list[Span]:
 
 
 def join(document: str, spans: Iterable[Span]) -> str:
-    """Return the text of spans in document order, with `GAP` in a line of its own where text is left out between them.
+    """Return the text of spans in document order, with `GAP` in a line of its own where text is
+    left out between them.
 
-    Source: paper E, section 3, and the authors' code. Differs: gaps are marked; there they are line ends, as in the document.
+    Source: paper E, section 3, and the authors' code. Differs: gaps are marked; there they are line
+        ends, as in the document.
     """
     texts = (document[start:end].strip() for start, end in merge(document, spans))
     return f"\n{GAP}\n".join(text for text in texts if text)
 
 
 def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
-    """Return where copied lines first occur, in document order; a line that is not in the document has no place."""
+    """Return where copied lines first occur, in document order; a line that is not in the document
+    has no place.
+    """
     found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
     return tuple(sorted({match.span() for match in found if match}))
 
@@ -105,9 +124,11 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
 class Setup:
     """What is read for a question, and how it is used."""
 
-    settings: Mapping[str, object]  # what that depends on, besides the questions and the weights of the model
+    # what that depends on, besides the questions and the weights of the model
+    settings: Mapping[str, object]
     way: Way
-    load: Callable[[Tokenizer], tuple[Choose, str | None]]  # what chooses it, and the fingerprint of the model
+    # what chooses it, and the fingerprint of the model
+    load: Callable[[Tokenizer], tuple[Choose, str | None]]
 
 
 SENTENCES, CHUNKS, WINDOW = 50, 5, 120_000  # to read, and tokens of a window, as in paper E
@@ -122,11 +143,23 @@ _TAKES = {  # the options of each way to read
 
 
 def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **options: Any) -> Setup:
-    """Return what is read, from options of `runnel lab qa`. Raises InputError for one without effect on what the model reads."""
-    forced = model if model in ("whole", "copied", "bm25") else "embed" if model.startswith(EMBEDDERS) else None
+    """Return what is read, from options of `runnel lab qa`. Raises InputError for one without
+    effect on what the model reads.
+    """
+    forced = (
+        model
+        if model in ("whole", "copied", "bm25")
+        else "embed"
+        if model.startswith(EMBEDDERS)
+        else None
+    )
     kind: Any = forced or how or "sentences"
     expect_choice(kind, _TAKES, f"what {model} does")
-    given = {"dtype": dtype if dtype != "auto" else None, "how": how if how != kind else None, **options}
+    given = {
+        "dtype": dtype if dtype != "auto" else None,
+        "how": how if how != kind else None,
+        **options,
+    }
     given = {name: value for name, value in given.items() if value is not None}
     taken = {*_TAKES[kind]}
     if "context" in given:  # its pieces are read whole
@@ -141,11 +174,21 @@ def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **optio
     if kind in ("whole", "copied"):
         settings |= {"window_tokens": size, "stride": window[1]}
         return Setup(settings, kind, lambda tokenizer: (by_windows(tokenizer, *window), None))
-    used = window if "window_tokens" in given else None  # of a recurrent model; None: it reads documents whole
-    chunk_words, context, max_tokens = given.get("chunk_words"), context_of(given.get("context")), given.get("context_tokens")
+    # of a recurrent model; None: it reads documents whole
+    used = window if "window_tokens" in given else None
+    chunk_words, context, max_tokens = (
+        given.get("chunk_words"),
+        context_of(given.get("context")),
+        given.get("context_tokens"),
+    )
     top_k = given.get("top_k", SENTENCES if chunk_words is None else CHUNKS)
     system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
-    settings |= {"context": context, "chunk_words": chunk_words, "top_k": top_k, "context_tokens": max_tokens}
+    settings |= {
+        "context": context,
+        "chunk_words": chunk_words,
+        "top_k": top_k,
+        "context_tokens": max_tokens,
+    }
 
     def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
         score, fingerprint = scorer_of(system, used)
@@ -155,21 +198,26 @@ def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **optio
 
 
 def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
-    """Return a set with `limit` of its questions, drawn at random, in their order, and with a note of that; None: all.
+    """Return a set with `limit` of its questions, drawn at random, in their order, and with a note
+    of that; None: all.
 
-    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or fewer of the same.
+    Source: paper E draws 200 questions of larger sets (table 8). Another `limit` draws more or
+        fewer of the same.
     """
     count = len(data.questions)
     if limit is None or limit >= count:
         return data
     chosen = sorted(np.random.default_rng(seed).permutation(count)[:limit].tolist())
     note = f"{limit:,} of its {count:,} questions, drawn at random with seed {seed}"
-    return replace(data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note))
+    return replace(
+        data, questions=tuple(data.questions[i] for i in chosen), notes=(*data.notes, note)
+    )
 
 
 def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     """Return what is read for each question, written to OUT unless it is there."""
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"])  # counts for every system, so that lengths are comparable
+    # counts for every system, so that lengths are comparable
+    tokenizer = Tokenizer.load(BUILT_IN["pocket"])
 
     @lru_cache(maxsize=1)  # several questions in a row are about a document
     def count(document: str) -> int:
@@ -206,7 +254,9 @@ class Exam:
     answer_tokens: int = 2000  # the most of a reply with an answer
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
-        for (question, tokens, _), outcome in self.inquiry.run(partial(self._outcome, data), materials):
+        for (question, tokens, _), outcome in self.inquiry.run(
+            partial(self._outcome, data), materials
+        ):
             yield outcome or Outcome(question.id, question.category, tokens)
 
     def _outcome(self, data: QaSet, material: Material, notes: list[str]) -> Outcome:
@@ -220,18 +270,32 @@ class Exam:
             outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
         answer = self._answer(texts, question, notes)
         if answer is None:
-            return replace(outcome, answered=True, correct=False, f1=None if multiple_choice else 0.0)
+            return replace(
+                outcome, answered=True, correct=False, f1=None if multiple_choice else 0.0
+            )
         verdicts: list[bool | None] = []
         for truth in question.answers:
-            asked = judging.ask_judgment(question.question, truth, answer, multiple_choice=multiple_choice)
+            asked = judging.ask_judgment(
+                question.question, truth, answer, multiple_choice=multiple_choice
+            )
             reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
             verdicts.append(judging.read_verdict(reply))
             if verdicts[-1] is None:
                 cut = reply.finish == "length"
-                notes.append("judgments cut at their limit of tokens" if cut else "judgments without YES or NO")
-        f1 = None if multiple_choice else max(judging.token_f1(answer, truth) for truth in question.answers)
+                notes.append(
+                    "judgments cut at their limit of tokens"
+                    if cut
+                    else "judgments without YES or NO"
+                )
+        f1 = (
+            None
+            if multiple_choice
+            else max(judging.token_f1(answer, truth) for truth in question.answers)
+        )
         correct = True if True in verdicts else None if None in verdicts else False
-        return replace(outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1)
+        return replace(
+            outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1
+        )
 
     def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
         kind, excerpts = question.answer_type, self.way != "whole"
@@ -251,17 +315,29 @@ class Exam:
         return answer
 
     def _copies(self, question: str, windows: list[str], notes: list[str]) -> list[str]:
-        """Return the lines that a language model copies from the windows of a document, each once, of `COPIED` tokens in all."""
+        """Return the lines that a language model copies from the windows of a document, each once,
+        of `COPIED` tokens in all.
+        """
         lines: dict[str, None] = {}
         for window in windows:
-            reply = self._ask(ask_copies(question, window), max(1, COPIED // len(windows)), judging.COPIES)
+            reply = self._ask(
+                ask_copies(question, window), max(1, COPIED // len(windows)), judging.COPIES
+            )
             if reply.finish == "length":
                 notes.append("copies cut at their limit of tokens")
             lines |= dict.fromkeys(line.strip() for line in reply.text.split("\n") if line.strip())
         return list(lines)
 
-    def _ask(self, messages: list[Message], most: int, version: str, endpoint: LanguageModelClient | None = None) -> Reply:
-        return self.inquiry.replies.ask(messages, max_tokens=most, version=version, endpoint=endpoint)
+    def _ask(
+        self,
+        messages: list[Message],
+        most: int,
+        version: str,
+        endpoint: LanguageModelClient | None = None,
+    ) -> Reply:
+        return self.inquiry.replies.ask(
+            messages, max_tokens=most, version=version, endpoint=endpoint
+        )
 
 
 _SetResult = tuple[Mapping[str, object], Sequence[Outcome]]
@@ -283,27 +359,37 @@ def examine(
     threads: int = 8,
     **reading: Any,
 ) -> dict[str, Any]:
-    """Let a language model answer the questions of sets from what a model retrieves; return the report, which is also in `out`.
+    """Let a language model answer the questions of sets from what a model retrieves; return the
+    report, which is also in `out`.
 
-    The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and `judge` the one that judges
-    (None: the same); `labels` are rows of SET.answers.jsonl with a person's "right"; `reading` are arguments of `setup_of`.
-    Raises InputError if an option or a set cannot be used.
+    The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and
+    `judge` the one that judges (None: the same); `labels` are rows of SET.answers.jsonl with a
+    person's "right"; `reading` are arguments of `setup_of`. Raises InputError if an option or a set
+    cannot be used.
     """
     setup = setup_of(model, **reading)
-    refuse_unused(["seed"] if seed and limit is None else [], (), "all questions: --limit draws some")
+    refuse_unused(
+        ["seed"] if seed and limit is None else [], (), "all questions: --limit draws some"
+    )
     labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
         exam = Exam(Inquiry(replies, threads), judge, setup.way, answer_tokens)
         data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
-        results = _examine(exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}")
+        results = _examine(
+            exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}"
+        )
         report = _save_all(results, exam, setup.settings, Path(out), labeled)
     _say_notes(report, exam.inquiry)
     return report
 
 
-def _examine(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str) -> dict[str, _SetResult]:
-    """Return the outcomes of all sets by their names, or of a part of each that is named; they are also written to OUT."""
+def _examine(
+    exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str
+) -> dict[str, _SetResult]:
+    """Return the outcomes of all sets by their names, or of a part of each that is named; they are
+    also written to OUT.
+    """
     results: dict[str, _SetResult] = {}
     for data in sets:
         expect_new(data.name, results)
@@ -311,44 +397,101 @@ def _examine(exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: s
         with Meter("answering", unit="questions") as meter:
             outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
         pairs = zip(data.questions, outcomes, strict=True)
-        rows = ({"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)} for q, outcome in pairs)
+        rows = (
+            {"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)}
+            for q, outcome in pairs
+        )
         write_jsonl(out / f"{data.name}.answers.jsonl", rows)
         if setup.way == "copied":
             write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-        results[data.name] = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}, outcomes
+        results[data.name] = (
+            {"suite": data.suite, "license": data.license, "notes": list(data.notes)},
+            outcomes,
+        )
     return results
 
 
 def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object]]:
-    """Yield rows of the questions whose right answer follows from sentences of their document, with these sentences."""
+    """Yield rows of the questions whose right answer follows from sentences of their document, with
+    these sentences.
+    """
     for one, outcome in zip(data.questions, outcomes, strict=True):
         if outcome.correct and outcome.evidence:
-            row = {"id": one.id, "question": one.question, "document": data.documents[one.document].text}
+            row = {
+                "id": one.id,
+                "question": one.question,
+                "document": data.documents[one.document].text,
+            }
             yield {**row, "answers": one.answers, "evidence": outcome.evidence}
 
 
 def _save_all(
-    results: Mapping[str, _SetResult], exam: Exam, settings: Mapping[str, object], folder: Path, labels: Mapping[Answer, bool]
+    results: Mapping[str, _SetResult],
+    exam: Exam,
+    settings: Mapping[str, object],
+    folder: Path,
+    labels: Mapping[Answer, bool],
 ) -> dict[str, Any]:
-    """Write the scores of each set, and the report about all of them, which is returned; `labels` are people's judgments."""
-    settings_used = {**settings, "llm_model": exam.inquiry.replies.endpoint.model, "judge": exam.judge.model}
+    """Write the scores of each set, and the report about all of them, which is returned; `labels`
+    are people's judgments.
+    """
+    settings_used = {
+        **settings,
+        "llm_model": exam.inquiry.replies.endpoint.model,
+        "judge": exam.judge.model,
+    }
     sets = []
     for name, (about, outcomes) in results.items():
         values = {outcome.question: outcome.values() for outcome in outcomes}
-        sets.append(save({"task": name, "kind": "qa", **about, **settings_used, **judging.summarize(outcomes)}, values, folder))
+        sets.append(
+            save(
+                {
+                    "task": name,
+                    "kind": "qa",
+                    **about,
+                    **settings_used,
+                    **judging.summarize(outcomes),
+                },
+                values,
+                folder,
+            )
+        )
     points = [outcome for _, outcomes in results.values() for outcome in outcomes]
     whole = judging.summarize(points)
-    report = {"version": VERSION, **settings_used, "by_category": whole.pop("by_category"), "by_length": whole.pop("by_length")}
-    report |= {"all": whole, "mean_of_sets": judging.mean_of_sets([outcomes for _, outcomes in results.values()]), "sets": sets}
-    report |= {"agreement": _agreement(results, labels), "notes": dict(exam.inquiry.notes.most_common())}
-    report["cost"] = costs(exam.inquiry.replies, copies=judging.COPIES, answers=judging.ANSWERS, judgments=judging.JUDGMENTS)
+    report = {
+        "version": VERSION,
+        **settings_used,
+        "by_category": whole.pop("by_category"),
+        "by_length": whole.pop("by_length"),
+    }
+    report |= {
+        "all": whole,
+        "mean_of_sets": judging.mean_of_sets([outcomes for _, outcomes in results.values()]),
+        "sets": sets,
+    }
+    report |= {
+        "agreement": _agreement(results, labels),
+        "notes": dict(exam.inquiry.notes.most_common()),
+    }
+    report["cost"] = costs(
+        exam.inquiry.replies,
+        copies=judging.COPIES,
+        answers=judging.ANSWERS,
+        judgments=judging.JUDGMENTS,
+    )
     write_json(folder / "qa.json", report)
     return report
 
 
-def _agreement(results: Mapping[str, _SetResult], labels: Mapping[Answer, bool]) -> dict[str, Any] | None:
+def _agreement(
+    results: Mapping[str, _SetResult], labels: Mapping[Answer, bool]
+) -> dict[str, Any] | None:
     """Return how the judge agrees with labels; None: none is of an answer here."""
-    judged = {(name, one.question, one.answer): one.correct for name, (_, outcomes) in results.items() for one in outcomes}
+    judged = {
+        (name, one.question, one.answer): one.correct
+        for name, (_, outcomes) in results.items()
+        for one in outcomes
+    }
     pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
     if len(pairs) < len(labels):
         say(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
@@ -360,14 +503,23 @@ def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
         for note in (*one["notes"], *([f"license {one['license']}"] if one["license"] else [])):
             say(f"note: {one['task']}: {note}")
     if unreadable := report["all"]["unreadable"]:
-        say(f"note: {unreadable:,} questions have no verdict that can be read; they are in no share of right answers")
+        say(
+            f"note: {unreadable:,} questions have no verdict that can be read; they are in no share"
+            " of right answers"
+        )
     for note, count in inquiry.notes.most_common():
         say(f"note: {count:,} {note}")
     if estimated := sum(used["estimated"] for used in report["cost"].values()):
-        say(f"note: the endpoint did not count the tokens of {estimated:,} replies; they are estimated")
+        say(
+            f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
+            " estimated"
+        )
     if inquiry.failure is not None:
         say(f"note: the last failure of an endpoint: {inquiry.failure}")
     if inquiry.stopped is not None:
         say(f"note: stopped: {inquiry.stopped}")
     if missing := report["all"]["unanswered"]:
-        say(f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat the command to ask again")
+        say(
+            f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat"
+            " the command to ask again"
+        )

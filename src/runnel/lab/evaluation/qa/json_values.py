@@ -1,4 +1,6 @@
-"""Read the values of a large JSON file one by one: no more than one of them, and the text around it, is in memory."""
+"""Read the values of a large JSON file one by one: no more than one of them, and the text around
+it, is in memory.
+"""
 
 import io
 import json
@@ -16,11 +18,15 @@ _SPACE = " \t\r\n"
 
 
 def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield (keys, value) for each value inside `depth` levels of objects and lists; a list's keys are "0", "1", ...
+    """Yield (keys, value) for each value inside `depth` levels of objects and lists; a list's keys
+    are "0", "1", ...
 
     For {"a": {"b": 1, "c": 2}} and depth 2: (("a", "b"), 1) and (("a", "c"), 2).
     """
-    with open_bytes(path.absolute()) as file, io.TextIOWrapper(unpacked(file, str(path)), "utf-8-sig") as text:
+    with (
+        open_bytes(path.absolute()) as file,
+        io.TextIOWrapper(unpacked(file, str(path)), "utf-8-sig") as text,
+    ):
         reader = _Reader(text, path)
         yield from reader.values(depth, ())
         reader.expect("")
@@ -29,17 +35,24 @@ def read_values(path: Path, depth: int) -> Iterator[tuple[tuple[str, ...], Any]]
 def expect_object(value: object, where: str) -> dict[str, Any]:
     """Return a value that is an object."""
     if not isinstance(value, dict):
-        raise InputError(f"{where}: expected an object in braces, got {type(value).__name__}; download the file again")
+        raise InputError(
+            f"{where}: expected an object in braces, got {type(value).__name__}; download the file"
+            " again"
+        )
     return value
 
 
 class _Reader:
     def __init__(self, file: TextIO, path: Path) -> None:
         self._file, self._path, self._decode = file, path, json.JSONDecoder().raw_decode
-        self._text, self._at, self._before = "", 0, 0  # what was read, the place in it, and the characters before it
+        # what was read, the place in it, and the characters before it
+        self._text, self._at, self._before = "", 0, 0
 
     def _error(self, reason: str) -> ReadError:
-        return ReadError(f"{self._path} is not valid JSON at character {self._before + self._at:,}: {reason}; download it again")
+        return ReadError(
+            f"{self._path} is not valid JSON at character {self._before + self._at:,}: {reason};"
+            " download it again"
+        )
 
     def values(self, depth: int, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
         if depth == 0:
@@ -71,7 +84,10 @@ class _Reader:
         """Return the next character, which must be one of these; "": the file must end."""
         found = self._peek()
         if found not in expected or bool(found) != bool(expected):
-            raise self._error(f"expected {' or '.join(expected) or 'the end of the file'}, got {found or 'its end'!r}")
+            raise self._error(
+                f"expected {' or '.join(expected) or 'the end of the file'}, got"
+                f" {found or 'its end'!r}"
+            )
         return found
 
     def _take(self, expected: str) -> str:
@@ -85,7 +101,8 @@ class _Reader:
         while True:
             try:
                 value, end = self._decode(self._text, self._at)
-                if end < len(self._text) or not self._more(size):  # at the end of what was read, a number may go on
+                # at the end of what was read, a number may go on
+                if end < len(self._text) or not self._more(size):
                     self._at = end
                     return value
             except (json.JSONDecodeError, RecursionError) as error:

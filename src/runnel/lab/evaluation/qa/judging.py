@@ -1,8 +1,10 @@
-"""Answers in replies, judgments of them by a language model, with their agreement with labels by people, and the scores of
-answers: accuracy by a judge, token F1, and their means over questions, sets, categories and lengths.
+"""Answers in replies, judgments of them by a language model, with their agreement with labels by
+people, and the scores of answers: accuracy by a judge, token F1, and their means over questions,
+sets, categories and lengths.
 
-`text.dialogue` has the questions about documents. Source: paper E, appendix C, for the rules of the judge, which gets a prompt of
-its own for multiple-choice questions. Differs: the wording is our own, and one wording serves every language model.
+`text.dialogue` has the questions about documents. Source: paper E, appendix C, for the rules of the
+judge, which gets a prompt of its own for multiple-choice questions. Differs: the wording is our
+own, and one wording serves every language model.
 """
 
 import re
@@ -74,18 +76,25 @@ class _Label:
 
 
 def read_labels(path: str | Path) -> dict[Answer, bool]:
-    """Return people's judgments: rows of SET.answers.jsonl, as `runnel lab qa` writes them, with "right": true or false."""
+    """Return people's judgments: rows of SET.answers.jsonl, as `runnel lab qa` writes them, with
+    "right": true or false.
+    """
     labels: dict[Answer, bool] = {}
     for where, row in read_json(path):
         if "right" in row:
             one = read_row(_Label, row, where)
             labels[one.set, one.question, one.answer] = one.right
     if not labels:
-        raise InputError(f'{path} has no row with "right"; add it to rows of SET.answers.jsonl that a person has judged')
+        raise InputError(
+            f'{path} has no row with "right"; add it to rows of SET.answers.jsonl that a person has'
+            " judged"
+        )
     return labels
 
 
-def ask_judgment(question: str, truth: str, attempt: str, *, multiple_choice: bool) -> list[Message]:
+def ask_judgment(
+    question: str, truth: str, attempt: str, *, multiple_choice: bool
+) -> list[Message]:
     """Ask whether an answer agrees with a true answer."""
     rules = _CHOICE if multiple_choice else _FREE
     texts = {"question": question.strip(), "truth": truth.strip(), "attempt": attempt.strip()}
@@ -93,7 +102,8 @@ def ask_judgment(question: str, truth: str, attempt: str, *, multiple_choice: bo
 
 
 def read_answer(reply: Reply) -> str | None:
-    """Return the first line after the last ANSWER: of a reply, or all of it if it has none; None: no text, or cut before it.
+    """Return the first line after the last ANSWER: of a reply, or all of it if it has none; None:
+    no text, or cut before it.
 
     Source: the code of paper E's authors, for the first line.
     """
@@ -110,14 +120,19 @@ def has_mark(reply: Reply) -> bool:
 
 
 def read_verdict(reply: Reply) -> bool | None:
-    """Return whether a judge decided YES or NO after its last DECISION:. None: neither, both, or the reply was cut."""
+    """Return whether a judge decided YES or NO after its last DECISION:. None: neither, both, or
+    the reply was cut.
+    """
     marks = list(_DECISION_MARK.finditer(reply.text))
-    verdict = _VERDICT.match(reply.text, marks[-1].end()) if marks and reply.finish != "length" else None
+    verdict = (
+        _VERDICT.match(reply.text, marks[-1].end()) if marks and reply.finish != "length" else None
+    )
     return None if verdict is None else verdict[1].upper() == "YES"
 
 
 def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any]:
-    """Return how a judge agrees with labels: counts, the share of equal ones, F1 of yes and of no, and their mean.
+    """Return how a judge agrees with labels: counts, the share of equal ones, F1 of yes and of no,
+    and their mean.
 
     A verdict that cannot be read agrees with no label.
 
@@ -131,7 +146,12 @@ def agreement(right: Sequence[bool], judged: Sequence[Verdict]) -> dict[str, Any
         f1[name] = 2 * both / either if either else None
     classes = [value for value in f1.values() if value is not None]
     judged_right, unreadable = (sum(verdict is kind for verdict in judged) for kind in (True, None))
-    counts = {"labeled": len(pairs), "right": sum(right), "judged_right": judged_right, "unreadable": unreadable}
+    counts = {
+        "labeled": len(pairs),
+        "right": sum(right),
+        "judged_right": judged_right,
+        "unreadable": unreadable,
+    }
     accuracy = sum(a is b for a, b in pairs) / len(pairs)
     return counts | {"accuracy": accuracy, "f1": f1, "macro_f1": sum(classes) / len(classes)}
 
@@ -152,9 +172,11 @@ class Outcome:
     answered: bool = False  # a question to which the language models did not reply has no score
     answer: str | None = None  # None: none was found in the replies, which counts as wrong
     verdicts: tuple[Verdict, ...] = ()  # one for each true answer
-    correct: Verdict = None  # any verdict is yes; None: none is, and one could not be read, or the question is not answered
+    # any verdict is yes; None: none is, and one could not be read, or the question is not answered
+    correct: Verdict = None
     f1: float | None = None  # None for multiple-choice questions and those not answered
-    evidence: tuple[tuple[int, int], ...] = ()  # characters that the language model copied before it answered
+    # characters that the language model copied before it answered
+    evidence: tuple[tuple[int, int], ...] = ()
 
     def values(self) -> dict[str, float]:
         scores = {"accuracy": self.correct, "F1": self.f1}
@@ -177,45 +199,79 @@ def token_f1(answer: str, truth: str) -> float:
 
 
 def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """Return the scores of some questions, with those of each category and of documents of several lengths in tokens.
+    """Return the scores of some questions, with those of each category and of documents of several
+    lengths in tokens.
 
     Questions without a category are in none.
     """
     categories = sorted({one.category for one in outcomes if one.category is not None})
     by_category = {name: [one for one in outcomes if one.category == name] for name in categories}
     lengths = ranges(LENGTHS, "tokens")
-    by_length = {name: some for name, of in lengths.items() if (some := [one for one in outcomes if one.tokens in of])}
-    parts: dict[str, Mapping[Any, Sequence[Outcome]]] = {"by_category": by_category, "by_length": by_length}
-    return group("all", outcomes) | {key: [group(name, some) for name, some in part.items()] for key, part in parts.items()}
+    by_length = {
+        name: some
+        for name, of in lengths.items()
+        if (some := [one for one in outcomes if one.tokens in of])
+    }
+    parts: dict[str, Mapping[Any, Sequence[Outcome]]] = {
+        "by_category": by_category,
+        "by_length": by_length,
+    }
+    return group("all", outcomes) | {
+        key: [group(name, some) for name, some in part.items()] for key, part in parts.items()
+    }
 
 
 def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """Return the scores of some questions.
 
-    accuracy is the share of right answers among questions with a verdict, `low` to `high` its 95 % interval by the bootstrap
-    over questions; F1 the mean over free-form questions. Without such a question they are None.
+    accuracy is the share of right answers among questions with a verdict, `low` to `high` its 95 %
+    interval by the bootstrap over questions; F1 the mean over free-form questions. Without such a
+    question they are None.
     """
     judged = [one.correct for one in outcomes if one.correct is not None]
     f1 = [one.f1 for one in outcomes if one.f1 is not None]
     low, high = interval([judged]) if judged else (None, None)
-    counts = {"name": name, "questions": len(outcomes), "unanswered": sum(not one.answered for one in outcomes)}
-    counts |= {"unreadable": sum(one.answered and one.correct is None for one in outcomes), "correct": sum(judged)}
+    counts = {
+        "name": name,
+        "questions": len(outcomes),
+        "unanswered": sum(not one.answered for one in outcomes),
+    }
+    counts |= {
+        "unreadable": sum(one.answered and one.correct is None for one in outcomes),
+        "correct": sum(judged),
+    }
     means = {"accuracy": float(np.mean(judged)) if judged else None, "low": low, "high": high}
     return counts | means | {"F1": float(np.mean(f1)) if f1 else None}
 
 
 def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
-    """Return the means over sets, each set alike; those without a score are left out of that score."""
-    judged = list(filter(None, ([one.correct for one in outcomes if one.correct is not None] for outcomes in sets)))
-    f1 = list(filter(None, ([one.f1 for one in outcomes if one.f1 is not None] for outcomes in sets)))
+    """Return the means over sets, each set alike; those without a score are
+    left out of that score.
+    """
+    judged = list(
+        filter(
+            None,
+            ([one.correct for one in outcomes if one.correct is not None] for outcomes in sets),
+        )
+    )
+    f1 = list(
+        filter(None, ([one.f1 for one in outcomes if one.f1 is not None] for outcomes in sets))
+    )
     low, high = interval(judged) if judged else (None, None)
-    accuracy, mean_f1 = (float(np.mean([np.mean(one) for one in scores])) if scores else None for scores in (judged, f1))
+    accuracy, mean_f1 = (
+        float(np.mean([np.mean(one) for one in scores])) if scores else None
+        for scores in (judged, f1)
+    )
     return {"sets": len(sets), "low": low, "high": high, "accuracy": accuracy, "F1": mean_f1}
 
 
 def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, float]:
-    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers; resampled sets are binomial."""
+    """Return the 95 % bootstrap interval of the mean over sets of the share of right answers;
+    resampled sets are binomial.
+    """
     rng = np.random.default_rng(seed)
-    drawn = np.mean([rng.binomial(len(one), np.mean(one), _RESAMPLED) / len(one) for one in sets], axis=0)
+    drawn = np.mean(
+        [rng.binomial(len(one), np.mean(one), _RESAMPLED) / len(one) for one in sets], axis=0
+    )
     low, high = np.percentile(drawn, [2.5, 97.5]).tolist()
     return low, high

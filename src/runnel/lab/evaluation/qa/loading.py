@@ -1,14 +1,18 @@
-"""Question answering sets in downloaded files: the 41 of paper E as their authors publish them, its released file, a user's own.
+"""Question answering sets in downloaded files: the 41 of paper E as their authors publish them, its
+released file, a user's own.
 
-`sets.tsv` has paper E's name of each set, its suite and task there, its categories, whether it is multiple-choice, and the number
-of its questions. A suite whose rows are no plain questions has a function that makes rows with the fields of a user's file; in
-them "written" are choices that are in the question already. What published files have wrong is counted and left out.
+`sets.tsv` has paper E's name of each set, its suite and task there, its categories, whether it is
+multiple-choice, and the number of its questions. A suite whose rows are no plain questions has a
+function that makes rows with the fields of a user's file; in them "written" are choices that are in
+the question already. What published files have wrong is counted and left out.
 
-Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the multiple-choice sets. The category of
-ELITR_Bench_QA is unreadable in our copy of table 8; it is conversational, as table 7's 707 questions of this category include its
-130. InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval, https://github.com/OpenLMLab/LEval
-(README.md); BAMBOO, https://github.com/RUCAIBox/BAMBOO (datasets, prompt.json); MuLD, https://github.com/ghomasHudson/muld
-(muld.py); ELITR-Bench, https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
+Source: paper E, tables 7 and 8; its released code (rag_pipeline/evaluation.py) names the
+multiple-choice sets. The category of ELITR_Bench_QA is unreadable in our copy of table 8; it is
+conversational, as table 7's 707 questions of this category include its
+130. InfiniteBench, https://github.com/OpenBMB/InfiniteBench (src/eval_utils.py); L-Eval,
+https://github.com/OpenLMLab/LEval (README.md); BAMBOO, https://github.com/RUCAIBox/BAMBOO
+(datasets, prompt.json); MuLD, https://github.com/ghomasHudson/muld (muld.py); ELITR-Bench,
+https://github.com/utter-project/ELITR-Bench (README.md, preparation/extract_transcripts.py).
 """
 
 import csv
@@ -44,7 +48,8 @@ class QaDocument:
 
     id: str  # unique in its set
     text: str  # never cut
-    sentences: tuple[tuple[int, int], ...] = ()  # [start, end) character spans that tile the text, if the data has them
+    # [start, end) character spans that tile the text, if the data has them
+    sentences: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +58,26 @@ class QaQuestion:
 
     id: str  # unique in its set
     document: str
-    question: str  # as a generator is to read it; with the choices in it if the question is multiple-choice
-    answers: tuple[str, ...]  # each is sufficient; of a multiple-choice question: the right choice as it is in `question`
-    choices: tuple[str, ...] = ()  # as in `question`; (): free-form, or the data has the options only within the question
+    # as a generator is to read it; with the choices in it if the question is multiple-choice
+    question: str
+    # each is sufficient; of a multiple-choice question: the right choice as it is in `question`
+    answers: tuple[str, ...]
+    # as in `question`; (): free-form, or the data has the options only within the question
+    choices: tuple[str, ...] = ()
     answer_type: AnswerType = "sentence"  # how long an answer is asked for
     category: Category | None = None  # of its document; None: the data does not say
 
 
 @dataclass(frozen=True, eq=False)
 class QaSet:
-    """A set of questions with their documents, in memory. A document of several questions is stored once."""
+    """A set of questions with their documents, in memory. A document of several questions is stored
+    once.
+    """
 
     name: str  # paper E's, or that of a user's file
     documents: Mapping[str, QaDocument]  # by id, of all questions
-    questions: tuple[QaQuestion, ...]  # in the order of the data; one at least, each with an id of its own
+    # in the order of the data; one at least, each with an id of its own
+    questions: tuple[QaQuestion, ...]
     multiple_choice: bool = False  # all questions are: judged as such, and without token F1
     suite: str = ""  # the benchmark that the set is from; "": none
     license: str = ""  # of the data; "": unknown
@@ -81,7 +92,9 @@ Row = tuple[str, dict[str, Any]]
 
 
 class Fields(NamedTuple):
-    """The names of a question's values in a row; the defaults are those of a user's file, which layouts make."""
+    """The names of a question's values in a row; the defaults are those of a user's file, which
+    layouts make.
+    """
 
     document: str = "document"
     question: str = "question"
@@ -91,7 +104,9 @@ class Fields(NamedTuple):
 
 
 class SetFacts(NamedTuple):
-    """What is known of a set before it is read; `name` is paper E's or that of a user's file, `points` paper E's questions."""
+    """What is known of a set before it is read; `name` is paper E's or that of a user's file,
+    `points` paper E's questions.
+    """
 
     name: str
     suite: str = ""
@@ -110,23 +125,32 @@ class Suite(NamedTuple):
     source: str  # its data set on the hub, or its repository
     license: str  # of its data, as its authors state it; "" if they state none
     fields: Fields = Fields()
-    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")  # ends of paths, in any case, without .gz and .zst
+    # ends of paths, in any case, without .gz and .zst
+    files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
     layout: Layout | None = None  # makes plain questions of rows; the folder holds further files
-    rows: str | None = None  # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an object
+    # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an
+    # object
+    rows: str | None = None
 
 
 _MASKED = (
-    "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with the name before the colon."
+    "A character's name in the script is replaced by $$MASK$$. Which character is it? Answer with"
+    " the name before the colon."
 )
-_TWICE = ("legal_contract_qa", "scientific_qa")  # have documents twice; paper E counts 130 and 161 questions, without repetitions
+# have documents twice; paper E counts 130 and 161 questions, without repetitions
+_TWICE = ("legal_contract_qa", "scientific_qa")
 _CHOICE = re.compile(r"^[ \t]*\(?([A-Z])[.):]", re.MULTILINE)
 _LETTERS = re.compile(r"\s*\(?([A-Z]+)(?:[.):\s]|\Z)")
 _PARTS = re.compile(r"^(Document|Question):[ \t]*\n", re.MULTILINE)
 _ASKED = re.compile(r"\s*([^?\n]{1,300}\?)\s*(.*)", re.DOTALL)
 
 
-def _infinitebench(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """The right option may be followed by its letter; a question about a masked name may be missing."""
+def _infinitebench(
+    rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
+) -> Iterator[Row]:
+    """The right option may be followed by its letter; a question about a masked name may be
+    missing.
+    """
     for where, row in rows:
         if about.multiple_choice:
             row["answer"] = texts_of(row, "answer", where)[:1]
@@ -136,39 +160,68 @@ def _infinitebench(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folde
 
 
 def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """A row is a document with its "instructions" and "outputs". A right choice is a letter, letters ("BD") or the choice."""
+    """A row is a document with its "instructions" and "outputs". A right choice is a letter,
+    letters ("BD") or the choice.
+    """
     seen: set[tuple[str, str, str]] = set()
     for number, (where, row) in enumerate(rows, start=1):
-        text, questions, answers = text_of(row, "input", where), *(texts_of(row, n, where) for n in ("instructions", "outputs"))
+        text, questions, answers = (
+            text_of(row, "input", where),
+            *(texts_of(row, n, where) for n in ("instructions", "outputs")),
+        )
         if len(questions) != len(answers):
-            raise InputError(f"{where}: {len(questions)} instructions and {len(answers)} outputs; expected an output for each")
-        for position, (question, answer) in enumerate(zip(questions, answers, strict=True), start=1):
+            raise InputError(
+                f"{where}: {len(questions)} instructions and {len(answers)} outputs; expected an"
+                " output for each"
+            )
+        for position, (question, answer) in enumerate(
+            zip(questions, answers, strict=True), start=1
+        ):
             point = (text, question.strip(), answer)
             if about.task in _TWICE and point in seen:
                 dropped.add("repeated questions", where)
                 continue
             seen.add(point)
-            made: dict[str, Any] = {"id": f"{number}-{position}", "document": text, "question": question, "answers": [answer]}
+            made: dict[str, Any] = {
+                "id": f"{number}-{position}",
+                "document": text,
+                "question": question,
+                "answers": [answer],
+            }
             if about.multiple_choice:
                 choices, letters = _choices(question), _LETTERS.match(answer)
                 if letters is None or not set(letters[1]) <= choices.keys():
-                    raise InputError(f"{where}, question {position}: the right choice is {answer!r}, which the question lacks")
-                made |= {"answers": ["\n".join(choices[letter] for letter in letters[1])], "written": tuple(choices.values())}
+                    raise InputError(
+                        f"{where}, question {position}: the right choice is {answer!r}, which the"
+                        " question lacks"
+                    )
+                made |= {
+                    "answers": ["\n".join(choices[letter] for letter in letters[1])],
+                    "written": tuple(choices.values()),
+                }
             yield where, made
 
 
 def _choices(question: str) -> dict[str, str]:
-    """Return the choices at the end of a question by letter: lines "A. ..." or "(A) ...", each up to the next one."""
+    """Return the choices at the end of a question by letter: lines "A. ..." or "(A) ...", each up
+    to the next one.
+    """
     marks = list(_CHOICE.finditer(question))
-    marks = marks[next((i for i in reversed(range(len(marks))) if marks[i][1] == "A"), len(marks)) :]
+    marks = marks[
+        next((i for i in reversed(range(len(marks))) if marks[i][1] == "A"), len(marks)) :
+    ]
     if len(marks) < 2 or "".join(mark[1] for mark in marks) != ascii_uppercase[: len(marks)]:
         return {}
     bounds = [*(mark.start() for mark in marks), len(question)]
-    return {mark[1]: question[a:b].strip() for mark, (a, b) in zip(marks, pairwise(bounds), strict=True)}
+    return {
+        mark[1]: question[a:b].strip() for mark, (a, b) in zip(marks, pairwise(bounds), strict=True)
+    }
 
 
 def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is ours), or damaged options."""
+    """Numbers in documents (altqa), the last speaker of a meeting (meetingpred; the question is
+    ours), or damaged options.
+    """
     for number, (where, row) in enumerate(rows, start=1):
         content, answer = text_of(row, "content", where), text_of(row, "answer", where)
         made: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
@@ -192,14 +245,20 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
             fits, question = True, "\n".join([text_of(row, "question", where).strip(), *choices])
             made |= {"question": question, "answers": right[:1], "written": choices}
         if not fits:
-            expected = 'one line "Document:" and one line "Question:", or of a meeting "said by" at the end'
+            expected = (
+                'one line "Document:" and one line "Question:", or of a meeting "said by" at'
+                " the end"
+            )
             raise InputError(f'{where}: expected {expected} in "content", got {content[-60:]!r}')
         yield where, made
 
 
 def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
     options = [option.strip() for option in texts_of(row, "options", where)]
-    pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), zip(options, ascii_uppercase, strict=False))
+    pairs = takewhile(
+        lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]),
+        zip(options, ascii_uppercase, strict=False),
+    )
     choices = tuple(option for option, _ in pairs)
     if len(choices) < min(len(options), 4):
         return ()
@@ -209,14 +268,24 @@ def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, 
 
 
 def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """A text is the question, up to its question mark, and the script. The classes of all rows are the choices."""
-    kept = [(where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows]
+    """A text is the question, up to its question mark, and the script. The classes of all rows are
+    the choices.
+    """
+    kept = [
+        (where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows
+    ]
     classes = sorted({answer for _, _, answers in kept for answer in answers})
     for where, text, answers in kept:
         asked = _ASKED.match(text)
         if asked is None:
-            raise InputError(f'{where}: expected "input" to begin with a question that ends in "?", got {text[:60]!r}')
-        yield where, {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes}
+            raise InputError(
+                f'{where}: expected "input" to begin with a question that ends in "?", got'
+                f" {text[:60]!r}"
+            )
+        yield (
+            where,
+            {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes},
+        )
 
 
 @dataclass(frozen=True)
@@ -226,49 +295,84 @@ class _Meeting:
 
 
 def _elitr(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
-    """Transcripts are those of the ELITR Minuting Corpus: MEETING.txt, or the first MEETING/transcript_MAN*.txt."""
+    """Transcripts are those of the ELITR Minuting Corpus: MEETING.txt, or the first
+    MEETING/transcript_MAN*.txt.
+    """
     for where, row in rows:
         meeting = read_row(_Meeting, row, where)
         name, paths = meeting.id, []
         if re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
-            paths = sorted(folder.rglob(f"{name}.txt")) or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
+            paths = sorted(folder.rglob(f"{name}.txt")) or sorted(
+                folder.rglob(f"{name}/transcript_MAN*.txt")
+            )
         if not paths:
             raise ReadError(
-                f"{folder} has no transcript of the meeting {name!r}, NAME.txt or NAME/transcript_MAN*.txt; "
-                "put the ELITR Minuting Corpus (https://lindat.mff.cuni.cz/repository/xmlui/handle/11234/1-4692) into it"
+                f"{folder} has no transcript of the meeting {name!r}, NAME.txt or"
+                " NAME/transcript_MAN*.txt; put the ELITR Minuting Corpus"
+                " (https://lindat.mff.cuni.cz/repository/xmlui/handle/11234/1-4692) into it"
             )
         with open_bytes(paths[0]) as file:
             transcript = decode(file.read(), str(paths[0])).text
         for one in meeting.questions:
-            more = {"id": f"{name}-{one.get('id')}", "document": transcript, "answers": one.get("groundtruth-answer")}
+            more = {
+                "id": f"{name}-{one.get('id')}",
+                "document": transcript,
+                "answers": one.get("groundtruth-answer"),
+            }
             yield f"{where}, question {one.get('id')}", one | more
 
 
 _HUB = "https://huggingface.co/datasets/"
 _CAC = "muld_Character_Archetype_Classification"
-_LONGBENCH, _INFINITE = Fields("context", "input", "answers", "_id"), Fields("context", "input", "answer", "id", "options")
+_LONGBENCH, _INFINITE = (
+    Fields("context", "input", "answers", "_id"),
+    Fields("context", "input", "answer", "id", "options"),
+)
 SUITES = {
     "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", _LONGBENCH),
-    "InfiniteBench": Suite(f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE, layout=_infinitebench),
+    "InfiniteBench": Suite(
+        f"{_HUB}xinrongzhang2022/InfiniteBench", "Apache-2.0", _INFINITE, layout=_infinitebench
+    ),
     "L-Eval": Suite(f"{_HUB}L4NLP/LEval", "GPL-3.0", layout=_leval),
     "LV-Eval": Suite(f"{_HUB}Infinigence/LVEval", "MIT", _LONGBENCH),
-    "BAMBOO": Suite("https://github.com/RUCAIBox/BAMBOO", "MIT", files=("{task}.jsonl",), layout=_bamboo),
+    "BAMBOO": Suite(
+        "https://github.com/RUCAIBox/BAMBOO", "MIT", files=("{task}.jsonl",), layout=_bamboo
+    ),
     "ELITR-Bench": Suite(
-        "https://github.com/utter-project/ELITR-Bench", "CC-BY-4.0", files=("{task}.json",), layout=_elitr, rows="meetings"
+        "https://github.com/utter-project/ELITR-Bench",
+        "CC-BY-4.0",
+        files=("{task}.json",),
+        layout=_elitr,
+        rows="meetings",
     ),
     "DocFinQA": Suite(
-        f"{_HUB}kensho/DocFinQA", "MIT", Fields("Context", "Question", "Answer"),
-        ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet"), rows="",
+        f"{_HUB}kensho/DocFinQA",
+        "MIT",
+        Fields("Context", "Question", "Answer"),
+        ("docfinqa/{task}.json", "docfinqa/data/{task}*.parquet"),
+        rows="",
     ),
     "MuLD": Suite(
-        f"{_HUB}ghomasHudson/{_CAC}", "", files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet"), layout=_muld
+        f"{_HUB}ghomasHudson/{_CAC}",
+        "",
+        files=("{task}_test.json", f"{_CAC.lower()}/data/test*.parquet"),
+        layout=_muld,
     ),
-}  # fmt: skip
+}
 
 
-_LINES = files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
+_LINES = (
+    files("runnel.lab.evaluation").joinpath("qa/sets.tsv").read_text(encoding="utf-8").splitlines()
+)
 SETS = {
-    name: SetFacts(name, suite, task, cast("tuple[Category, ...]", tuple(categories.split())), choices == "yes", int(points))
+    name: SetFacts(
+        name,
+        suite,
+        task,
+        cast("tuple[Category, ...]", tuple(categories.split())),
+        choices == "yes",
+        int(points),
+    )
     for name, suite, task, categories, choices, points in csv.reader(_LINES[1:], delimiter="\t")
 }
 """Paper E's name -> facts, in the order of its table 8."""
@@ -280,16 +384,18 @@ log = logging.getLogger("runnel")
 
 
 def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet]:
-    """Yield the sets of a folder or file, each read when it is asked for, so that only one needs to be in memory.
+    """Yield the sets of a folder or file, each read when it is asked for, so that only one needs to
+    be in memory.
 
     Args:
-        path: a folder with files of any of the suites of `SUITES`, at any depth; one such file; the test file that paper E's
-            authors released, or its folder; or jsonl with "question", "document" and "answers" (docs/qa.md).
+        path: a folder with files of any of the suites of `SUITES`, at any depth; one such file; the
+            test file that paper E's authors released, or its folder; or jsonl with "question",
+            "document" and "answers" (docs/qa.md).
         only: paper E's names of the sets to read; (): all that are found.
 
     Raises:
-        InputError: nothing is found, a name is unknown or its set is missing, a set has files in two places, or a row has
-            another form; the message has the place.
+        InputError: nothing is found, a name is unknown or its set is missing, a set has files in
+            two places, or a row has another form; the message has the place.
         ReadError: a file is missing or damaged.
         MissingDependency: parquet needs pyarrow, zstd zstandard.
     """
@@ -298,7 +404,10 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
     known = next((one for one in SETS.values() if _is_of(path, one)), None)
     sets: dict[str, Callable[[], QaSet]]
     if path.is_dir() and not test:
-        sets = {name: partial(_read_set, SETS[name], files, path) for name, files in _find_files(path).items()}
+        sets = {
+            name: partial(_read_set, SETS[name], files, path)
+            for name, files in _find_files(path).items()
+        }
     elif known:
         sets = {known.name: partial(_read_set, known, [path], path.parent)}
     elif test or name.endswith(".json"):
@@ -312,27 +421,50 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
 
 
 def _find_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are skipped."""
+    """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are
+    skipped.
+    """
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [path for path in paths if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
-    files_of = {facts.name: files for facts in SETS.values() if (files := [path for path in paths if _is_of(path, facts)])}
+    paths = [
+        path
+        for path in paths
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    ]
+    files_of = {
+        facts.name: files
+        for facts in SETS.values()
+        if (files := [path for path in paths if _is_of(path, facts)])
+    }
     several = [(name, files) for name, files in files_of.items() if len(files) > 1]
-    doubled = [one for one in several if len({f.parent for f in one[1]}) > 1 or {f.suffix for f in one[1]} != {".parquet"}]
+    doubled = [
+        one
+        for one in several
+        if len({f.parent for f in one[1]}) > 1 or {f.suffix for f in one[1]} != {".parquet"}
+    ]
     if doubled or not files_of:
         missing = f"{folder} has no files of {', '.join(SUITES)}"
         what = "{0} is in {1[0]} and in {1[1]}".format(*doubled[0]) if doubled else missing
-        raise InputError(f"{what}; give a folder with each set once (docs/qa.md lists the files of each)")
+        raise InputError(
+            f"{what}; give a folder with each set once (docs/qa.md lists the files of each)"
+        )
     return files_of
 
 
 def _is_of(path: Path, about: SetFacts) -> bool:
-    """Return whether a file is of a set, by its path alone. Links are not resolved: the hub's cache consists of them."""
+    """Return whether a file is of a set, by its path alone. Links are not resolved: the hub's cache
+    consists of them.
+    """
     name = PurePosixPath((path.absolute().parent / _plain_name(path)).as_posix().lower())
-    return any(name.match(pattern.format(task=about.task).lower()) for pattern in SUITES[about.suite].files)
+    return any(
+        name.match(pattern.format(task=about.task).lower()) for pattern in SUITES[about.suite].files
+    )
 
 
 def _plain_name(path: Path) -> str:
-    return next((path.name.removesuffix(ending) for ending in ENDINGS[1:] if path.name.endswith(ending)), path.name)
+    return next(
+        (path.name.removesuffix(ending) for ending in ENDINGS[1:] if path.name.endswith(ending)),
+        path.name,
+    )
 
 
 def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
@@ -342,14 +474,18 @@ def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
 
 def _read_set(about: SetFacts, files: list[Path], folder: Path) -> QaSet:
     suite, dropped = SUITES[about.suite], Dropped()
-    rows: Iterator[Row] = ((where, expect_object(row, where)) for where, row in _rows(files, about, dropped))
+    rows: Iterator[Row] = (
+        (where, expect_object(row, where)) for where, row in _rows(files, about, dropped)
+    )
     if suite.layout is not None:
         rows = suite.layout(rows, about, dropped, folder)
     return _build(about, rows, suite.fields, suite.license, dropped)
 
 
 def _rows(files: list[Path], about: SetFacts, dropped: Dropped) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) for each row. BAMBOO's jsonl has control characters inside texts, and a line that is not JSON."""
+    """Yield (place, value) for each row. BAMBOO's jsonl has control characters inside texts, and a
+    line that is not JSON.
+    """
     name = SUITES[about.suite].rows
     if about.suite == "BAMBOO":
         for where, line in read_lines(files[0]):
@@ -364,7 +500,9 @@ def _rows(files: list[Path], about: SetFacts, dropped: Dropped) -> Iterator[tupl
             if name == "":
                 yield f"{files[0]}, item {key}", value
             elif name == key:
-                yield from ((f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(value))
+                yield from (
+                    (f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(value)
+                )
 
 
 def _read_own(path: Path, name: str) -> QaSet:
@@ -375,29 +513,43 @@ def _read_own(path: Path, name: str) -> QaSet:
         for field in row:
             expect_choice(field, fields, f"{where}: a field")
     if choices not in (0, len(rows)):
-        raise InputError(f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two files")
+        raise InputError(
+            f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two"
+            " files"
+        )
     return _build(SetFacts(name, multiple_choice=choices > 0), rows, Fields(), "", Dropped())
 
 
 def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
-    """Yield the sets of the file of paper E's authors: SET -> ID -> point; categories are from a second file: CATEGORY -> ID.
+    """Yield the sets of the file of paper E's authors: SET -> ID -> point; categories are from a
+    second file: CATEGORY -> ID.
 
-    The documents of points are read as their units ("full_text_sentences"), not as tokens ("input_ids", "sentence_indices").
+    The documents of points are read as their units ("full_text_sentences"), not as tokens
+    ("input_ids", "sentence_indices").
 
-    Source: https://github.com/MambaRetriever/MambaRetriever (README.md, "Evaluation Data Structure", "License").
+    Source: https://github.com/MambaRetriever/MambaRetriever (README.md, "Evaluation Data
+        Structure", "License").
     """
     log.warning("%s: released under %s, not for commercial use", path, LICENSE)
     by_category = find(path.parent, BY_CATEGORY)
-    categories = {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
+    categories = (
+        {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
+    )
     names = []
     for name, points in groupby(read_values(path, 2), key=lambda one: one[0][0]):
         names.append(name)
         if name.lower() in get_args(Category):
-            raise InputError(f"{path} has the questions by category; give {TEST}, which names their sets")
+            raise InputError(
+                f"{path} has the questions by category; give {TEST}, which names their sets"
+            )
         if only and name not in only:
             continue
-        rows = (_point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points)
-        yield _build(SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped())
+        rows = (
+            _point(f"{path}, {name}, {key!r}", key, point, categories) for (_, key), point in points
+        )
+        yield _build(
+            SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
+        )
     _expect(path, only, names)
 
 
@@ -409,8 +561,12 @@ def _point(where: str, key: str, point: object, categories: Mapping[str, str]) -
     return where, row | {"id": key, "document": "".join(units), "sentences": sentences} | category
 
 
-def _build(about: SetFacts, rows: Iterable[Row], fields: Fields, license: str, dropped: Dropped) -> QaSet:
-    """Return a set of rows. Equal documents are stored once, and choices are added to questions, with letters."""
+def _build(
+    about: SetFacts, rows: Iterable[Row], fields: Fields, license: str, dropped: Dropped
+) -> QaSet:
+    """Return a set of rows. Equal documents are stored once, and choices are added to questions,
+    with letters.
+    """
     documents: dict[str, QaDocument] = {}
     questions = []
     for number, (where, row) in enumerate(rows, start=1):
@@ -420,25 +576,43 @@ def _build(about: SetFacts, rows: Iterable[Row], fields: Fields, license: str, d
             options = texts_of(row, fields.choices, where)
             for answer in answers:
                 expect_choice(answer, options, f"{where}: an answer")
-            choices = tuple(f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options))
-            question, answers = "\n".join([question.strip(), *choices]), [choices[options.index(one)] for one in answers]
+            choices = tuple(
+                f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options)
+            )
+            question, answers = (
+                "\n".join([question.strip(), *choices]),
+                [choices[options.index(one)] for one in answers],
+            )
         more = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
         sentences = more.pop("sentences", ())
         if len(about.categories) == 1:
             more.setdefault("category", about.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
-        for what, given in (("document", text), ("question", question), *(("answer", answer) for answer in answers or [""])):
+        for what, given in (
+            ("document", text),
+            ("question", question),
+            *(("answer", answer) for answer in answers or [""]),
+        ):
             if not given.strip():
                 raise InputError(f"{where}: the {what} is empty; expected a text")
             utf8(given, f"{where}: the {what}")
         for field, kinds in (("answer_type", AnswerType), ("category", Category)):
             if field in more:
-                expect_choice(more[field], get_args(kinds), f"{where}: the {field.replace('_', ' ')}")
+                expect_choice(
+                    more[field], get_args(kinds), f"{where}: the {field.replace('_', ' ')}"
+                )
         documents[key] = documents.get(key) or QaDocument(key, text, sentences)
-        questions.append(QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more))
-    notes = [f"{reason}: {count:,} left out, the first: {dropped.first[reason]}" for reason, count in dropped.counts.items()]
+        questions.append(
+            QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more)
+        )
+    notes = [
+        f"{reason}: {count:,} left out, the first: {dropped.first[reason]}"
+        for reason, count in dropped.counts.items()
+    ]
     if about.points not in (0, len(questions)):
         notes.append(f"{len(questions):,} questions; paper E has {about.points:,}")
     multiple_choice, suite = about.multiple_choice, about.suite
-    return QaSet(about.name, documents, tuple(questions), multiple_choice, suite, license, tuple(notes))
+    return QaSet(
+        about.name, documents, tuple(questions), multiple_choice, suite, license, tuple(notes)
+    )
