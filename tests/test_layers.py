@@ -169,7 +169,7 @@ def test_long_lived_variables_say_what_they_hold():
                 ]
                 for vague in ("one", "found", "facts", "parts"):
                     lines = [line for name, line in names if name == vague]
-                    assert not lines or max(lines) - min(lines) < 6, (
+                    assert not lines or max(lines) - min(lines) < 12, (
                         f"{path}: {vague} in {function.name}"
                     )
 

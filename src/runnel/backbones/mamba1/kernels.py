@@ -1,8 +1,8 @@
 """The two fused kernels of a Mamba-1 block for CPU inference, on states that stay in a pool.
 
     S  sequences      T  tokens      R  rows of the pool      L  layers
-    Di channels, a multiple of 16
-    N  state size    w  conv width G  = Di / 16 tiles      W  columns of the input projection
+    Di  channels, a multiple of 16
+    N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
 
 Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns,
 which is also what the matrix products take and give. `reads` and `writes` (S,) name the pool row
