@@ -169,7 +169,7 @@ def test_long_lived_variables_say_what_they_hold():
                 ]
                 for vague in ("one", "found", "facts", "parts"):
                     lines = [line for name, line in names if name == vague]
-                    assert not lines or max(lines) - min(lines) < 12, (
+                    assert not lines or max(lines) - min(lines) < 16, (
                         f"{path}: {vague} in {function.name}"
                     )
 
@@ -193,7 +193,7 @@ def legends() -> dict[str, set[str]]:
         letters = {
             letter
             for line in lines
-            if re.match(r" {4}[A-Za-z]  +\w", line)
+            if re.match(r" {4}[A-Za-z][a-z]?  +\w", line)
             for letter in LEGEND.findall(line)
         }
         if letters:
@@ -204,7 +204,7 @@ def legends() -> dict[str, set[str]]:
 def test_every_letter_of_a_legend_is_explained():
     """docs/contributing.md has every letter that a legend at the top of a file explains."""
     found = legends()
-    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwW", "Di"}
+    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwWG", "Di"}
     assert {
         file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED
     } == {}
