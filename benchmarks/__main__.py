@@ -343,7 +343,7 @@ def _serve(given: argparse.Namespace) -> int:
     import asyncio
 
     from benchmarks.serving import Load, measure, server
-    from runnel.models.base import load_model
+    from runnel.models.folder import load_model
 
     load = Load(long_tokens=given.long_tokens, requests=given.requests)
     with server(given.model) as url:

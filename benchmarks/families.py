@@ -20,13 +20,15 @@ from torch import nn
 from benchmarks.shapes import TransformerConfig, transformer
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import meta_backbone
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.library import require_library
-from runnel.config import BackboneConfig, arguments
+from runnel.config import arguments
 from runnel.errors import InputError
-from runnel.models.bare import bare_templates
-from runnel.models.base import BUILT_IN, Model
-from runnel.models.heads import EndVector
+from runnel.models.folder import BUILT_IN
+from runnel.models.foreign.bare import bare_templates
+from runnel.models.recurrent.heads import EndVector
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.tokenizer import Tokenizer
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
@@ -128,10 +130,10 @@ def write_random_model(shape: Shape, vocabulary: str, folder: Path, seed: int) -
     else:
         config_class: Any = BACKBONES[shape.architecture].config_class
         backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
-        Model(
+        TorchModel(
             backbone,
             tokenizer,
-            nn.ModuleDict({"embed": EndVector.module()}),
+            nn.ModuleDict({"embed": EndVector()}),
             bare_templates(tokenizer),
         ).save(partial)
     partial.rename(folder)

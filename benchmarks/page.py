@@ -39,7 +39,7 @@ from benchmarks.speed import OTHERS, Settings, measure
 from runnel.commands.doctor import machine
 from runnel.errors import InputError
 from runnel.files import replacing
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.text.tokenizer import Tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))

@@ -32,8 +32,8 @@ from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.evaluation.retrieval import System as Scored
 from runnel.lab.evaluation.run import evaluate
 from runnel.lab.evaluation.tasks import find_task, read_task
-from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
+from runnel.models.folder import BUILT_IN
 from runnel.search.pipeline import fuse
 from runnel.text.documents.document import DocumentText
 from runnel.text.trec import read_qrels, read_scores

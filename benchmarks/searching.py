@@ -24,14 +24,15 @@ from benchmarks.machine import peak_bytes, reset_peak
 from runnel.engine import Request
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Memory
+from runnel.models.pocket.layout import passages_of
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.recurrent.memory import DocumentState
 from runnel.models.reranker import Reranker
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.models.torch_readers import DocumentState
 from runnel.records import Document
 from runnel.search.encoding import remembers_sentences
 from runnel.search.index import Index
 from runnel.search.records import WHOLE, DocumentRow, PassageRow
-from runnel.text.sentences import passages_of, read_sentences, split_sentences
+from runnel.text.sentences import read_sentences, split_sentences
 
 WORDS = 1000  # of a document
 _QUERY_WORDS = 8

@@ -22,8 +22,9 @@ from typing import Any
 import httpx
 import numpy as np
 
-from runnel.models.base import BUILT_IN, Model
 from runnel.models.embedder import Embedder
+from runnel.models.folder import BUILT_IN
+from runnel.models.model import Model
 from runnel.models.sentence_retriever import SentenceRetriever
 
 TOLERANCE = 2e-3  # of numbers of unit vectors and of scores: bf16 sums in steps of other texts

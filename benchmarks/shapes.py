@@ -18,6 +18,8 @@ from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import build_backbone, load_checkpoint, meta_backbone
+from runnel.backbones.config import BackboneConfig
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.library import Library, require_library
@@ -25,10 +27,9 @@ from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
-from runnel.config import BackboneConfig, EncoderConfig
 from runnel.errors import InputError
-from runnel.models.base import BUILT_IN
 from runnel.models.describe import describe_checkpoint
+from runnel.models.folder import BUILT_IN
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def _trainable(system: System) -> nn.Module:
 
 def _adapted(system: System, rank: int) -> nn.Module:
     """Freeze the weights of a system and add adapters to its linear layers."""
-    from runnel.models.adapters import add_lora
+    from runnel.models.recurrent.adapters import add_lora
 
     if not isinstance(system, Subject):
         raise InputError(

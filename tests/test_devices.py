@@ -23,13 +23,14 @@ from helpers.tiny_training import BACKBONES, render_document, training_model
 
 from runnel.engine import Engine, Request
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
-from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.graph import Long, make_pair, pair_scores, vectors
-from runnel.models.language_model import LanguageModel
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
+from runnel.models.recurrent.heads import LmHead
+from runnel.models.recurrent.language_model import LanguageModel
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.torch_heads import LmHead
 from runnel.ops.backend import plain_numbers
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.text.sentences import read_sentences, split_sentences
 from runnel.text.tokenizer import Tokenizer
 

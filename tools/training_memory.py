@@ -21,9 +21,10 @@ from benchmarks.machine import peak_bytes, reset_peak
 from benchmarks.shapes import load_subject
 from runnel.backbones.base import Backbone
 from runnel.lab.training.forward import trainable
-from runnel.models.base import BUILT_IN, Model
-from runnel.models.graph import Long, vectors
-from runnel.models.heads import EndVector
+from runnel.models.folder import BUILT_IN
+from runnel.models.recurrent.graph import Long, vectors
+from runnel.models.recurrent.heads import EndVector
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import DOCUMENT
 from runnel.text.tokenizer import Tokenizer
 
@@ -41,10 +42,10 @@ def backbone_of(name: str) -> Backbone:
 def measure(name: str, long: Long) -> str:
     """MiB of one step."""
     tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
-    model = Model(
+    model = TorchModel(
         backbone_of(name),
         tokenizer,
-        nn.ModuleDict({"embed": EndVector.module()}),
+        nn.ModuleDict({"embed": EndVector()}),
         {"document": DOCUMENT},
         source=name,
     )

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runnel.config import expect_ids
+from runnel.backbones.config import expect_ids
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.planning import Plan, fit, plan
 from runnel.records import expect_count

@@ -14,11 +14,11 @@ from helpers.toy import Toy
 from torch import nn
 from torch.nn import functional as F
 
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2
 from runnel.backbones.xlstm.model import Xlstm
-from runnel.config import BackboneConfig
 from runnel.errors import CheckpointError, InputError, StateError
 
 TINY = {name: configs["tiny"] for name, configs in CONFIGS.items()}

@@ -9,7 +9,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 from benchmarks import searching
 from benchmarks.searching import check, fill, queries, texts, time_indexing, time_searches
 from runnel import Document, Embedder, Index
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.search.encoding import remembers_sentences
 
 

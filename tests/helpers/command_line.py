@@ -23,7 +23,7 @@ from helpers.children import GIVE_UP_S
 
 import runnel.cli
 from runnel.commands import display
-from runnel.models.sentence_vectors import Scored, SecondLook
+from runnel.models.scored import Scored, SecondLook
 from runnel.records import Hit
 from runnel.search import finding
 from runnel.text.documents.document import DocumentText

@@ -12,7 +12,8 @@ import httpx
 from fastapi import FastAPI
 from helpers.children import GIVE_UP_S
 
-from runnel.models.base import Model, load_model
+from runnel.models.folder import load_model
+from runnel.models.model import Model
 from runnel.server.app import Server, bind, create_app
 from runnel.server.context import Loaded
 from runnel.server.settings import ServerSettings

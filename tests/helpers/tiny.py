@@ -16,20 +16,21 @@ from tokenizers import models, normalizers, pre_tokenizers
 from torch import nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.config import EncoderConfig
-from runnel.models.base import Model
-from runnel.models.heads import (
+from runnel.models.model import Model
+from runnel.models.pocket.heads import Judge, PairJudge, VectorRelevance, VectorScore
+from runnel.models.recurrent.heads import (
+    EndScore,
     EndVector,
-    Judge,
-    PairJudge,
+    HeldHead,
+    MatchScore,
+    MeanVector,
     PlainMeanVector,
     TokenFeatures,
-    VectorRelevance,
-    VectorScore,
 )
-from runnel.models.torch_heads import EndScore, MatchScore, MeanVector
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -100,10 +101,10 @@ def tiny_model(
     backbone.eval()
     if papers_heads:
         heads = nn.ModuleDict(
-            {"embed": EndVector.module(), "sentences": EndScore(32), "rerank": EndScore(32)}
+            {"embed": EndVector(), "sentences": EndScore(32), "rerank": EndScore(32)}
         )
     else:
-        features = TokenFeatures.module(backbone.vocab_size, 32)
+        features = TokenFeatures(backbone.vocab_size, 32)
         nn.init.normal_(features.mark_vectors)
         nn.init.normal_(features.log_weight, std=0.3)
         features.idf.uniform_()
@@ -116,7 +117,9 @@ def tiny_model(
             }
         )
     templates = {name: Template.parse(text) for name, text in TEMPLATES.items()}
-    return Model(backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny")
+    return TorchModel(
+        backbone, tokenizer, heads, templates, {"query": "a river runs: "}, source="tiny"
+    )
 
 
 def write_embedding_rwkv(folder: Path) -> Path:
@@ -146,23 +149,24 @@ def tiny_encoder(folder: Path, *, block: int = 12, longest: int = 20, **layers: 
     model = tiny_model(folder, backbone=Encoder(config))
     features = model.heads["features"]
     assert isinstance(features, TokenFeatures)
-    head = VectorScore.module(32, size=8)
+    head = HeldHead(VectorScore(32, size=8))
     nn.init.normal_(head.out.weight)
     own = {
-        "embed": PlainMeanVector.module(),
+        "embed": PlainMeanVector(),
         "sentences": head,
-        "rerank": VectorRelevance.module(32),
+        "rerank": HeldHead(VectorRelevance(32)),
     }
     heads = nn.ModuleDict({"features": model.heads["features"], **own})
     nn.init.zeros_(features.log_weight)
     templates = {"document": Template.parse(TEMPLATES["document"])}
-    return Model(model.backbone, model.tokenizer, heads, templates, source="tiny encoder")
+    return TorchModel(model.backbone, model.tokenizer, heads, templates, source="tiny encoder")
 
 
 def judging_encoder(folder: Path) -> Model:
     """A tiny encoder with a second look, whose documents differ in whether they answer."""
     model = tiny_encoder(folder, judge_layers=1, pair_layers=1)
-    judge, pair = Judge.module(32).requires_grad_(False), PairJudge.module(32).requires_grad_(False)
+    judge = HeldHead(Judge(32)).requires_grad_(False)
+    pair = HeldHead(PairJudge(32)).requires_grad_(False)
     nn.init.normal_(judge.document.weight)
     nn.init.normal_(pair.out.weight)
     judge.calibration[0] = 0.9

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.mamba1.model import Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.mamba3.model import Mamba3Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.state import State
 from runnel.backbones.xlstm.model import Xlstm, XlstmConfig
-from runnel.config import EncoderConfig
 
 AnyBackbone = TypeVar("AnyBackbone", bound=Backbone)
 

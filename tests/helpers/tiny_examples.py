@@ -17,16 +17,24 @@ from helpers.tiny_transformers import write_transformer
 from torch import nn
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Config
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
-from runnel.config import EncoderConfig
 from runnel.lab.training import recipes
 from runnel.lab.training.recipes import Recipe
-from runnel.models.bare import bare_templates
-from runnel.models.base import BUILT_IN, Model
-from runnel.models.heads import EndVector, PlainMeanVector, TokenFeatures, VectorScore
-from runnel.models.torch_heads import LmHead
+from runnel.models.folder import BUILT_IN
+from runnel.models.foreign.bare import bare_templates
+from runnel.models.model import Model
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.recurrent.heads import (
+    EndVector,
+    HeldHead,
+    LmHead,
+    PlainMeanVector,
+    TokenFeatures,
+)
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 
@@ -116,10 +124,12 @@ def tiny_checkpoint(architecture: str) -> Path:
     else:
         backbone = _BACKBONES[architecture](tokenizer.vocab_size)
         heads = {
-            "embed": EndVector.module(),
+            "embed": EndVector(),
             "generate": LmHead(tokenizer.vocab_size, _WIDTH, tied=True),
         }
-        Model(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(folder)
+        TorchModel(backbone, tokenizer, nn.ModuleDict(heads), bare_templates(tokenizer)).save(
+            folder
+        )
     return folder
 
 
@@ -134,13 +144,13 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     backbone = Encoder(
         EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id)
     )
-    features = TokenFeatures.module(tokenizer.vocab_size, _WIDTH)
+    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
     heads = {
         "features": features,
-        "embed": PlainMeanVector.module(),
-        "sentences": VectorScore.module(_WIDTH, size=8),
+        "embed": PlainMeanVector(),
+        "sentences": HeldHead(VectorScore(_WIDTH, size=8)),
     }
-    return Model(
+    return TorchModel(
         backbone,
         tokenizer,
         nn.ModuleDict(heads),

@@ -25,8 +25,8 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.lab.training.progress import STATE, Recorder, find_whole_checkpoint, logged_steps
-from runnel.models.base import Model
 from runnel.models.embedder import Embedder
+from runnel.models.model import Model
 
 BACKBONES: dict[str, tuple[Any, Any]] = {
     "mamba1": (Mamba1, Mamba1Config(128, 32, 2)),

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import run_layer
 from runnel.backbones.state import State
-from runnel.config import BackboneConfig
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from runnel.integrations.sentence_transformers import (
     cross_encoder,
     sentence_transformer,
 )
-from runnel.models.base import BUILT_IN, Model, load_model
-from runnel.models.embedding_rwkv import StateScore
-from runnel.models.graph import Long
+from runnel.models.folder import BUILT_IN, load_model
+from runnel.models.foreign.embedding_rwkv import StateScore
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long
 from runnel.text.templates import Template
 
 NO_INT8 = int8_problem(torch.device("cpu"))

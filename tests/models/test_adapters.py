@@ -14,9 +14,10 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.int8 import int8_problem
 from runnel.errors import CheckpointError, InputError
 from runnel.lab.training.forward import finished, make_item, sentence_scores, trainable
-from runnel.models.adapters import FILE, add_lora, load_adapter, merge, save_adapter
-from runnel.models.base import Model, load_model
-from runnel.models.graph import Long, make_pair, pair_scores, vectors
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.recurrent.adapters import FILE, add_lora, load_adapter, merge, save_adapter
+from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
 
 
 def outputs(model: Model, long: Long | None = None) -> Tensor:

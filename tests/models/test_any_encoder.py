@@ -17,11 +17,12 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 
 from runnel import Document, Embedder, Index, SentenceRetriever
 from runnel.errors import CheckpointError
-from runnel.models.base import Model, load_model
-from runnel.models.foreign import published_prompts
-from runnel.models.lexical import sentence_features, word_table, words
-from runnel.models.sentence_retriever import VectorScorer
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.folder import load_model
+from runnel.models.foreign.settings import published_prompts
+from runnel.models.model import Model
+from runnel.models.pocket.lexical import sentence_features, word_table, words
+from runnel.models.pocket.scorer import VectorScorer
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 SENTENCES = [

@@ -18,7 +18,7 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
-from runnel.models.bare import markers, vocabulary_name
+from runnel.models.foreign.bare import markers, vocabulary_name
 from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")

@@ -16,8 +16,8 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.models import describe
-from runnel.models.base import load_model
 from runnel.models.describe import describe_checkpoint, describe_model
+from runnel.models.folder import load_model
 from runnel.planning import ENOUGH
 
 GOLDEN = Path(__file__).parents[1] / "golden"

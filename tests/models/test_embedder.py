@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from runnel import Document, Embedder, Index, Reranker
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import InputError
-from runnel.models.readers import read_documents
-from runnel.models.torch_readers import DocumentState
+from runnel.models.reading import read_documents
+from runnel.models.recurrent.memory import DocumentState
 from runnel.text.templates import Template
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")

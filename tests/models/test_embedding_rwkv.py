@@ -15,9 +15,9 @@ from torch import Tensor
 
 from runnel import Embedder, Reranker
 from runnel.errors import CheckpointError, InputError
-from runnel.models.embedding_rwkv import PROMPTS, TEMPLATES
-from runnel.models.graph import make_pair
+from runnel.models.foreign.embedding_rwkv import PROMPTS, TEMPLATES
 from runnel.models.items import Item
+from runnel.models.recurrent.graph import make_pair
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "embedding-rwkv-tiny"
 EMBEDDER, RERANKER = "rwkv0b0-emb-curriculum.pth", "rwkv0b0-reranker.pth"

@@ -1,15 +1,18 @@
 """`VectorScore`: what it starts as, what it cannot see, and odd sizes."""
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from runnel.models.heads import PARTS, VectorScore, apply, known
-from runnel.models.lexical import FEATURES
+from runnel.lab.training import vector_scores
+from runnel.lab.training.vector_scores import score
+from runnel.models.pocket.heads import PARTS, ArrayHead, Judge, PairJudge, VectorScore, known
+from runnel.models.pocket.lexical import FEATURES
+from runnel.models.recurrent.heads import HeldHead
+from tools.train_pocket import late_interaction
 
 D = 16
 
@@ -27,20 +30,15 @@ def drawn(
     )
 
 
-def stirred() -> VectorScore:
+def stirred(head: ArrayHead) -> HeldHead:
+    """A head with random weights."""
     torch.manual_seed(3)
-    head = VectorScore.module(D, size=8)
+    held = HeldHead(head)
     with torch.no_grad():
-        for parameter in head.parameters():
+        for parameter in held.parameters():
             parameter.add_(torch.randn_like(parameter) / 4)
-    return head.eval()
-
-
-def as_arrays(head: Any) -> VectorScore:
-    """The same head without torch."""
-    same = VectorScore(D, size=8)
-    same.load({name: tensor.numpy().copy() for name, tensor in head.state_dict().items()})
-    return same
+    held.refresh()
+    return held.eval()
 
 
 def test_starts_as_the_sum_of_the_z_scores_of_cosine_and_bm25():
@@ -50,17 +48,17 @@ def test_starts_as_the_sum_of_the_z_scores_of_cosine_and_bm25():
         (columns - columns.mean(1, keepdim=True)) / columns.std(1, correction=0, keepdim=True)
     ).sum(0)
     torch.testing.assert_close(
-        VectorScore.module(D).eval()(query, vectors, features), wanted, atol=1e-4, rtol=1e-4
+        score(HeldHead(VectorScore(D)), query, vectors, features), wanted, atol=1e-4, rtol=1e-4
     )
 
 
 @pytest.mark.parametrize("sentences", [0, 1, 2, 7, 30])
 def test_scores_of_documents_of_any_size_agree_with_fp64(sentences: int):
-    head = stirred()
+    head = stirred(VectorScore(D, size=8))
     with torch.no_grad():
-        narrow = head(*drawn(sentences))
-        without_torch = as_arrays(head)(*(tensor.numpy() for tensor in drawn(sentences)))
-        exact = head.double()(*drawn(sentences, dtype=torch.float64))
+        narrow = score(head, *drawn(sentences))
+        without_torch = head.for_inference(*(tensor.numpy() for tensor in drawn(sentences)))
+        exact = score(head.double(), *drawn(sentences, dtype=torch.float64))
     assert narrow.shape == (sentences,) and bool(torch.isfinite(narrow).all())
     for found in (narrow, torch.from_numpy(without_torch)):
         torch.testing.assert_close(found.double(), exact, atol=1e-5, rtol=1e-5)
@@ -74,8 +72,9 @@ def test_sentences_with_the_same_neighborhood_have_the_same_column(sentences: in
         F.normalize(torch.randn(384), dim=0),
     )
     drawn = query, vectors, torch.zeros(sentences, FEATURES)
-    for inputs in (drawn, [tensor.numpy() for tensor in drawn]):
-        assert known(*inputs)[:, 6].tolist() == [0] * sentences
+    arrays = [tensor.numpy() for tensor in drawn]
+    for columns in (vector_scores.known(*drawn), known(*arrays)):
+        assert columns[:, 6].tolist() == [0] * sentences
 
 
 def by_all_orders(
@@ -85,7 +84,7 @@ def by_all_orders(
     another.
     """
     query, vectors, _ = inputs
-    columns, asked = known(*inputs), apply(head.query, query)
+    columns, asked = known(*inputs), head.query(query)
     sums = dict.fromkeys(PARTS, 0.0)
     orders = list(itertools.permutations(PARTS))
     for order in orders:
@@ -102,9 +101,10 @@ def by_all_orders(
 
 @pytest.mark.parametrize("sentences", [1, 2, 6])
 def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sentences: int):
-    head, (query, vectors, features) = stirred(), (tensor.numpy() for tensor in drawn(sentences))
+    head = stirred(VectorScore(D, size=8)).for_inference
+    query, vectors, features = (tensor.numpy() for tensor in drawn(sentences))
     features[:, [9, 10, 11, 13]] = features[:1, [9, 10, 11, 13]]  # of the whole document
-    head.calibration.copy_(torch.tensor([0.5, -2.0]))
+    head.calibration = np.array([0.5, -2.0], np.float32)
     for row, score in enumerate(head(query, vectors, features).tolist()):
         parts = head.parts(query, vectors, features, row)
         assert sum(parts.values()) == pytest.approx(score, abs=1e-5)
@@ -112,3 +112,26 @@ def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sen
         assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
         # one is the average sentence
         assert (sentences == 1) == all(abs(parts[name]) < 1e-5 for name in PARTS)
+
+
+@pytest.mark.parametrize("kind", [Judge, PairJudge])
+@pytest.mark.parametrize("around", [0, 5])
+def test_late_interaction_of_arrays_is_that_of_tensors(kind: type, around: int):
+    head = stirred(kind(D))
+    hidden = torch.randn(4 + 6 + around, D)
+    idf = torch.rand(4)
+    others = torch.arange(len(hidden)) >= 10
+    with torch.no_grad():
+        if kind is Judge:
+            weights = late_interaction.weigh(head, hidden[:4], idf)
+            inputs = hidden[:4], weights, hidden[:4].mean(0), hidden[4:10], hidden[others]
+            expected = late_interaction.interact(head, *inputs)
+            found = head.for_inference(*(tensor.numpy() for tensor in inputs))
+            same = head.for_inference.weigh(hidden[:4].numpy(), idf.numpy())
+            np.testing.assert_allclose(same, weights.numpy(), rtol=1e-5)
+        else:
+            expected = late_interaction.look(head, hidden, idf[:3], 3, slice(4, 10), others)
+            found = head.for_inference.look(
+                hidden.numpy(), idf[:3].numpy(), 3, slice(4, 10), others.numpy()
+            )
+    assert float(found) == pytest.approx(float(expected), rel=1e-4, abs=1e-4)

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from runnel.backbones.checkpoint.load import load_backbone
 from runnel.errors import CheckpointError, InputError
-from runnel.models.language_model import LanguageModel, read_lm_head
+from runnel.models.recurrent.language_model import LanguageModel, read_lm_head
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FAMILIES = ["mamba1-tiny-hf", "mamba2-tiny-hf", "rwkv7-tiny-fla", "xlstm-tiny-hf"]

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from runnel.models.lexical import (
+from runnel.models.pocket.lexical import (
     FEATURES,
     K1,
     LEADING,

@@ -20,9 +20,9 @@ from safetensors.torch import save
 from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
 from runnel.models.memory import Memory, Precision, pack, unpack
-from runnel.models.readers import read_documents
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.models.torch_readers import DocumentState
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.reading import read_documents
+from runnel.models.recurrent.memory import DocumentState
 
 TEXT = "The cat sat on the mat. A river runs to the sea; the dog sat. "
 Read = Callable[[bytes], object]

@@ -22,14 +22,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from runnel import Embedder, Reranker, SentenceRetriever
+from runnel.backbones.encoder.config import EncoderConfig, Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
-from runnel.config import EncoderConfig, Form
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
-from runnel.models.base import Model, load_model
 from runnel.models.describe import describe_model
-from runnel.models.heads import PlainMeanVector
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.recurrent.heads import PlainMeanVector
 from runnel.text.sentences import UNITS
 
 NO_INT8 = int8_problem(torch.device("cpu"))
@@ -97,7 +98,7 @@ def judging_model(folder: Path) -> Model:
         128, 64, 3, 2, 128, max_positions=22, passage_tokens=12, begin_id=2, **own
     )
     torch.manual_seed(3)
-    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector.module()})
+    plain, heads = tiny_encoder(folder), nn.ModuleDict({"embed": PlainMeanVector()})
     return dataclasses.replace(plain, backbone=Encoder(config).eval(), heads=heads)
 
 

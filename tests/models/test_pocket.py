@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from runnel import Embedder, Reranker, SentenceRetriever
-from runnel.models.base import BUILT_IN, Model, load_model
+from runnel.models.folder import BUILT_IN, load_model
+from runnel.models.model import Model
 
 TEXT = """The harbor was built in 1821. It has two piers and a lighthouse. Ships from the north unload timber there.
 

@@ -14,7 +14,7 @@ from helpers.tiny_training import BACKBONES, training_model
 
 from runnel import Document, Reranker
 from runnel.errors import InputError, NumericalError
-from runnel.models.graph import make_pair
+from runnel.models.recurrent.graph import make_pair
 from runnel.text.templates import Template
 
 DOCUMENTS = [

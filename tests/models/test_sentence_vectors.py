@@ -17,17 +17,19 @@ from hypothesis import strategies as st
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
 from runnel.files import Decoded
-from runnel.models.base import Model
-from runnel.models.lexical import static_bm25, word_table
 from runnel.models.memory import Memory
-from runnel.models.readers import read_documents
-from runnel.models.sentence_retriever import sentence_tokens
-from runnel.models.sentence_vectors import Scored, SentenceVectors
+from runnel.models.model import Model
+from runnel.models.pocket.layout import lay_out
+from runnel.models.pocket.lexical import static_bm25, word_table
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.reading import read_documents
+from runnel.models.scored import Scored
+from runnel.models.scoring import sentence_tokens
 from runnel.search.finding import FileDocument, find
 from runnel.text.documents.document import read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT
-from runnel.text.sentences import UNITS, lay_out, read_sentences
+from runnel.text.sentences import UNITS, read_sentences
 
 UNSEEN = "\n\n\x00\x00\n\n"  # no tokens
 SENTENCES = [

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError
-from runnel.models import readers
-from runnel.models.base import Model
+from runnel.models import reading as readers
+from runnel.models.model import Model
 
 SENTENCES = [
     "The cat sat on the mat. ",

@@ -20,8 +20,8 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.library import Library
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
-from runnel.models.base import load_model
-from runnel.models.transformers import Scores
+from runnel.models.folder import load_model
+from runnel.models.foreign.transformers import Scores
 from runnel.text.templates import PAIR_TEMPLATES, Template
 
 pytestmark = [

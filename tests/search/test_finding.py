@@ -19,7 +19,7 @@ from helpers.tiny import WORDS, judging_encoder
 from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.files import Decoded
-from runnel.models.sentence_vectors import READ_AGAIN_TOGETHER
+from runnel.models.pocket.looks import READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
 from runnel.text.documents.document import DocumentText, read_plain

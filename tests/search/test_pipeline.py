@@ -15,7 +15,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 from runnel import Document, Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError, StoreError
 from runnel.models.memory import Memory
-from runnel.models.torch_readers import DocumentState
+from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount
 from runnel.search.check import check
 from runnel.search.encoding import new_settings

@@ -19,7 +19,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, Index
 from runnel.errors import CheckpointError, InputError
-from runnel.models.base import load_model
+from runnel.models.folder import load_model
 from runnel.server import connections, guard
 from runnel.server.app import bind, create_app, serve
 from runnel.server.context import Loaded

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runnel.files import decode
-from runnel.models.sentence_vectors import Scored
+from runnel.models.scored import Scored
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
 from runnel.text.documents.document import DocumentText, read_plain

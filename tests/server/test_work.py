@@ -21,7 +21,7 @@ from helpers.serving import serving
 from benchmarks.serving import Load, cases, run_phase
 from runnel import Document, Embedder, Index, Reranker, SentenceRetriever
 from runnel.errors import Cancelled, InputError
-from runnel.models.base import BUILT_IN, load_model
+from runnel.models.folder import BUILT_IN, load_model
 from runnel.records import probability
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings

@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from runnel.models.heads import VectorScore, known
-from runnel.models.lexical import FEATURES
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.lab.training.vector_scores import known
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.pocket.lexical import FEATURES
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket import relevance
 from tools.train_pocket.data import held_back
 from tools.train_pocket.evaluate import ndcg
@@ -138,7 +140,7 @@ def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
             )
         )
 
-    assert hits(VectorScore.module(D)) < 0.2 < 0.8 <= hits(head)
+    assert hits(HeldHead(VectorScore(D))) < 0.2 < 0.8 <= hits(head)
     calibrate_by_set(head, kept, elsewhere(kept))
     expected = torch.cat([s.sigmoid() for s in scores(head, [*kept, *elsewhere(kept)])]).sum()
     assert float(expected) == pytest.approx(len(kept), rel=0.05)

@@ -13,10 +13,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from runnel import Embedder, SentenceRetriever
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import EncoderLayer
-from runnel.config import EncoderConfig
-from runnel.models.base import BUILT_IN
-from runnel.models.heads import Judge
+from runnel.models.folder import BUILT_IN
+from runnel.models.pocket.heads import Judge
+from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket import export, judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 
@@ -94,8 +95,10 @@ def test_the_fit_finds_what_scores_mean():
         found.append(
             Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4))
         )
-    head = Judge.module(8).requires_grad_(False)
-    fit(head, found)
+    held = HeldHead(Judge(8)).requires_grad_(False)
+    fit(held, found)
+    held.refresh()
+    head = held.for_inference
     factor, summand = head.calibration.tolist()
     assert (
         head.calibrated

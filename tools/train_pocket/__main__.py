@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument(
         "--model",
         type=Path,
-        default=Path("src/runnel/models/pocket"),
+        default=Path("src/runnel/models/built_in/pocket"),
         help="model folder that export writes, add-judge changes and measure reads",
     )
     parser.add_argument("--threads", type=int, default=2)

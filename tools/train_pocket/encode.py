@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 
 from runnel import Embedder, SentenceRetriever
 from runnel.files import replacing, write
-from runnel.models.base import Model, load_model
-from runnel.models.sentence_retriever import VectorScorer
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.pocket.scorer import VectorScorer
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.documents import EvidenceSet, Question, load_evidence
 from tools.train_pocket.recall import LONG, chosen_questions

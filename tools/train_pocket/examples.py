@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from runnel.models.lexical import WordTable, sentence_features, word_table
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.pocket.lexical import WordTable, sentence_features, word_table
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import (
     Chosen,

@@ -19,8 +19,11 @@ from torch import nn
 
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
 from runnel.backbones.encoder.model import Encoder
-from runnel.models.base import Model, load_model
-from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.pocket.heads import VectorRelevance, VectorScore
+from runnel.models.recurrent.heads import HeldHead, PlainMeanVector, TokenFeatures
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket import relevance
@@ -64,12 +67,12 @@ def write_folder(
     passages = {"max_positions": _POSITIONS, "passage_tokens": PASSAGE_TOKENS, "begin_id": 101}
     encoder = Encoder(replace(whole.config, **passages, sentence_layers=own))
     encoder.load_state_dict(weights)
-    features = TokenFeatures.module(encoder.vocab_size, encoder.hidden_size)
+    features = TokenFeatures(encoder.vocab_size, encoder.hidden_size)
     features.idf.copy_(idf)
     heads = nn.ModuleDict(
         {
             "features": features,
-            "embed": PlainMeanVector.module(),
+            "embed": PlainMeanVector(),
             "sentences": sentences,
             "rerank": rerank,
         }
@@ -78,7 +81,7 @@ def write_folder(
     if target.exists():
         shutil.rmtree(target)
     templates = {"document": Template.parse("{begin}{document}{end}")}
-    model = Model(encoder.eval(), tokenizer, heads, templates, card=card)
+    model = TorchModel(encoder.eval(), tokenizer, heads, templates, card=card)
     with_judge(model, judge or {}).save(target, weights="int8", job="embed")
 
 
@@ -112,7 +115,7 @@ def with_judge(model: Model, tensors: Mapping[str, torch.Tensor]) -> Model:
             for name, tensor in given.items()
             if name.startswith("head.")
         }:
-            heads[form] = head = kind.module(encoder.hidden_size)
+            heads[form] = head = HeldHead(kind(encoder.hidden_size))
             head.load_state_dict(head.state_dict() | own)
         layers = {name: tensor for name, tensor in given.items() if not name.startswith("head.")}
         weights = {
@@ -159,8 +162,8 @@ def write_encoder(folder: Path, out: Path) -> None:
         write_folder(
             folder,
             part,
-            VectorScore.module(WIDTH),
-            VectorRelevance.module(WIDTH),
+            HeldHead(VectorScore(WIDTH)),
+            HeldHead(VectorRelevance(WIDTH)),
             torch.ones(size),
             "",
         )
@@ -178,7 +181,8 @@ def export(out: Path, folder: Path, target: Path, card: str) -> None:
     Raises:
         ValueError: it takes more than `MOST_BYTES` on disk.
     """
-    rerank, (weights, bias) = VectorRelevance.module(WIDTH), relevance.load(out)
+    rerank = HeldHead(VectorRelevance(WIDTH))
+    weights, bias = relevance.load(out)
     with torch.no_grad():
         rerank.linear.weight.copy_(torch.from_numpy(weights)[None])
         rerank.linear.bias.fill_(bias)

@@ -21,8 +21,10 @@ from transformers import TrainingArguments
 
 from runnel.lab.training import recipes
 from runnel.lab.training.trainers import arguments, sizes_of
+from runnel.lab.training.vector_scores import score
 from runnel.lab.training.vectors import VectorItem, VectorTrainer, calibrate, make_vector_item
-from runnel.models.heads import VectorScore
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket.examples import Example
 
 # questions of a step, some of them asked to a document that does not answer
@@ -83,7 +85,7 @@ def train(
     seed: int,
     steps: int = STEPS,
     hidden_size: int = 384,
-) -> VectorScore:
+) -> HeldHead:
     """Fit a head; `strangers`: questions to documents that do not answer."""
     changes = (
         *_SETTINGS,
@@ -92,7 +94,7 @@ def train(
         f"train.seed={seed}",
     )
     torch.manual_seed(seed)
-    head = VectorScore.module(hidden_size)
+    head = HeldHead(VectorScore(hidden_size))
     drawn = DrawnExamples([*examples, *strangers], steps * _BATCH, seed)
     with TemporaryDirectory() as folder:
         recipe = recipes.read("evidence-vectors", changes=changes)
@@ -107,12 +109,12 @@ def train(
 
 
 @torch.no_grad()
-def merged(heads: Sequence[VectorScore]) -> VectorScore:
+def merged(heads: Sequence[HeldHead]) -> HeldHead:
     """Return one head whose score is the mean of theirs and `_PLAIN` times the plain sum of the
     z-scores of cosine and BM25.
     """
     hidden_size, sizes = heads[0].sentence.in_features, [h.sentence.out_features for h in heads]
-    head = VectorScore.module(hidden_size, sum(sizes))
+    head = HeldHead(VectorScore(hidden_size, sum(sizes)))
     for name in ("sentence", "query", "known"):
         layer = getattr(head, name)
         layer.weight.copy_(torch.cat([getattr(h, name).weight for h in heads]))
@@ -127,13 +129,13 @@ def merged(heads: Sequence[VectorScore]) -> VectorScore:
 
 
 @torch.no_grad()
-def scores(head: VectorScore, examples: Sequence[Example]) -> list[Tensor]:
+def scores(head: HeldHead, examples: Sequence[Example]) -> list[Tensor]:
     """Return the scores (S,) of each example."""
-    return [head(one.query, one.vectors, one.features) for one in examples]
+    return [score(head, one.query, one.vectors, one.features) for one in examples]
 
 
 def calibrate_by_set(
-    head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]
+    head: HeldHead, examples: Sequence[Example], strangers: Sequence[Example]
 ) -> None:
     """Calibrate the head; every set has the weight that it was drawn with, and strangers belong to
     their set.
@@ -157,10 +159,9 @@ def save(head: Any, out: Path, note: dict[str, object]) -> None:
     (out / "head.json").write_text(json.dumps(known, indent=1), encoding="utf-8")
 
 
-def load(out: Path, hidden_size: int = 384) -> VectorScore:
+def load(out: Path, hidden_size: int = 384) -> HeldHead:
     """Load the head that `save` wrote."""
-    head = VectorScore.module(
-        hidden_size, **json.loads((out / "head.json").read_text(encoding="utf-8"))["options"]
-    )
+    options = json.loads((out / "head.json").read_text(encoding="utf-8"))["options"]
+    head = HeldHead(VectorScore(hidden_size, **options))
     head.load_state_dict(load_file(out / "head.safetensors"))
     return head.eval()

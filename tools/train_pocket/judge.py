@@ -1,4 +1,4 @@
-"""Train the layers of the second look (`runnel.models.sentence_vectors`): "judge" compares a
+"""Train the layers of the second look (`runnel.models.pocket.looks`): "judge" compares a
 question with a sentence token by token, "pair" reads both in one sequence.
 
 A step reads a few questions, each with sentences of its document: some that answer, and most of
@@ -28,13 +28,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.encoder.model import Encoder, EncoderLayer
-from runnel.models.base import load_model
-from runnel.models.heads import Judge, PairJudge
+from runnel.models.folder import load_model
+from runnel.models.pocket.heads import Judge, PairJudge
+from runnel.models.pocket.layout import whole_tokens
+from runnel.models.pocket.looks import lay_around
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.recurrent.heads import HeldHead
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors, lay_around
-from runnel.text.sentences import whole_tokens
 from tools.train_pocket.data import EVIDENCE, read_lines
 from tools.train_pocket.documents import load_evidence
+from tools.train_pocket.late_interaction import interact, look, weigh
 
 log = logging.getLogger(__name__)
 # what is trained, by the form of its layers
@@ -179,7 +182,8 @@ class _Training:
         self.idf = torch.from_numpy(idf).to(self.device)
         self.layers = nn.ModuleList(EncoderLayer(encoder.config) for _ in range(LAYERS))
         self.layers.load_state_dict(nn.ModuleList(encoder.blocks[-LAYERS:]).state_dict())
-        self.head, self.rng = KINDS[form].module(encoder.hidden_size), np.random.default_rng(seed)
+        self.head = HeldHead(KINDS[form](encoder.hidden_size))
+        self.rng = np.random.default_rng(seed)
         self.layers.to(self.device)
         self.head.to(self.device)
         sets = [name for name in asked if name not in _SHARES]
@@ -237,7 +241,6 @@ class _Training:
         """Return the loss of questions that are read with sentences, their own and some of other
         documents.
         """
-        assert isinstance(self.head, PairJudge)
         rows, counts = list[Row](), []
         for (one, found, _), query in zip(drawn, queries, strict=True):
             others = [rest[0] for other, rest, _ in drawn if other.document is not one.document]
@@ -262,7 +265,7 @@ class _Training:
             asked = queries[q][1:-1]
             own = torch.from_numpy(around).to(self.device)
             scores.append(
-                self.head.look(hidden, self.idf[asked], len(asked), slice(first, last), own)
+                look(self.head, hidden, self.idf[asked], len(asked), slice(first, last), own)
             )
         loss = torch.zeros((), device=self.device)
         for own, (_, _, right) in zip(torch.stack(scores).split(counts), drawn, strict=True):
@@ -324,15 +327,18 @@ class _Training:
         """Return the scores (N,) of all sentences for a question."""
         own = torch.ones(len(ids), device=self.device)
         own[[0, -1]] = 0
-        weights = self.head.weigh(query, self.idf[ids]) * own
+        weights = weigh(self.head, query, self.idf[ids]) * own
         asked = F.normalize(query, dim=-1), weights / weights.sum(), query.mean(0)
         found = []
         for hidden, (row, first, last) in zip(read, rows, strict=True):
             around = (row != _CLS) & (row != _SEP)
             around[first:last] = False
             found.append(
-                self.head(
-                    *asked, hidden[first:last], hidden[torch.from_numpy(around).to(self.device)]
+                interact(
+                    self.head,
+                    *asked,
+                    hidden[first:last],
+                    hidden[torch.from_numpy(around).to(self.device)],
                 )
             )
         return torch.stack(found)

@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runnel.models.base import Model
-from runnel.models.heads import Judge
+from runnel.models.model import Model
+from runnel.models.pocket.looks import facts_with_judged
+from runnel.models.recurrent.heads import HeldHead
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import facts_with_judged
 from tools.train_pocket.data import EVIDENCE
 from tools.train_pocket.fit import tuned_on
 from tools.train_pocket.judge import Page, evidence_pages, for_fit, pages, sections
@@ -84,7 +84,7 @@ def looks(retriever: SentenceRetriever, groups: Sequence[Sequence[Page]]) -> lis
     return found
 
 
-def fit(head: Judge, found: Sequence[Look]) -> None:
+def fit(head: HeldHead, found: Sequence[Look]) -> None:
     """Set the head's calibration, its floor and what makes a document answer."""
     head.floor.fill_(float(np.percentile(np.concatenate([one.judged for one in found]), _FLOOR)))
     own = [one for one in found if one.own and one.answers.any()]
@@ -147,7 +147,8 @@ def documents_to_fit(data: Path) -> list[list[Page]]:
 
 def fit_judge(model: Model, data: Path) -> None:
     """Fit the judge's head of a model in place."""
-    head = model.head("judge")
-    assert isinstance(head, Judge)
+    head = model.heads["judge"]
+    assert isinstance(head, HeldHead)
     head.calibration[1] += 1e-3  # a judge that is not fitted gives other scores
+    model.refresh()
     fit(head, looks(SentenceRetriever(model), documents_to_fit(data)))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.models.base import load_model
+from runnel.models.folder import load_model
 from tools.train_pocket.encode import chosen_sets, question_vectors, read_documents, stored, vectors
 from tools.train_pocket.evaluate import ndcg
 from tools.train_pocket.lexical import Bm25

@@ -19,9 +19,9 @@ from torch import Tensor
 from benchmarks.page_text import table
 from runnel import SentenceRetriever
 from runnel.lab.training.vectors import mark_answers
-from runnel.models.heads import VectorScore
-from runnel.models.lexical import WordTable, sentence_features
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.pocket.lexical import WordTable, sentence_features
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.recurrent.heads import HeldHead
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
@@ -124,7 +124,7 @@ def sentence_rows(
     examples: Sequence[Example],
     tuned: Sequence[Example],
     documents: Documents,
-    head: VectorScore,
+    head: HeldHead,
 ) -> dict[str, list[NDArray[np.float32]]]:
     """Score every question by every way; `tuned` are the same questions read by
     the tuned layers.
@@ -253,7 +253,7 @@ def area(right: NDArray[np.float64], wrong: NDArray[np.float64]) -> float:
 
 
 def calibration_table(
-    head: VectorScore, examples: Sequence[Example], strangers: Sequence[Example]
+    head: HeldHead, examples: Sequence[Example], strangers: Sequence[Example]
 ) -> str:
     """Format how often sentences of a probability answer, and how well the best one separates
     answering documents from others.

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from runnel.backbones.base import Backbone
-from runnel.models.base import load_model
-from runnel.models.lexical import WordTable
-from runnel.models.sentence_retriever import VectorQuery, relevance_features
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.folder import load_model
+from runnel.models.pocket.lexical import WordTable
+from runnel.models.pocket.scorer import VectorQuery, relevance_features
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.sentences import passage_bounds
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import (

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.page_text import table
-from runnel.models.base import load_model
-from runnel.models.heads import VectorRelevance, VectorScore
-from runnel.models.lexical import word_table
+from runnel.models.folder import load_model
+from runnel.models.pocket.lexical import word_table
+from runnel.models.recurrent.heads import HeldHead
 from tools.train_pocket import encode as reading
 from tools.train_pocket import fit as fitting
 from tools.train_pocket import long_documents, relevance, whole_index
@@ -127,7 +127,7 @@ def fit(data: Path, out: Path, seeds: int, without: tuple[str, ...]) -> None:
         relevance.fit_relevance(data, out)
 
 
-def _recall(head: VectorScore, held: Sequence[Example], name: str) -> float:
+def _recall(head: HeldHead, held: Sequence[Example], name: str) -> float:
     """Return and log the mean recall@10 over the held-back sets."""
     values = measuring.recalls(held, [score.numpy() for score in fitting.scores(head, held)], 10)
     sets = measuring.by_set(held, values)
@@ -150,11 +150,10 @@ def measure(data: Path, out: Path, folder: Path, model: Path) -> None:
     for place in (out, shipped):
         reading.encode(data, place, measure=True)
     relevance.encode_sets(data, out)
-    head, rerank = loaded.head("sentences"), loaded.head("rerank")
+    head = loaded.heads["sentences"]
+    rerank = loaded.heads["rerank"]
     assert (
-        isinstance(head, VectorScore)
-        and isinstance(rerank, VectorRelevance)
-        and loaded.features is not None
+        isinstance(head, HeldHead) and isinstance(rerank, HeldHead) and loaded.features is not None
     )
     table = word_table(loaded.tokenizer.vocabulary, loaded.features.idf.numpy())
     held, tuned = (load_examples(data, place, table, measure=True) for place in (out, shipped))

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from runnel.lab.training.document_trainer import span_loss
-from runnel.models.heads import known
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.lab.training.vector_scores import known
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.sentences import passage_bounds
 from runnel.text.tokenizer import Tokenizer
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored

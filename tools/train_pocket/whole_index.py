@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runnel import Document, Embedder, Index, Reranker
 from runnel.models.memory import Memory
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import Hit
 from tools.train_pocket.evaluate import LISTED, MEASURED, RetrievalSet, load_set, ndcg
 

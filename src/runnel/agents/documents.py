@@ -17,8 +17,8 @@ from pathlib import Path
 from runnel.errors import InputError, StoreError, describe
 from runnel.files import signature
 from runnel.models.embedder import Embedder
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import SentenceVectors
 from runnel.records import Recent
 from runnel.request import Progress
 from runnel.search.files import left_out

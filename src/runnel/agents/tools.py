@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from runnel import __version__
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
 from runnel.errors import InputError, counted, describe
-from runnel.models.sentence_vectors import SentenceVectors
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.records import AnsweringSentence, Hit, Place, highest, percent, unanswered
 from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate

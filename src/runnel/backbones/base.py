@@ -13,9 +13,9 @@ from typing import ClassVar, NamedTuple, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from runnel.backbones.config import BackboneConfig, Blocks, digest_arrays, expect_ids
 from runnel.backbones.int8 import Int8Linear, int8_problem
 from runnel.backbones.state import State
-from runnel.config import BackboneConfig, Blocks, digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops.backend import inference, numba_problem, plain_numbers, say_once
 

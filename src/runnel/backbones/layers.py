@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
-from runnel.config import BackboneConfig
 
 _DT_MIN, _DT_MAX, _DT_FLOOR = 1e-3, 1e-1, 1e-4  # the time steps that a fresh model starts with
 _SMALL_BATCH = 128  # padded tokens below which padding is cheaper than another call

@@ -23,10 +23,10 @@ from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
 from runnel.backbones.checkpoint.tensors import check_tensors
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.layers import sub_batches
 from runnel.backbones.state import State
-from runnel.config import BackboneConfig
 from runnel.errors import CheckpointError, needing
 from runnel.ops.backend import inference, wanted_device, wanted_dtype
 

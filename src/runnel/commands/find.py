@@ -244,7 +244,7 @@ def check_retriever(
     """Raise InputError for --remember if the model cannot, and for a percentage if its scores are
     not probabilities.
     """
-    from runnel.models.sentence_vectors import no_vectors_error
+    from runnel.models.scoring import no_vectors_error
 
     if remember and not retriever.remembers:
         raise no_vectors_error(retriever.model)

@@ -284,7 +284,7 @@ class LocalModel:
     """
 
     def __init__(self, name: str | Path, dtype: str = "auto", device: str = "auto") -> None:
-        from runnel.models.language_model import LanguageModel  # imports torch
+        from runnel.models.recurrent.language_model import LanguageModel  # imports torch
 
         self.language_model = LanguageModel.load(name, dtype, device)
         self.url = f"{LOCAL}{name}"

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
+from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Hit, Place, Sentence, expect_count, group_repeats, normalize, trimmed

@@ -22,8 +22,8 @@ import numpy as np
 from runnel.errors import InputError, needing
 from runnel.files import digest
 from runnel.integrations.calls import loaded
-from runnel.models.base import Model
 from runnel.models.embedder import Embedder
+from runnel.models.model import Model
 from runnel.models.reranker import Reranker
 from runnel.records import Document, titled
 from runnel.search.index import Index

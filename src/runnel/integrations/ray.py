@@ -22,8 +22,8 @@ from typing import Any
 
 from runnel import __version__
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
-from runnel.models.base import BUILT_IN
 from runnel.models.embedder import Embedder
+from runnel.models.folder import BUILT_IN
 from runnel.records import expect_count, grouped
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches

@@ -32,12 +32,12 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
-from runnel.models.adapters import FILE as ADAPTER_FILE
-from runnel.models.adapters import save_adapter
-from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.foreign import LIBRARY_FOLDER, Job
-from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
+from runnel.models.folder import LIBRARY_FOLDER, load_model
+from runnel.models.model import Job, Model
+from runnel.models.recurrent.adapters import FILE as ADAPTER_FILE
+from runnel.models.recurrent.adapters import save_adapter
+from runnel.models.recurrent.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer

@@ -24,10 +24,10 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.hardware import available_memory, cores
-from runnel.models.bare import read_bare
-from runnel.models.base import BUILT_IN, Model
-from runnel.models.torch_models import read_folder
-from runnel.models.transformers import read_encoder
+from runnel.models.folder import BUILT_IN
+from runnel.models.foreign.bare import read_bare
+from runnel.models.foreign.transformers import read_encoder
+from runnel.models.recurrent.model import TorchModel, read_folder
 from runnel.ops.backend import has_native_bf16, wanted_dtype
 from runnel.text.tokenizer import Tokenizer, tokenizer_file
 
@@ -169,7 +169,7 @@ def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
                 "prompts": {},
                 "problem": str(error),
             }
-        model = Model(described.backbone, **vars(rest), source=name)
+        model = TorchModel(described.backbone, **vars(rest), source=name)
     file, tokenizer = tokenizer_file(described.folder), model.tokenizer
     return {
         "tokenizer": {

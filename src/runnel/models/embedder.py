@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.models.base import Model, load_model
-from runnel.models.heads import Pooling
+from runnel.models.folder import load_model
+from runnel.models.head import Pooling
+from runnel.models.model import Model
+from runnel.models.pocket.reader import PassageReader
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
-from runnel.models.readers import Stream, expect_filled, reader_of, spans_in
+from runnel.models.reading import Reader, Stream, expect_filled, spans_in
 from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Array, Progress, Request, TokenCount, space
@@ -273,12 +275,35 @@ class Embedder:
         Raises:
             StateError: the model is a transformer, which has no state to continue from.
         """
-        return self.reader.stream(self, self.model.prompt(prompt))
+        return self._stream_kind()(self, self.model.prompt(prompt))
 
     def load_stream(self, path: str | Path) -> Stream:
         """Continue a stream written by `Stream.save`.
 
         Raises:
-            StateError: the file is damaged or was written by another model.
+            StateError: the file is damaged or was written by another model, or the model is a
+                transformer.
         """
-        return self.reader.stream.load(self, path)
+        return self._stream_kind().load(self, path)
+
+    def _stream_kind(self) -> type[Stream]:
+        if self.reader.stream is None:
+            self.model.backbone.check_whole(np.zeros(1), continues=True)  # raises
+            raise AssertionError
+        return self.reader.stream
+
+
+def reader_of(embedder: Embedder) -> Reader:
+    """Return what reads documents for an embedder, by how its backbone reads a text: in passages,
+    with a state, or whole.
+    """
+    backbone = embedder.model.backbone
+    if backbone.passage_tokens is not None:
+        return PassageReader(embedder)
+    if backbone.recurrent:
+        from runnel.models.recurrent.readers import StateReader  # imports torch
+
+        return StateReader(embedder)
+    from runnel.models.foreign.reader import WholeReader
+
+    return WholeReader(embedder)

@@ -1,4 +1,4 @@
-"""A query and a document read as one row: marks on matching tokens, and scores of its units.
+"""A query and a document read as one row, with marks on matching tokens.
 
 T  tokens of a text      D  width of hidden vectors
 n  units: a pair, or the sentences with a token      F  lexical features
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from runnel.models.base import Model
-from runnel.models.heads import MARK_MATCH, MARK_QUERY, MARKS, Head
-from runnel.request import Array, OpenRequest, Request, Result, space
+from runnel.models.head import MARK_MATCH, MARK_QUERY, MARKS
+from runnel.models.model import Model
+from runnel.request import Request
 from runnel.text.sentences import SentenceTokens
 
 
@@ -71,40 +71,3 @@ def mark_pair(
     terms, first = np.unique(query, return_index=True)
     share = marks[start + first, MARK_MATCH].sum() / (idf[terms].sum() + 1e-6)
     return marks, np.array([[share]], dtype=np.float32)
-
-
-def unit_scores(head: Head, result: Result) -> Array:
-    """Return the scores (n,) of an `Item`'s units from the result of its request."""
-    if head.inputs != "matches":
-        return head(head.pooled(result))
-    means = result.means
-    return head(means[1:], result.hidden, means[:1], space(means).from_numpy(result.tag))
-
-
-class UnitScores:
-    """Scores of the units of a request like an `Item`'s, each computed after its last token is
-    read; then only it is kept.
-
-    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in
-    the request.
-    """
-
-    def __init__(self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Array) -> None:
-        self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
-        self._done = 0  # units
-
-    def take_complete(self) -> Array:
-        """Return the scores (k,) of the units that are newly complete."""
-        hidden, rows = self._reading.take_complete()
-        first, self._done = self._done, self._done + len(hidden)
-        if not len(hidden):
-            return hidden.new_zeros(0)
-        if self._head.inputs != "matches":
-            return self._head(hidden)
-        lexical = space(hidden).from_numpy(self._lexical[first : self._done]).to(hidden)
-        return self._head(_means(rows).to(hidden), hidden, self._other.to(hidden), lexical)
-
-
-def _means(rows: Array) -> Array:
-    """Return means (k, D) of rows of `RangeSums`."""
-    return rows[:, :-1] / rows[:, -1:]

@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import numpy as np
 
 from runnel.errors import InputError
-from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
-from runnel.models.heads import WITHOUT_TOKENS
-from runnel.models.items import Item, mark_pair, unit_scores
+from runnel.models.folder import load_model
+from runnel.models.head import WITHOUT_TOKENS
+from runnel.models.items import Item, mark_pair
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
-from runnel.models.sentence_retriever import VectorScorer
+from runnel.models.model import Model
+from runnel.models.pocket.scorer import VectorScorer
+from runnel.models.scoring import DocumentScorer
 from runnel.ops.backend import inference
 from runnel.records import (
     Document,
@@ -39,7 +41,6 @@ from runnel.text.kinds import text_of
 if TYPE_CHECKING:
     import torch
 
-    from runnel.models.torch_readers import StateScorer
 
 log = logging.getLogger("runnel")
 
@@ -289,6 +290,8 @@ class Reranker:
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)
 
     def _score(self, result: Result) -> float:
+        from runnel.models.recurrent.units import unit_scores  # imports torch
+
         with inference():
             return float(unit_scores(self._head, result)[0])
 
@@ -326,10 +329,10 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
         yield document.id, item if isinstance(item, DocumentText) else document.text
 
 
-def _document_scorer(model: Model) -> StateScorer | VectorScorer:
+def _document_scorer(model: Model) -> DocumentScorer:
     """Return what remembers documents and scores them."""
     if model.stores_vectors("rerank"):
         return VectorScorer(model, passages=True)
-    from runnel.models.torch_readers import StateScorer
+    from runnel.models.recurrent.scorer import StateScorer  # imports torch
 
     return StateScorer(model)

@@ -13,7 +13,7 @@ import numpy as np
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import truncated
-from runnel.models.readers import ReadDocument, read_documents
+from runnel.models.reading import ReadDocument, read_documents
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever, sentence_scorer
 from runnel.records import Document, Places, expect_count, grouped, utf8

@@ -46,8 +46,9 @@ from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
 from runnel.text.documents.reader import NO_ROWS, DocumentReader, Skipped, files_at
 
 if TYPE_CHECKING:
+    from runnel.models.pocket.sentence_vectors import SentenceVectors
+    from runnel.models.scored import Scored
     from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.models.sentence_vectors import Scored, SentenceVectors
     from runnel.request import Progress
     from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
@@ -255,7 +256,7 @@ def find(
         InputError: the query is empty, `top_k` is not a whole number from 1, the unit is unknown,
             or the model's scores have no parts.
     """
-    from runnel.models.sentence_vectors import READ_AGAIN_TOGETHER  # imports numpy
+    from runnel.models.pocket.looks import READ_AGAIN_TOGETHER  # imports numpy
 
     expect_count(top_k, "top_k")
     findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, READ_AGAIN_TOGETHER))
@@ -609,7 +610,7 @@ class DocumentCache:
         """A digest of the model's dtypes and of the state of its files; to hash them takes a tenth
         of a second.
         """
-        from runnel.models.base import find_model
+        from runnel.models.folder import find_model
 
         found, _ = find_model(self.model)
         folder = found if found.is_dir() else found.parent
@@ -639,7 +640,7 @@ def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
     damaged, or of another entry.
     """
     from runnel.models.memory import unpack
-    from runnel.models.sentence_vectors import SentenceVectors
+    from runnel.models.pocket.sentence_vectors import SentenceVectors
 
     parts = {
         name: value.tobytes()

@@ -12,7 +12,7 @@ from types import TracebackType
 
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
-from runnel.models.sentence_vectors import Scored
+from runnel.models.scored import Scored
 from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress, TokenCount
 from runnel.search.check import Damage, check

@@ -12,8 +12,8 @@ from typing import Any
 
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
+from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.models.sentence_vectors import Scored
 from runnel.records import Explanation, Hit, RankPart, expect_count
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import reranker_of

@@ -12,8 +12,9 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
+from runnel.models.folder import load_model
+from runnel.models.model import Model
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import Recent

@@ -17,7 +17,8 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
 
 from runnel.errors import RunnelError
-from runnel.models.sentence_vectors import Scored, SentenceVectors
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.scored import Scored
 from runnel.request import Progress
 from runnel.search.project import index_name
 from runnel.search.records import DocumentRow

@@ -10,7 +10,7 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
-from runnel.models.sentence_vectors import Scored
+from runnel.models.scored import Scored
 from runnel.records import probability, top, trimmed
 from runnel.request import Progress, TokenCount
 from runnel.server.context import Body, InContext, Query, Some

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from runnel.errors import InputError, MissingDependency, ReadError
-from runnel.models.sentence_vectors import Scored
+from runnel.models.scored import Scored
 from runnel.records import Recent
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText

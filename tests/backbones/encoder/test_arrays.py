@@ -15,14 +15,15 @@ from safetensors.torch import load_file, save_file
 
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.encoder.arrays import bf16_bits, widened
+from runnel.backbones.encoder.config import FORMS
 from runnel.backbones.int8 import int8_problem, quantize
-from runnel.config import FORMS
 from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule
-from runnel.models.adapters import add_lora
-from runnel.models.base import Model, _for_cpu, load_model
-from runnel.models.heads import gelu, normalize
+from runnel.models.folder import load_model
+from runnel.models.model import Model, _for_cpu
+from runnel.models.pocket.heads import gelu, normalize
+from runnel.models.recurrent.adapters import add_lora
 from runnel.ops.simd import NATIVE_BF16
 
 LENGTHS = (9, 0, 1, 22, 3, 9)

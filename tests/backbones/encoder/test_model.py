@@ -21,10 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from runnel.backbones.checkpoint.load import build_backbone, load_backbone
+from runnel.backbones.encoder.config import FORMS, EncoderConfig, Form
 from runnel.backbones.encoder.cpu import EncoderCpu
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
-from runnel.config import FORMS, EncoderConfig, Form
 from runnel.engine import Engine, Request
 from runnel.errors import InputError, StateError
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.tiny import tiny_encoder
 
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from tests.helpers.qa_files import read_rows, write_rows
 
 pytestmark = pytest.mark.slow

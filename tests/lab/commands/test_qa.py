@@ -7,7 +7,7 @@ from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
 from runnel.lab.training.data import read_evidence
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
 from tests.helpers.qa_files import read_rows, write_rows

@@ -11,7 +11,7 @@ from helpers.places import answering, place
 
 from runnel.errors import InputError
 from runnel.lab.evaluation.own import DEPTH, ask, locate, read_questions, summarize, values_of
-from runnel.models.sentence_vectors import Scored
+from runnel.models.scored import Scored
 from runnel.records import Hit
 from runnel.text.sentences import split_sentences
 from tests.helpers.qa_files import write_rows

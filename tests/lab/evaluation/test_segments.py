@@ -18,7 +18,7 @@ from runnel.lab.evaluation.retrieval import (
 )
 from runnel.lab.training import recipes
 from runnel.lab.training.mining import dense_ranker
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.records import Document
 from runnel.text.tokenizer import Tokenizer
 

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.errors import InputError
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
-from runnel.models.base import Model, load_model
-from runnel.models.graph import Long, make_pair, pair_scores, vectors
-from runnel.models.heads import vector_head
-from runnel.models.torch_heads import EndScore
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
+from runnel.models.recurrent.heads import EndScore, vector_head
 
 LONGS = [Long(), Long(segment_tokens=7), Long(segment_tokens=7, recompute=True)]
 # its middle sentence is nothing that the tokenizer sees
@@ -56,7 +56,7 @@ def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
     model = training_model(tmp_path, "mamba2", papers_heads=True)
     model.heads["embed"], model.heads["rerank"] = (
-        vector_head("mean").module(),
+        vector_head("mean"),
         EndScore(32, pooling="cls"),
     )
     assert_as_inference(model)

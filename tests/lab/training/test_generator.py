@@ -32,10 +32,11 @@ from runnel.lab.training.generator import (
     read_exchanges,
 )
 from runnel.lab.training.run import train
-from runnel.models.base import Model
-from runnel.models.graph import Long
-from runnel.models.language_model import LanguageModel, load_generator
-from runnel.models.torch_heads import LmHead
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long
+from runnel.models.recurrent.heads import LmHead
+from runnel.models.recurrent.language_model import LanguageModel, load_generator
+from runnel.models.recurrent.model import TorchModel
 from runnel.text.dialogue import ask_answer, ask_copies, dialogue
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
@@ -50,7 +51,7 @@ def generating(folder: Path, family: str) -> Model:
     head = LmHead(128, 32, tied=tied, soft_cap=3.0 if family == "xlstm" else None).double()
     if head.weight is not None:
         nn.init.normal_(head.weight, generator=torch.Generator().manual_seed(1))
-    return Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {})
+    return TorchModel(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {})
 
 
 def completions() -> list[Completion]:
@@ -122,7 +123,7 @@ def saved(folder: Path) -> str:
         # a long memory: the question is far before the answer
         nn.init.constant_(layer.mixer.A_log, -5.0)
     head = LmHead(model.tokenizer.vocab_size, 32, tied=True)
-    Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(
+    TorchModel(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(
         folder / "start"
     )
     return str(folder / "start")
@@ -282,7 +283,7 @@ def test_rows_that_cannot_be_learned_are_refused_by_line(
 def test_a_saved_head_is_loaded_as_it_was(tmp_path: Path) -> None:
     model = byte_level_model(tmp_path, papers_heads=True)
     head = LmHead(model.tokenizer.vocab_size, 32, soft_cap=30.0)
-    Model(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(
+    TorchModel(model.backbone, model.tokenizer, nn.ModuleDict({"generate": head}), {}).save(
         tmp_path / "own"
     )
     again, narrow = (

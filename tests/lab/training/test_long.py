@@ -20,8 +20,8 @@ from helpers.tiny_training import (
 from torch import Tensor
 
 from runnel.lab.training.forward import make_item, sentence_scores, trainable
-from runnel.models.base import Model
-from runnel.models.graph import Long, make_pair, pair_scores, vectors
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long, make_pair, pair_scores, vectors
 
 LONG_TEXT = " ".join(DOCUMENTS * 2)
 SEGMENT = 9

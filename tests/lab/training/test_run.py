@@ -26,8 +26,8 @@ from runnel.lab.training import recipes
 from runnel.lab.training.recipes import DataTable
 from runnel.lab.training.run import RECIPE, SEARCH, SUMMARY, train
 from runnel.lab.training.trainers import EmbedderBatches, _Saving
-from runnel.models.base import load_model
-from runnel.models.language_model import LanguageModel
+from runnel.models.folder import load_model
+from runnel.models.recurrent.language_model import LanguageModel
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread", "bare")]
 

@@ -12,7 +12,7 @@ from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import SentenceTrainer, sentence_loss
 from runnel.lab.training.forward import finished
 from runnel.lab.training.tables import SentenceData
-from runnel.models.base import Model
+from runnel.models.model import Model
 from runnel.models.sentence_retriever import SentenceRetriever
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -27,7 +27,7 @@ from runnel.lab.training.tables import (
     trained_prompts,
     write_triple_table,
 )
-from runnel.models.base import Model
+from runnel.models.model import Model
 from runnel.text.sentences import UNITS, split_sentences
 
 TEXT = "The cat sat on the mat.  A river runs to the sea. \n\nFinally the dog sat. The end of it."

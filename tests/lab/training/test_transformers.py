@@ -16,8 +16,8 @@ from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
 from runnel.lab.training.forward import trainable
 from runnel.lab.training.run import train
-from runnel.models.base import load_model
-from runnel.models.graph import Long, vectors
+from runnel.models.folder import load_model
+from runnel.models.recurrent.graph import Long, vectors
 
 pytestmark = [
     pytest.mark.slow,

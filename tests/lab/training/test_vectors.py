@@ -20,6 +20,7 @@ from runnel.errors import InputError
 from runnel.lab.training import recipes
 from runnel.lab.training.data import read_evidence
 from runnel.lab.training.run import prepared, train
+from runnel.lab.training.vector_scores import known, uncalibrated
 from runnel.lab.training.vectors import (
     QUESTIONS,
     LayerData,
@@ -35,10 +36,12 @@ from runnel.lab.training.vectors import (
     split_documents,
     thin,
 )
-from runnel.models.base import load_model
-from runnel.models.heads import VectorScore, known
-from runnel.models.lexical import FEATURES
-from runnel.models.sentence_retriever import SentenceRetriever, VectorScorer
+from runnel.models.folder import load_model
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.pocket.lexical import FEATURES
+from runnel.models.pocket.scorer import VectorScorer
+from runnel.models.recurrent.heads import HeldHead
+from runnel.models.sentence_retriever import SentenceRetriever
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 D, K = 16, 10
@@ -207,16 +210,16 @@ def test_long_documents_are_thinned_with_their_answers_kept():
 
 
 def test_items_are_scored_together_as_the_head_scores_them():
-    head, items = VectorScore.module(D), [item(0), item(1, sentences=1), item(2, sentences=7)]
+    head, items = HeldHead(VectorScore(D)), [item(0), item(1, sentences=1), item(2, sentences=7)]
     torch.nn.init.normal_(head.out.weight)
     for one, score in zip(items, score_items(head, items), strict=True):
         features = one.known[:, -FEATURES:]
         assert torch.equal(one.known, known(one.query, one.vectors, features))
-        torch.testing.assert_close(score, head.uncalibrated(one.query, one.vectors, features))
+        torch.testing.assert_close(score, uncalibrated(head, one.query, one.vectors, features))
 
 
 def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog):
-    head, items = VectorScore.module(D), [item(seed) for seed in range(60)]
+    head, items = HeldHead(VectorScore(D)), [item(seed) for seed in range(60)]
     items += [replace(one, evidence=()) for one in items[:9]]
     calibrate(head, items)
     chance = torch.cat(
@@ -241,7 +244,7 @@ def test_training_reads_as_inference_reads(data, tmp_path):
     assert sum(len(item.queries) for item in items) == 40, (
         "every question is trained on once, and only about its own document"
     )
-    module = LayerModule(model.backbone, model.head("sentences")).eval()
+    module = LayerModule(model.backbone, model.heads["sentences"]).eval()
     with torch.no_grad():
         _, scores = module(items)
         for item, found in zip(items, scores, strict=True):
@@ -249,9 +252,9 @@ def test_training_reads_as_inference_reads(data, tmp_path):
             assert len(item.queries) <= QUESTIONS and len(item.cu_seqlens) > 2
             torch.testing.assert_close(vectors, item.vectors, atol=2e-2, rtol=0)  # stored in 8 bits
             torch.testing.assert_close(queries, item.query_vectors, atol=1e-5, rtol=1e-4)
-            head, inputs = model.head("sentences"), zip(queries, item.features, strict=True)
+            head, inputs = model.heads["sentences"], zip(queries, item.features, strict=True)
             torch.testing.assert_close(
-                found, [head.uncalibrated(query, vectors, features) for query, features in inputs]
+                found, [uncalibrated(head, query, vectors, features) for query, features in inputs]
             )
 
 

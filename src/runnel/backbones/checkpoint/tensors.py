@@ -24,7 +24,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from runnel.config import BackboneConfig
+from runnel.backbones.checkpoint.shapes import some
+from runnel.backbones.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
 from runnel.redaction import redact
 
@@ -158,42 +159,6 @@ def reason_of(error: Exception) -> str:
     return redact(
         next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
     )
-
-
-def some(names: list[str], most: int = 6) -> str:
-    """Return the first few names and the number of the others."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
-def check_tensors(
-    stored: Mapping[str, Stored], expected: Mapping[str, tuple[int, ...]], where: str
-) -> None:
-    """Raise CheckpointError unless every tensor is given exactly once; one error lists all
-    problems.
-    """
-    problems = []
-    missing, extra = (
-        [name for name in expected if name not in stored],
-        sorted(stored.keys() - expected.keys()),
-    )
-    for what, names in (("missing", missing), ("unexpected", extra)):
-        if names:
-            place = f" in {stored[names[0]].file}" if names is extra else ""
-            problems.append(
-                f"{what} tensor{'s' if len(names) > 1 else ''}"
-                f" {some([repr(name) for name in names])}{place}"
-            )
-    for name, shape in expected.items():
-        if name in stored and stored[name].shape != shape:
-            problems.append(
-                f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file},"
-                f" expected {shape}"
-            )
-    if problems:
-        raise CheckpointError(
-            f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config"
-            " or model"
-        )
 
 
 def read_tensor(

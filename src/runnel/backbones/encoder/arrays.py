@@ -19,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from runnel.backbones.config import digest_arrays, expect_ids
+from runnel.backbones.encoder.config import FORMS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.encoder.kernels import (
     add_layer_norm,
     attend,
@@ -27,7 +29,6 @@ from runnel.backbones.encoder.kernels import (
     bias_gelu_bytes,
     copy_rows,
 )
-from runnel.config import FORMS, EncoderBlocks, EncoderConfig, Form, digest_arrays, expect_ids
 from runnel.errors import InputError
 from runnel.ops import int8_matmul, matmul
 from runnel.ops.numba_math import StepMemory, flat_rows, parallel

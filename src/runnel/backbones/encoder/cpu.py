@@ -15,10 +15,10 @@ from runnel.backbones import cpu_step
 from runnel.backbones.base import weight_dtype
 from runnel.backbones.cpu_step import Activations
 from runnel.backbones.encoder.arrays import EncoderStep, Floats, Product, ProductInputs
+from runnel.backbones.encoder.config import Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.state import State
-from runnel.config import Form
 from runnel.ops.numba_math import StepMemory, float_array, index_array
 
 

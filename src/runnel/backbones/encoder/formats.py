@@ -29,8 +29,8 @@ from runnel.backbones.checkpoint.tensors import (
     shape_of,
     whole,
 )
+from runnel.backbones.encoder.config import EncoderConfig
 from runnel.backbones.encoder.model import Encoder
-from runnel.config import EncoderConfig
 
 _LEFT_OUT = re.compile(r"^(pooler|cls|lm_head|classifier)\.|(^|\.)position_ids$")
 _OURS = {  # within a layer

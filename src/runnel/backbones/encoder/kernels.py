@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit, prange, types
 from numba.extending import intrinsic
 
+from runnel.backbones.encoder import gelu
 from runnel.ops.int8_matmul import quantize_row
 from runnel.ops.numba_math import (
     LOG2_E,
@@ -190,37 +191,15 @@ def copy_rows(source: Array, out: Array) -> None:
         _copy(shift(address(source), t * width), width, shift(address(out), t * width))
 
 
-# GELU, for the kernels too. Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| =
-# END, and within 2e-8 of a half beyond; fitted by reweighted least squares in fp64. Highest powers
-# first. In fp32 GELU has an error of at most 2e-7 max(1, |x|).
-_GELU_END = 5.5
-_GELU_P = (
-    2.282993395499275e-08,
-    6.3268574862180675e-06,
-    1.667907649267483e-4,
-    4.664966695949949e-3,
-    3.366523478850658e-2,
-    0.39894225854283266,
-)
-_GELU_Q = (
-    1.1979583582935856e-06,
-    7.29323578524655e-05,
-    1.8730919496306097e-3,
-    2.8536430754691915e-2,
-    0.25105241647376714,
-    1.0,
-)
-
-
 def _build_gelu(builder: Any, x: Any) -> Any:
     zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
-    large = builder.fcmp_ordered(">", square, build_constant(VF32, _GELU_END * _GELU_END))
+    large = builder.fcmp_ordered(">", square, build_constant(VF32, gelu.END * gelu.END))
     square = builder.select(large, zero, square)  # keeps polynomials of large numbers finite
     ratio = build_divide(
         builder,
-        build_polynomial(builder, square, _GELU_P),
-        build_polynomial(builder, square, _GELU_Q),
+        build_polynomial(builder, square, gelu.P),
+        build_polynomial(builder, square, gelu.Q),
     )
     inside = build_fma(builder, x, ratio, half)
     outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)

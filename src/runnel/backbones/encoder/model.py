@@ -32,10 +32,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
+from runnel.backbones.encoder.config import MARKERS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.layers import LayerNorm, WideBiasLinear, run_layer, sub_batches
 from runnel.backbones.state import State
-from runnel.config import MARKERS, EncoderBlocks, EncoderConfig, Form
 from runnel.ops.backend import inference
 
 

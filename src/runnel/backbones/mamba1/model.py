@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import (
     BlockBackbone,
     MixerLayer,
@@ -25,7 +26,6 @@ from runnel.backbones.layers import (
     init_dt_bias,
     init_out_proj,
 )
-from runnel.config import BackboneConfig
 from runnel.ops.causal_conv1d import causal_conv1d
 from runnel.ops.selective_scan import selective_scan
 

@@ -30,9 +30,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, Markers, PlainForm, stream_dtype
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import LayerNorm, apply_linear, run_layer, scan_dtype
 from runnel.backbones.state import State
-from runnel.config import BackboneConfig
 from runnel.ops.wkv7 import wkv7
 from runnel.ops.wkv7.torch import CHUNK
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.base import Markers, PlainForm
+from runnel.backbones.config import BackboneConfig
 from runnel.backbones.layers import BlockBackbone, RMSNorm, apply_linear, as_weight
-from runnel.config import BackboneConfig
 from runnel.ops.mlstm import mlstm
 from runnel.ops.mlstm.torch import CHUNK
 

@@ -521,7 +521,9 @@ def read_evidence(
     for where, row in read_json(path):
         if is_released(row):
             if decode is None:
-                from runnel.models.bare import load_neox_tokenizer  # not needed for other formats
+                from runnel.models.foreign.bare import (
+                    load_neox_tokenizer,  # not needed for other formats
+                )
 
                 log.warning("%s: released under %s, not for commercial use", path, LICENSE)
                 decode = load_neox_tokenizer(Path(path).absolute().parent).decode

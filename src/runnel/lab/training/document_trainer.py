@@ -29,10 +29,10 @@ from transformers.trainer_utils import EvalLoopOutput
 from runnel.errors import CheckpointError
 from runnel.lab.training.forward import sentence_scores, trainable
 from runnel.lab.training.progress import Watched
-from runnel.models.adapters import load_adapter, save_adapter
-from runnel.models.base import Model
-from runnel.models.graph import Long
 from runnel.models.items import Item
+from runnel.models.model import Model
+from runnel.models.recurrent.adapters import load_adapter, save_adapter
+from runnel.models.recurrent.graph import Long
 
 # up to 8 rows per batch each count has its own group; larger counts are rounded down to 1/8 of a
 # power of 2

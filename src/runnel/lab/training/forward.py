@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runnel.models.adapters import expect_trainable
-from runnel.models.base import Model
-from runnel.models.graph import WHOLE, Long, read
-from runnel.models.items import Item, unit_scores
-from runnel.models.scanner import Scanner
+from runnel.models.items import Item
+from runnel.models.model import Model
+from runnel.models.recurrent.adapters import expect_trainable
+from runnel.models.recurrent.graph import WHOLE, Long, read
+from runnel.models.recurrent.scanner import Scanner
+from runnel.models.recurrent.units import unit_scores
 from runnel.text.sentences import read_sentences, read_spans
 
 

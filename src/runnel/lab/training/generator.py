@@ -28,9 +28,9 @@ from runnel.lab.training.data import Evidence, read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
 from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
-from runnel.models.base import Model
-from runnel.models.graph import Long, read
-from runnel.models.language_model import embedding_table, encode_prompt, lm_head
+from runnel.models.model import Model
+from runnel.models.recurrent.graph import Long, read
+from runnel.models.recurrent.language_model import embedding_table, encode_prompt, lm_head
 from runnel.records import expect_choice
 from runnel.request import Request
 from runnel.text.dialogue import (

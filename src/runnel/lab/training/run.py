@@ -41,14 +41,15 @@ from runnel.lab.training.recipes import LongTable, Recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.lab.training.trainers import EmbedderBatches, long, make_trainer, tensorboard
 from runnel.lab.training.vectors import LayerData, read_vector_data
-from runnel.models.adapters import add_lora, merge, save_adapter
-from runnel.models.base import Model, load_model
-from runnel.models.graph import check_segments
-from runnel.models.heads import VectorScore
-from runnel.models.language_model import load_generator
-from runnel.models.sentence_retriever import VectorScorer
-from runnel.models.torch_heads import EndScore
-from runnel.models.transformers import Scores
+from runnel.models.folder import load_model
+from runnel.models.foreign.transformers import Scores
+from runnel.models.model import Model
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.pocket.scorer import VectorScorer
+from runnel.models.recurrent.adapters import add_lora, merge, save_adapter
+from runnel.models.recurrent.graph import check_segments
+from runnel.models.recurrent.heads import EndScore, HeldHead
+from runnel.models.recurrent.language_model import load_generator
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
@@ -273,7 +274,7 @@ def _load_reader(recipe: Recipe) -> Model:
         model.heads[recipe.job] = Scores() if own else EndScore(model.backbone.hidden_size)
         log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
     elif stored and table.new_head:
-        model.heads[recipe.job] = VectorScore.module(model.backbone.hidden_size)
+        model.heads[recipe.job] = HeldHead(VectorScore(model.backbone.hidden_size))
     return model
 
 

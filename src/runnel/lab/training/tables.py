@@ -33,8 +33,8 @@ from runnel.lab.training.data import Evidence, Triple, read_evidence, read_tripl
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.forward import make_item
 from runnel.lab.training.recipes import DataSet, DataTable, Recipe
-from runnel.models.base import Model
 from runnel.models.items import Item
+from runnel.models.model import Model
 from runnel.text.sentences import split_sentences
 
 log = logging.getLogger("runnel")

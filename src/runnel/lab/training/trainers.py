@@ -40,11 +40,11 @@ from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watched
 from runnel.lab.training.recipes import DataTable, Recipe
 from runnel.lab.training.vectors import LayerTrainer, VectorTrainer
-from runnel.models.adapters import load_adapter
-from runnel.models.base import Model
 from runnel.models.embedder import Embedder
-from runnel.models.graph import Long
-from runnel.models.heads import VectorScore
+from runnel.models.model import Model
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.recurrent.adapters import load_adapter
+from runnel.models.recurrent.graph import Long
 
 log = logging.getLogger("runnel")
 
@@ -99,7 +99,11 @@ def _document_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, f
         )
     if isinstance(head, VectorScore):
         return VectorTrainer(
-            head, TrainingArguments(**shared), train, held_out, top_k=top_k or (10,)
+            model.heads[recipe.job],
+            TrainingArguments(**shared),
+            train,
+            held_out,
+            top_k=top_k or (10,),
         )
     data = TrainingArguments(**shared, bf16=bf16), train, held_out
     limits = {

@@ -34,12 +34,12 @@ from runnel.files import digest, sweep, write
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
-from runnel.models.base import Model
-from runnel.models.heads import VectorScore, known
-from runnel.models.sentence_retriever import VectorQuery, VectorScorer
-from runnel.models.sentence_vectors import SentenceVectors
-from runnel.request import Array
-from runnel.text.sentences import lay_out
+from runnel.lab.training.vector_scores import combine, known, uncalibrated
+from runnel.models.model import Model
+from runnel.models.pocket.layout import lay_out
+from runnel.models.pocket.scorer import VectorQuery, VectorScorer
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.recurrent.heads import HeldHead
 
 log = logging.getLogger("runnel")
 
@@ -59,16 +59,16 @@ class VectorItem:
 
     query: Tensor  # (D,), a unit vector
     vectors: Tensor  # (S, D), unit vectors of the sentences, S >= 1
-    known: Tensor  # (S, K), see `models.heads.known`
+    known: Tensor  # (S, K), see `vector_scores.known`
     # sentences [first, last) of each evidence span; empty if the document does not answer
     evidence: tuple[tuple[int, int], ...]
     tokens: int = 0  # of the document
 
 
 def make_vector_item(
-    query: Array,
-    vectors: Array,
-    features: Array,
+    query: np.ndarray | Tensor,
+    vectors: np.ndarray | Tensor,
+    features: np.ndarray | Tensor,
     evidence: Sequence[tuple[int, int]],
     tokens: int = 0,
 ) -> VectorItem:
@@ -111,7 +111,7 @@ def score_items(head: Any, items: Sequence[VectorItem]) -> list[Tensor]:
         torch.cat(part).to(device)
         for part in ([i.vectors for i in items], [i.known for i in items])
     )
-    return list(head.combine(query, vectors, numbers).split(sizes))
+    return list(combine(head, query, vectors, numbers).split(sizes))
 
 
 def span_recalls(
@@ -490,7 +490,7 @@ class LayerModule(nn.Module):
             vectors, queries = self._vectors(item)
             _, head = self._inside
             found = [
-                head.uncalibrated(q, vectors, features)
+                uncalibrated(head, q, vectors, features)
                 for q, features in zip(queries, item.features, strict=True)
             ]
             loss = torch.stack(
@@ -524,8 +524,8 @@ class LayerTrainer(AveragedTrainer):
     """
 
     def __init__(self, model: Model, *data: Any, bf16: bool, top_k: Sequence[int]) -> None:
-        encoder, head = model.backbone, model.head("sentences")
-        assert isinstance(encoder, Encoder) and isinstance(head, VectorScore)
+        encoder, head = model.backbone, model.heads["sentences"]
+        assert isinstance(encoder, Encoder) and isinstance(head, HeldHead)
         module = LayerModule(encoder, head, bf16=bf16)
         super().__init__(module, module.layers, *data, top_k=top_k)
 

@@ -13,7 +13,7 @@ from runnel.lab.evaluation.qa.examination import Exam, by_retrieval, by_windows,
 from runnel.lab.evaluation.qa.loading import QaDocument
 from runnel.lab.replies import Inquiry, Replies
 from runnel.lab.training.mining import bm25_scorer
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizer import Tokenizer
 

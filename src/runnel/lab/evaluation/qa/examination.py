@@ -35,7 +35,7 @@ from runnel.lab.evaluation.retrieval import (
     refuse_unused,
 )
 from runnel.lab.replies import Inquiry, costs, stored_replies
-from runnel.models.base import BUILT_IN
+from runnel.models.folder import BUILT_IN
 from runnel.records import expect_choice, top
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
 from runnel.text.tokenizer import Tokenizer

@@ -23,8 +23,7 @@ from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
-from runnel.models.heads import wide
-from runnel.models.torch_heads import TorchHead
+from runnel.models.recurrent.heads import TorchHead, wide
 from runnel.text.templates import DOCUMENT, Template
 
 _VECTOR, _RERANKER = "retr_head.", "reranker."

@@ -1,9 +1,4 @@
-"""What is stored of a document's sentences, from one reading for every later question, and the
-looks at it.
-
-A sentence's vector is the normalized sum of its own hidden vectors. Sums are stored in 8 bits, and
-scores are computed from the stored sums, so a remembered document scores as one that has just been
-read.
+"""The looks at a document whose sentence vectors are stored.
 
 The first look scores every sentence from stored vectors. Then a question or heading passes on what
 it has to the text below it. In the second look the best sentences are read again by the judge
@@ -12,33 +7,27 @@ sentence (late interaction; Khattab and Zaharia, "ColBERT", 2020). The best of t
 more, in one sequence with the query, by the pair layers. Last, a document is judged as a whole:
 whether it answers at all.
 
-    T  tokens      S  sentences of a document      P  passages      Q  tokens of the query
+    T  tokens      S  sentences of a document      Q  tokens of the query
     D  width of the vectors      F  lexical features
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 
-from runnel.config import Blocks, Form
-from runnel.errors import InputError
-from runnel.models.base import Model
-from runnel.models.heads import Judge, PairJudge, normalize
-from runnel.models.lexical import COLUMNS
-from runnel.models.memory import Remembered
-from runnel.records import Sentence, probability, top
-from runnel.request import Array, RangeSums, Request
-from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, TITLES
-from runnel.text.sentences import SentenceTokens, lay_out, passages_of, whole_tokens
+from runnel.backbones.encoder.config import Form
+from runnel.models.model import Model
+from runnel.models.pocket.heads import Judge, PairJudge, normalize
+from runnel.models.pocket.layout import whole_tokens
+from runnel.models.pocket.lexical import COLUMNS
+from runnel.models.pocket.sentence_vectors import SentenceVectors
+from runnel.models.scored import FirstLook, SecondLook
+from runnel.records import top
+from runnel.request import Array, Request
+from runnel.text.kinds import ASIDE, HEADING, QUESTION
 
-_WIDEST = 127  # the largest 8-bit number
-_ARRAYS = ("spans", "ids", "bounds", "vectors", "scales", "kinds")  # of `SentenceVectors`, ...
-_PASSAGES = ("passages", "passage_scales")  # ... and those that it may have
-# sentences among which the first text below a heading is: headings that follow each other are few
-_AHEAD = 8
 READ_AGAIN = 40  # sentences of a document that are read again, ...
 READ_AGAIN_TOGETHER = 60  # ... and of all documents of a ranking
 _PAIRS = 16  # of a document's, read together with the query
@@ -62,222 +51,6 @@ FACTS = 4  # of `document_facts`
 _STEPS = 4.0
 _DOCUMENT_IDF = list(COLUMNS).index("document idf")
 _NEAREST = 4  # best cosines whose mean says how near a document is
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SentenceVectors(Remembered):
-    """A remembered document."""
-
-    text: str
-    spans: np.ndarray  # (S, 2) int64 characters
-    ids: np.ndarray  # (T,) int32 token ids of the text
-    bounds: np.ndarray  # (S+1,) int64: sentence s has the tokens [bounds[s], bounds[s+1])
-    vectors: np.ndarray  # (S, D) int8; zero for a sentence without a token
-    # (S,) float32: vectors * scales are the sums of the hidden vectors of each sentence
-    scales: np.ndarray
-    kinds: np.ndarray  # (S,) uint8: as `SentenceTokens.kinds`
-    # (P, D) int8 and (P,) float32, the same of each passage
-    passages: tuple[np.ndarray, np.ndarray] | None = None
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def sums(self) -> np.ndarray:
-        """Return the sums of hidden vectors, (S, D) float32."""
-        return _wide(self.vectors, self.scales)
-
-    def passage_sums(self, backbone: Blocks, prompt: int = 0) -> np.ndarray:
-        """Return the sums of the hidden vectors of each passage as a text, (P, D) float32.
-        `prompt`: tokens of the prompt.
-        """
-        if self.passages is not None:
-            return _wide(*self.passages)
-        sums: np.ndarray = np.add.reduceat(
-            self.sums(), passages_of(self.bounds, backbone, prompt=prompt)[:-1]
-        )
-        return sums
-
-    def arrays(self) -> Mapping[str, np.ndarray]:
-        values = {name: getattr(self, name) for name in _ARRAYS}
-        values["ids"] = (
-            self.ids.astype(np.uint16) if self.ids.max(initial=0) < 1 << 16 else self.ids
-        )
-        for name in ("spans", "bounds"):
-            if values[name].max(initial=0) < 1 << 32:
-                values[name] = values[name].astype(np.uint32)
-        return values | dict(zip(_PASSAGES, self.passages or (), strict=False))
-
-    @classmethod
-    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> SentenceVectors:
-        spans, ids, bounds, vectors, scales, kinds = (arrays[name] for name in _ARRAYS)
-        passages = (arrays[_PASSAGES[0]], arrays[_PASSAGES[1]]) if _PASSAGES[0] in arrays else None
-        wide = spans.astype(np.int64), ids.astype(np.int32), bounds.astype(np.int64)
-        return cls(text, *wide, vectors, scales, kinds, passages)
-
-
-class SentenceSums:
-    """A collector of a document's vectors; each is rounded to 8 bits when its sentence or passage
-    is complete.
-
-    `passages`: sentences have layers of their own, and hidden vectors are (n, 2 D): first those of
-        passages.
-    """
-
-    def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
-        backbone, markers, full = (
-            model.backbone,
-            model.tokenizer.markers(),
-            np.flatnonzero(tokens.full),
-        )
-        prompt = model.prompt_ids("document")
-        self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
-        inside = np.zeros(len(row.ids), np.float32)
-        inside[row.places] = 1  # not the markers and prompts
-        self._tokens = tokens
-        sentences, blocks = (
-            np.stack([row.starts, row.ends], axis=1)[full],
-            np.stack([row.edges[:-1], row.edges[1:]], axis=1),
-        )
-        self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, inside, full)
-        self._passages: _Rounded | None = None
-        if passages:
-            self._passages = _Rounded(
-                len(blocks), backbone.hidden_size, blocks, inside, np.arange(len(blocks))
-            )
-
-    def take(self, start: int, hidden: Array) -> None:
-        """Take the hidden vectors (n, D or 2 D) of tokens [start, start + n);
-        see `Request.take`.
-        """
-        read = np.asarray(hidden)
-        if self._passages is not None:
-            whole, read = np.hsplit(read, 2)
-            self._passages.add(start, whole)
-        self._sentences.add(start, read)
-
-    def result(self) -> SentenceVectors:
-        """Return the document with its vectors; call it after the last token."""
-        tokens, found = self._tokens, self._sentences
-        passages = (
-            None if self._passages is None else (self._passages.vectors, self._passages.scales)
-        )
-        rounded = (found.vectors, found.scales)
-        return SentenceVectors(
-            tokens.text, tokens.spans, tokens.ids, tokens.bounds, *rounded, tokens.kinds, passages
-        )
-
-
-class _Rounded:
-    """Sums over ranges in 8 bits, (n, D), with scales (n,); zeros before they are known."""
-
-    def __init__(
-        self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray
-    ) -> None:
-        """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
-        self.vectors, self.scales = (
-            np.zeros((count, width), dtype=np.int8),
-            np.zeros(count, dtype=np.float32),
-        )
-        self._sums, self._weights, self._places = RangeSums(ranges), weights, places
-
-    def add(self, start: int, hidden: np.ndarray) -> None:
-        stop = start + len(hidden)
-        self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
-        first, complete = self._sums.take_complete()
-        places, sums = (
-            self._places[first : first + len(complete)],
-            complete[:, :-1].astype(np.float32),
-        )
-        scale = np.abs(sums).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
-        self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(
-            np.int8
-        )
-        self.scales[places] = scale[:, 0]
-
-
-def _wide(vectors: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    wide = vectors.astype(np.float32)
-    wide *= scales[:, None]
-    return wide
-
-
-def no_vectors_error(model: Model) -> InputError:
-    """Return the error for what only stored vectors of sentences can give."""
-    return InputError(
-        f"{model.source} reads the query and the document together, so it cannot remember documents"
-        " and its scores have no parts; use a model that scores sentence vectors, as pocket does"
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class FirstLook:
-    """What the first look found in a document."""
-
-    query: np.ndarray  # (Q,) its ids, without markers
-    document: SentenceVectors
-    plain: np.ndarray  # (S,) float32 scores of the head; -inf for a sentence without a token
-    scores: np.ndarray  # (S,) float32: with what titles passed on; -inf also for asides
-    facts: np.ndarray  # (FACTS,) what is known of the whole document
-
-
-@dataclass(frozen=True, eq=False)
-class SecondLook:
-    """What the second look found in a document."""
-
-    scores: np.ndarray  # (S,) float32
-    answers: float | None  # the logit that the document answers, if the judge is fitted
-    read: np.ndarray  # (S,) bool: what was read again
-    judged: np.ndarray  # (S,) what was said of it, and a constant for the rest
-    apart: np.ndarray  # (n,) what the judge layers alone said of what was read
-    led: np.ndarray  # (S,) what titles passed on of `judged`
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """The sentences of a document with their scores: 20 bytes each until a `Sentence` is made."""
-
-    text: str
-    spans: np.ndarray  # (S, 2) int64 characters
-    # (S,) float32; -inf for a sentence without a token, and for one that is no answer (a line of
-    # contents)
-    scores: np.ndarray
-    kinds: np.ndarray | None = None  # (S,) uint8, as `SentenceTokens.kinds`; None: all are text
-    first: FirstLook | None = None  # of a model that stores vectors
-    second: SecondLook | None = None
-
-    @property
-    def answers(self) -> float | None:
-        """The probability that the document answers the query at all; None if
-        the model cannot say.
-        """
-        answers = None if self.second is None else self.second.answers
-        return None if answers is None else probability(answers)
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def below(self, index: int) -> int:
-        """Return the position of the first text below a question or heading; `index` if it is
-        neither, or no text follows.
-        """
-        if self.kinds is None or self.kinds[index] not in TITLES:
-            return index
-        ahead = np.flatnonzero(self.kinds[index : index + _AHEAD] == TEXT)
-        return index + int(ahead[0]) if len(ahead) else index
-
-    def sentence(self, index: int) -> Sentence:
-        """Return one sentence by its position in the document."""
-        start, end = self.spans[index].tolist()
-        return Sentence(self.text[start:end], start, end, float(self.scores[index]), index)
-
-    def sentences(self) -> list[Sentence]:
-        """Return all sentences in document order."""
-        return [self.sentence(index) for index in range(len(self))]
-
-    def ranked(self) -> Iterator[Sentence]:
-        """Yield the sentences with a token, best first, ties in document order."""
-        order = top(self.scores, int(np.count_nonzero(self.scores > -np.inf)))
-        return map(self.sentence, order.tolist())
 
 
 def first_look(

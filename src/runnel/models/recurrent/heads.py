@@ -1,4 +1,4 @@
-"""Heads that are torch modules: of models that read with torch, and of those in training.
+"""Heads that are torch modules: of models that torch runs, and of those in training.
 
     D  width of the hidden vectors      E  width of the embedding      V  vocabulary      n  items
     F  lexical features
@@ -6,18 +6,17 @@
 All but `LmHead` run in fp32 (fp64 for a model in fp64).
 """
 
-from __future__ import annotations
+from collections.abc import Mapping
+from typing import Any, Literal
 
-from typing import Any, Literal, cast
-
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from runnel.models import heads
-from runnel.models.heads import Head, Judge, TokenFeatures, VectorScore, apply, normalize, wide
+from runnel.models.head import MARKS, Head, Pooling
+from runnel.models.pocket.heads import ArrayHead, Judge, Linear, VectorScore
 from runnel.ops.backend import plain_numbers
-from runnel.request import Array
 
 OneToken = Literal["cls", "eos"]
 
@@ -25,45 +24,102 @@ OneToken = Literal["cls", "eos"]
 class TorchHead(nn.Module, Head):
     """A head whose weights are torch's."""
 
-    def __init__(self, *sizes: int, **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         nn.Module.__init__(self)
-        super(nn.Module, self).__init__(*sizes, **options)
+        Head.__init__(self, **options)
 
-    @classmethod
-    def module(cls, *sizes: int, **options: Any) -> TorchHead:
-        return cls(*sizes, **options)
-
-    def new_linear(self, inputs: int, outputs: int, *, fill: float | None = None) -> nn.Linear:
-        layer = nn.Linear(inputs, outputs)
-        if fill is not None:
-            nn.init.zeros_(layer.weight)
-            nn.init.constant_(layer.bias, fill)
-        return layer
-
-    def new_numbers(self, values: Any, *, fixed: bool = False) -> Any:
-        tensor = torch.tensor(values, dtype=torch.float32)
-        return nn.Buffer(tensor) if fixed else nn.Parameter(tensor)
+    def refresh(self) -> None:
+        """Take over weights that were trained or loaded."""
 
 
-_classes: dict[type[Head], type[TorchHead]] = {}
+class HeldHead(TorchHead):
+    """The weights of a head of arrays, which move, train and are saved with a torch model; `head`
+    computes with them once they are refreshed.
 
-
-def module_class(head: type[Head]) -> type[TorchHead]:
-    """Return the class of torch modules of a head of `heads.py`; they are instances of that class
-    too.
+    Layers and numbers have the head's names. Fresh layers are random as torch's, or as the head
+    fills them.
     """
-    if head not in _classes:
-        # not the `forward` of nn.Module
-        own = {"forward": head.forward, "__doc__": head.__doc__, "__module__": __name__}
-        _classes[head] = cast("type[TorchHead]", type(head.__name__, (TorchHead, head), own))
-    return _classes[head]
+
+    def __init__(self, head: ArrayHead) -> None:
+        super().__init__(**head.options)
+        self.head = head
+        self.inputs = head.inputs
+        self.pooling = head.pooling
+        for name, held in vars(head).items():
+            if isinstance(held, Linear):
+                layer = nn.Linear(held.weight.shape[1], held.weight.shape[0])
+                if held.fill is not None:
+                    nn.init.zeros_(layer.weight)
+                    nn.init.constant_(layer.bias, held.fill)
+                setattr(self, name, layer)
+            elif isinstance(held, np.ndarray):
+                tensor = torch.tensor(held)
+                setattr(
+                    self, name, nn.Buffer(tensor) if name in head.fixed else nn.Parameter(tensor)
+                )
+        self.refresh()
+
+    @property
+    def for_inference(self) -> ArrayHead:
+        return self.head
+
+    @property
+    def config(self) -> dict[str, object]:
+        return self.head.config
+
+    def refresh(self) -> None:
+        held = self.state_dict()
+        if not any(tensor.is_meta for tensor in held.values()):
+            arrays = {name: tensor.float().cpu().numpy() for name, tensor in held.items()}
+            self.head.load(arrays)
+
+    def forward(self, *inputs: Any) -> Any:
+        """As of `head`: arrays to arrays. Training has its own (`lab/training/vector_scores.py`)."""
+        return self.head(*inputs)
 
 
-def __getattr__(name: str) -> Any:
-    """Return a class that `module_class` made, which pickle looks up by its name."""
-    if isinstance(head := vars(heads).get(name), type) and issubclass(head, Head):
-        return module_class(head)
-    raise AttributeError(name)
+class TokenFeatures(TorchHead):
+    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
+
+    jobs = ("features",)
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.log_weight = nn.Parameter(torch.zeros(vocab_size))
+        # added to embeddings in proportion to marks
+        self.mark_vectors = nn.Parameter(torch.zeros(MARKS, hidden_size))
+        self.idf = nn.Buffer(torch.ones(vocab_size))  # (V,) in [0, 1], static
+
+    def weight(self) -> Tensor:
+        """Return the positive weights (V,) of tokens in means."""
+        return self.log_weight.exp()
+
+    @property
+    def static_idf(self) -> np.ndarray:
+        """The idf as an array."""
+        return self.idf.detach().cpu().numpy()
+
+
+class EndVector(TorchHead):
+    """The normalized hidden vector at the end marker (papers A and D). No parameters."""
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        """(n, D) -> (n, D) of unit length."""
+        return F.normalize(wide(pooled), dim=-1)
+
+
+class FirstVector(EndVector):
+    """The normalized hidden vector of the first token, the encoders' [CLS] (paper A's BERT and
+    RoBERTa).
+    """
+
+    pooling = "cls"
+
+
+class PlainMeanVector(EndVector):
+    """The normalized mean of all hidden vectors with equal weights, as in sentence-transformers."""
+
+    pooling = "mean"
 
 
 class MeanVector(TorchHead):
@@ -81,9 +137,9 @@ class MeanVector(TorchHead):
             self.project.weight.zero_().fill_diagonal_(1.0)
             self.project.bias.zero_()
 
-    def forward(self, mean: Array) -> Array:
+    def forward(self, mean: Tensor) -> Tensor:
         """(n, D) -> (n, E) of unit length."""
-        return normalize(apply(self.project, wide(mean)))
+        return F.normalize(self.project(wide(mean)), dim=-1)
 
 
 class EndScore(TorchHead):
@@ -163,8 +219,23 @@ def score(logits: Tensor) -> Tensor:
     return logits[:, 0] if logits.shape[1] == 1 else logits[:, 1] - logits[:, 0]
 
 
+def wide(x: Tensor) -> Tensor:
+    """Return x in fp32, or unchanged if it is fp64."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def vector_head(pooling: Pooling) -> EndVector:
+    """Return the parameter-free head with this pooling."""
+    kinds: dict[Pooling, type[EndVector]] = {
+        "eos": EndVector,
+        "cls": FirstVector,
+        "mean": PlainMeanVector,
+    }
+    return kinds[pooling]()
+
+
 @plain_numbers()
-def with_sentence_heads(encoder: Any, heads_before: Any) -> nn.ModuleDict:
+def with_sentence_heads(encoder: Any, heads_before: Mapping[str, nn.Module]) -> nn.ModuleDict:
     """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the
     heads of its model.
 
@@ -176,13 +247,10 @@ def with_sentence_heads(encoder: Any, heads_before: Any) -> nn.ModuleDict:
     """
     with torch.random.fork_rng(devices=[]):  # the same weights each time
         torch.manual_seed(0)
-        features, width = (
-            TokenFeatures.module(encoder.vocab_size, encoder.hidden_size),
-            encoder.hidden_size,
-        )
-        fresh = {
-            "features": features,
-            "sentences": VectorScore.module(width),
-            "judge": Judge.module(width),
+        width = encoder.hidden_size
+        fresh: dict[str, nn.Module] = {
+            "features": TokenFeatures(encoder.vocab_size, width),
+            "sentences": HeldHead(VectorScore(width)),
+            "judge": HeldHead(Judge(width)),
         }
     return nn.ModuleDict(fresh | dict(heads_before.items()))

@@ -8,7 +8,6 @@ the state is carried to the end).
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +15,12 @@ from torch import Tensor
 
 from runnel.backbones.state import State
 from runnel.errors import InputError
-from runnel.models.base import Model
-from runnel.models.heads import MARK_DOCUMENT, MARKS
-from runnel.models.items import Item, UnitScores, mark
-from runnel.models.lexical import piece_features
-from runnel.models.sentence_vectors import Scored, no_vectors_error
-from runnel.models.torch_readers import DocumentState
+from runnel.models.head import MARK_DOCUMENT, MARKS
+from runnel.models.items import Item, mark
+from runnel.models.model import Model
+from runnel.models.pocket.lexical import piece_features
+from runnel.models.recurrent.units import UnitScores
+from runnel.models.scored import Scored
 from runnel.records import expect_text
 from runnel.request import OpenRequest, Progress, Request, TokenCount
 from runnel.text.sentences import SentenceTokens
@@ -40,9 +39,7 @@ class ScannedQuery:
 class Scanner:
     """A scorer of sentences with a recurrent model that reads the query first."""
 
-    kind = DocumentState  # of what a reranker remembers
     remembers = calibrated = False
-    judging = None
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -160,11 +157,6 @@ class Scanner:
         return np.divide(sums, seen, out=np.full(len(sums), -np.inf), where=seen > 0).astype(
             np.float32
         )
-
-    def look(self, *_: Any) -> Any:
-        raise no_vectors_error(self.model)
-
-    read = parts = look
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
         ends, ranges, marks, lexical = self._units(query.ids, tokens)

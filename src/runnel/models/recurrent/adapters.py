@@ -18,8 +18,8 @@ from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import replacing
-from runnel.models.base import Model
-from runnel.models.torch_models import expect_adapters
+from runnel.models.model import Model
+from runnel.models.recurrent.model import expect_adapters
 
 FILE = "adapter.safetensors"
 _NAME = "default"  # PEFT stores adapters by name

@@ -15,10 +15,13 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import Checkpoint, read_config
 from runnel.backbones.checkpoint.tensors import code_classes, reason_of
 from runnel.errors import CheckpointError
-from runnel.models import embedding_rwkv
-from runnel.models.foreign import read_sentence_transformer, text_template, warn
-from runnel.models.heads import EndVector
-from runnel.models.torch_heads import EndScore
+from runnel.models.foreign.settings import (
+    embedding_rwkv,
+    read_sentence_transformer,
+    text_template,
+    warn,
+)
+from runnel.models.recurrent.heads import EndScore, EndVector
 from runnel.redaction import showable
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
@@ -72,7 +75,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             embedding_rwkv.TEMPLATES,
             embedding_rwkv.PROMPTS,
         )
-    heads = nn.ModuleDict({"embed": EndVector.module()})
+    heads = nn.ModuleDict({"embed": EndVector()})
     unit: Unit = "sentence"
     if checkpoint.heads:  # a single-pass scanner's
         linear = {name: tensor.float() for name, tensor in checkpoint.heads.items()}

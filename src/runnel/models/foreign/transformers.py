@@ -3,12 +3,13 @@ them.
 
 BERT-like embedders run as an `Encoder`; all others, and every cross-encoder, as a `Library` model.
 
-                     text: vector of      template "rankmamba" of a pair      "ssm-rerankers"
-encoders      first token [CLS]      as their tokenizer writes pairs
-[CLS] ; query: {q} ; document: {d}
-encoder-decoders     the same; T5: mean              the same                             the same
-decoders      last token [EOS], appended      document: {d}\n\nquery: {q}[EOS]
-document: {d} ; query: {q} ;[EOS]
+                  text: vector of           template "rankmamba" of a pair
+encoders          first token [CLS]         as their tokenizer writes pairs
+encoder-decoders  the same; T5: mean        the same
+decoders          last token [EOS], added   document: {d}\n\nquery: {q}[EOS]
+
+The template "ssm-rerankers" of a pair is "[CLS] ; query: {q} ; document: {d}" for encoders and
+encoder-decoders, and "document: {d} ; query: {q} ;[EOS]" for decoders.
 
 These are the choices of papers A (texts), B and C (pairs); every marker is the model's own.
 """
@@ -30,17 +31,17 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.models.bare import Parts
-from runnel.models.foreign import (
-    Job,
+from runnel.models.foreign.bare import Parts
+from runnel.models.foreign.settings import (
     pair_template,
     published_prompts,
     read_sentence_transformer,
     text_template,
     warn,
 )
-from runnel.models.heads import FirstVector, Pooling, check_pooling, vector_head, wide
-from runnel.models.torch_heads import TorchHead, score
+from runnel.models.head import Pooling, check_pooling
+from runnel.models.model import Job, Model
+from runnel.models.recurrent.heads import FirstVector, TorchHead, score, vector_head, wide
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
@@ -140,7 +141,7 @@ def load_transformer(
     }
     if theirs is not None:
         warn(folder, theirs, "eos" if mode == "lasttoken" else None, written["document"])
-    heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector.module()}
+    heads: dict[str, nn.Module] = {} if library.scores else {"embed": FirstVector()}
     if pairs:  # a new cross-encoder has no trained layer yet, so no head either
         heads["rerank"] = Scores()
     templates = {name: Template.parse(notation) for name, notation in written.items()}
@@ -159,7 +160,7 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
     if theirs is not None:
         backbone.shorten(theirs.max_tokens or backbone.config.max_positions)
         warn(folder, theirs, pooled, text)
-    heads = nn.ModuleDict({"embed": vector_head(pooled).module()})
+    heads = nn.ModuleDict({"embed": vector_head(pooled)})
     # what files name may differ
     if around := re.fullmatch(r"\{token:(.+?)\}\{document\}\{token:(.+?)\}", text):
         tokenizer.begin_id, tokenizer.end_id = map(tokenizer.token_id, around.groups())
@@ -193,6 +194,19 @@ def save_library(
     with TemporaryDirectory() as own:
         tokenizer.save(own)
         shutil.copy(Path(own) / LIBRARY_FILE, folder)
+
+
+def apply_choices(
+    model: Model, folder: Path, pooling: Pooling | None, template: str | None
+) -> None:
+    """Set the pooling and the pair template that were chosen for a model without its own."""
+    if pooling is not None:
+        check_pooling(pooling, model.backbone.title, causal=model.backbone.recurrent)
+        model.heads["embed"] = vector_head(pooling)
+    if template is not None:
+        before = "" if model.tokenizer.begin_id is None else "{begin}"
+        notation = pair_notation(template, folder, model.tokenizer, before)
+        model.templates["rerank"] = Template.parse(notation)
 
 
 def pair_notation(

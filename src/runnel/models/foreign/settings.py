@@ -11,18 +11,17 @@ import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import tokenizers
 
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError
 from runnel.files import write_json
-from runnel.models.heads import Pooling
+from runnel.models.head import Pooling
+from runnel.models.model import Job
 
 log = logging.getLogger("runnel")
-Job = Literal["embed", "rerank"]
-LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
 # What sentence-transformers loads a saved folder as: its model class, and the module of
 # `runnel.integrations`.
 JOBS: dict[Job, tuple[str, str]] = {

@@ -25,9 +25,11 @@ from runnel.backbones.checkpoint.load import (
 from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
-from runnel.models.bare import load_tokenizer
-from runnel.models.base import BUILT_IN, Model, load_model
-from runnel.models.torch_heads import LmHead
+from runnel.models.folder import BUILT_IN, load_model
+from runnel.models.foreign.bare import load_tokenizer
+from runnel.models.model import Model
+from runnel.models.recurrent.heads import LmHead
+from runnel.models.recurrent.model import TorchModel
 from runnel.ops.backend import inference
 from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
@@ -169,7 +171,7 @@ def load_generator(
     _expect_recurrent(checkpoint.backbone, name)
     head = read_lm_head(path, config, checkpoint.backbone)
     tokenizer = load_tokenizer(checkpoint.folder, checkpoint.backbone)
-    return Model(
+    return TorchModel(
         checkpoint.backbone, tokenizer, nn.ModuleDict({"generate": head}), {}, source=str(name)
     )
 

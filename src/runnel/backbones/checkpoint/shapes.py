@@ -1,0 +1,50 @@
+"""The check that a file has the tensors that a model needs, by their names and shapes."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from runnel.errors import CheckpointError
+
+
+class Shaped(Protocol):
+    """A tensor in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def file(self) -> str: ...
+
+
+def some(names: list[str], most: int = 6) -> str:
+    """Return the first few names and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def check_tensors(
+    stored: Mapping[str, Shaped], expected: Mapping[str, tuple[int, ...]], where: str
+) -> None:
+    """Raise CheckpointError unless every tensor is given exactly once; one error lists all
+    problems.
+    """
+    problems = []
+    missing = [name for name in expected if name not in stored]
+    extra = sorted(stored.keys() - expected.keys())
+    for what, names in (("missing", missing), ("unexpected", extra)):
+        if names:
+            place = f" in {stored[names[0]].file}" if names is extra else ""
+            problems.append(
+                f"{what} tensor{'s' if len(names) > 1 else ''}"
+                f" {some([repr(name) for name in names])}{place}"
+            )
+    for name, shape in expected.items():
+        if name in stored and stored[name].shape != shape:
+            problems.append(
+                f"mis-shaped tensor {name!r} is {stored[name].shape} in {stored[name].file},"
+                f" expected {shape}"
+            )
+    if problems:
+        raise CheckpointError(
+            f"{where}: {some(problems, 3)}. The weights are incomplete, or belong to another config"
+            " or model"
+        )

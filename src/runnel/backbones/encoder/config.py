@@ -1,0 +1,122 @@
+"""The shape of an encoder, and the blocks in which it reads a text; read with torch (`model.py`) and
+without (`arrays.py`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from runnel.backbones.config import BackboneConfig, Blocks
+
+MARKERS = 2  # [CLS] and [SEP] around a passage
+Form = Literal["texts", "sentences", "judge", "pair"]
+FORMS: tuple[Form, ...] = get_args(Form)
+# a form's own
+_LAYERS: dict[Form, str] = {
+    "sentences": "sentence_layers",
+    "judge": "judge_layers",
+    "pair": "pair_layers",
+}
+
+
+@dataclass(frozen=True)
+class EncoderConfig(BackboneConfig):
+    """Shape of an encoder."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_positions: int = 512
+    layer_norm_eps: float = 1e-12
+    passage_tokens: int = 160  # the most of a passage, between the markers
+    begin_id: int | None = None  # the token that begins a passage; None: any text is one sequence
+    sentence_layers: int = 0  # how many upper layers have another form for sentences, ...
+    judge_layers: int = 0  # ... for the best of them, ...
+    pair_layers: int = 0  # ... and for the query and one of these together
+    unchecked = ("begin_id", *_LAYERS.values())
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.expect(
+            self.hidden_size % self.num_heads == 0,
+            "hidden_size",
+            "num_heads",
+            rule="a multiple of the latter",
+        )
+        fits = self.passage_tokens + MARKERS <= self.max_positions
+        self.expect(
+            fits,
+            "passage_tokens",
+            "max_positions",
+            rule=f"passages and their {MARKERS} markers to fit the positions",
+        )
+        for name in _LAYERS.values():
+            self.expect(
+                0 <= getattr(self, name) <= self.num_layers,
+                name,
+                "num_layers",
+                rule="at most all layers",
+            )
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads
+
+    def layer_names(self, form: Form) -> list[str]:
+        """Return the names of all layers of a form in order."""
+        own = self.own_layers(form)
+        return [f"layers.{i}" for i in range(self.num_layers - own)] + [
+            f"{_LAYERS[form]}.{i}" for i in range(own)
+        ]
+
+    def own_layers(self, form: Form) -> int:
+        """Return how many upper layers of a form are not those of texts."""
+        return getattr(self, _LAYERS[form]) if form in _LAYERS else 0
+
+    def shared_layers(self, forms: Sequence[Form]) -> int:
+        """Return how many lower layers all these forms have in common."""
+        return self.num_layers - max(map(self.own_layers, forms))
+
+
+class EncoderBlocks(Blocks):
+    """The blocks of an encoder."""
+
+    title = "Encoder"
+    config: EncoderConfig
+    max_tokens: int
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+
+    def set_config(self, config: EncoderConfig) -> None:
+        self.config, self.max_tokens, self.own_sentences = (
+            config,
+            config.max_positions,
+            config.sentence_layers > 0,
+        )
+        self.vocab_size, self.hidden_size, self.num_layers = (
+            config.vocab_size,
+            config.hidden_size,
+            config.num_layers,
+        )
+        self.block = None if config.begin_id is None else config.passage_tokens
+
+    def state_shapes(self) -> dict[str, tuple[int, ...]]:
+        return {}
+
+    @property
+    def step_bytes_per_token(self) -> int:
+        """Residual, queries, keys, values, what the heads see, and the wider of these and the
+        feed-forward layer, all fp32.
+        """
+        c = self.config
+        return 4 * (4 * c.hidden_size + max(6 * c.hidden_size, 2 * c.intermediate_size))
+
+    def block_ends(self, ids: np.ndarray) -> np.ndarray:
+        if self.config.begin_id is None:
+            return np.array([len(ids)])
+        return np.append(np.flatnonzero(ids[1:] == self.config.begin_id) + 1, len(ids))

@@ -1,0 +1,40 @@
+"""GELU, x Phi(x) with Phi the normal distribution, for arrays; the kernels use the same numbers.
+
+Half of erf(x / sqrt 2) is x P(x^2) / Q(x^2) within 7.7e-9 up to |x| = END, and within 2e-8 of a
+half beyond; fitted by reweighted least squares in fp64. In fp32 GELU has an error of at most 2e-7
+max(1, |x|).
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+END = 5.5
+# Highest powers first.
+P = (
+    2.282993395499275e-08,
+    6.3268574862180675e-06,
+    1.667907649267483e-4,
+    4.664966695949949e-3,
+    3.366523478850658e-2,
+    0.39894225854283266,
+)
+Q = (
+    1.1979583582935856e-06,
+    7.29323578524655e-05,
+    1.8730919496306097e-3,
+    2.8536430754691915e-2,
+    0.25105241647376714,
+    1.0,
+)
+
+
+def gelu(x: NDArray[np.floating]) -> NDArray[np.floating]:
+    """Return GELU of each number, in the dtype of x; exactly 0 or x beyond `END`."""
+    inside = np.clip(x, -END, END)
+    square = inside * inside
+    above, below = np.zeros_like(square), np.zeros_like(square)
+    for p, q in zip(P, Q, strict=True):
+        above = above * square + x.dtype.type(p)
+        below = below * square + x.dtype.type(q)
+    half = inside * above / below
+    return x * np.where(abs(x) < END, half + x.dtype.type(0.5), x > 0)

@@ -1,0 +1,104 @@
+"""A model folder: what is in it, and which wing loads it.
+
+config.json        architecture, heads, templates, prompts, markers, weight format; the key "runnel"
+                   marks the layout
+model.safetensors  `backbone.*` and `heads.*`; with int8 weights each matrix has a `.scale`, one
+                   number per row
+tokenizer.json     Hugging Face tokenizers file; RWKV World: rwkv_vocab_v20230424.txt
+README.md          model card
+modules.json, config_sentence_transformers.json   for sentence-transformers
+                                                  (`runnel.integrations.sentence_transformers`)
+
+`models/pocket` reads the folder of an encoder that finds sentences, on a CPU whose kernels compute
+the dtype; `models/recurrent`, with torch, the other folders that runnel wrote; `models/foreign`
+what other libraries wrote.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runnel.config import read_model_json
+from runnel.errors import needing
+from runnel.models.description import Description
+from runnel.models.head import POOLINGS, Pooling
+from runnel.models.model import Job, Model
+from runnel.models.pocket.model import load_pocket, reads_folder
+from runnel.records import expect_choice
+
+if TYPE_CHECKING:
+    import torch
+
+BUILT_IN = {
+    name: Path(__file__).parent / "built_in" / name.replace("-", "_")
+    for name in ("pocket", "pocket-mamba2")
+}
+LIBRARY_FOLDER = "library"  # in a checkpoint of a training run, whose own files are around it
+
+
+def find_model(name: str | Path) -> tuple[Path, str]:
+    """Return the folder or weights file of a model, and "st" or "st-code" of a name that begins
+    so.
+    """
+    prefix, _, plain = str(name).partition(":")
+    prefix = prefix if prefix in ("st", "st-code") else ""
+    place = plain if prefix else str(name)
+    path = BUILT_IN.get(str(name)) or Path(place).expanduser()
+    if not place or not path.is_dir():
+        from runnel.backbones.checkpoint.load import find_checkpoint  # imports torch
+
+        path = find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
+    inside = path / LIBRARY_FOLDER
+    return (inside if inside.is_dir() else path), prefix
+
+
+def load_model(
+    name: str | Path,
+    dtype: str | torch.dtype = "auto",
+    device: str = "auto",
+    *,
+    pooling: Pooling | None = None,
+    template: str | None = None,
+    job: Job = "embed",
+    arrays: bool = False,
+) -> Model:
+    """Load a built-in model (`BUILT_IN`), a model folder, a bare checkpoint, a
+    sentence-transformers folder or a hub id.
+
+    Parts that a folder of another library lacks are supplied by `models/foreign`. `st:NAME` is
+    loaded with sentence-transformers, `st-code:NAME` with code that comes with it.
+
+    Args:
+        pooling: as for `Embedder.load`; the vectors are without a trained projection.
+        template: as for `Reranker.load`.
+        job: what the model is loaded for; a transformer without a layer for pairs gets a new one,
+            without a head.
+        arrays: read without torch if this model can be, on a CPU. It cannot be trained
+            (`Model.with_torch`).
+
+    Raises:
+        CheckpointError: the model is missing or cannot be used; the message says why.
+        InputError: the pooling or template is unknown or does not fit this model.
+        MissingDependency: it needs torch, which is not installed.
+    """
+    if pooling is not None:
+        expect_choice(pooling, POOLINGS, "pooling")
+    path, prefix = find_model(name)
+    source = str(name)
+    folder = path if path.is_dir() else path.parent
+    config = read_model_json(folder / "config.json", default={})
+    read = Description.read(config["runnel"], source) if "runnel" in config else None
+    chosen = prefix or pooling or template
+    if arrays and read is not None and not chosen and reads_folder(folder, read, dtype, device):
+        return load_pocket(folder, read, dtype, source)
+    with needing(f"{source} is read with torch", "recurrent"):
+        from runnel.models.foreign.loading import load_foreign
+        from runnel.models.foreign.transformers import apply_choices
+        from runnel.models.recurrent.model import read_folder
+    if read is None or prefix:
+        options = {"prefix": prefix, "pooling": pooling, "template": template, "job": job}
+        return load_foreign(path, dtype, device, source, **options)
+    model = read_folder(path, dtype, source, device)
+    apply_choices(model, folder, pooling, template)
+    return model

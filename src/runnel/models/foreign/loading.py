@@ -1,0 +1,47 @@
+"""Load a model that another library wrote: a transformer, or a bare checkpoint."""
+
+from pathlib import Path
+
+import torch
+
+from runnel.backbones.checkpoint.load import load_checkpoint, read_config
+from runnel.models.foreign.bare import read_bare
+from runnel.models.foreign.transformers import apply_choices, is_transformer, load_transformer
+from runnel.models.head import Pooling
+from runnel.models.model import Job
+from runnel.models.recurrent.model import TorchModel
+from runnel.ops.backend import plain_numbers
+
+
+@plain_numbers()
+def load_foreign(
+    path: Path,
+    dtype: str | torch.dtype,
+    device: str,
+    source: str,
+    *,
+    prefix: str,
+    pooling: Pooling | None,
+    template: str | None,
+    job: Job,
+) -> TorchModel:
+    """Load a folder, or one file of weights with the config.json beside it; see `load_model`."""
+    folder = path if path.is_dir() else path.parent
+    config = read_config(path) or {}
+    if prefix or is_transformer(folder, config):
+        backbone, parts = load_transformer(
+            folder,
+            config,
+            dtype,
+            device,
+            pooling=pooling,
+            template=template,
+            job=job,
+            prefix=prefix,
+        )
+        return TorchModel(backbone, **vars(parts), source=source)
+    checkpoint = load_checkpoint(path, dtype=dtype, device=device)
+    parts = read_bare(folder, checkpoint)
+    model = TorchModel(checkpoint.backbone, **vars(parts), source=source)
+    apply_choices(model, folder, pooling, template)
+    return model

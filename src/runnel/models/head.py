@@ -1,0 +1,85 @@
+"""What every head declares of a text that it needs, whether its weights are arrays
+(`models/pocket/heads.py`) or torch's (`models/recurrent/heads.py`).
+"""
+
+import re
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from runnel.errors import InputError
+from runnel.request import Array, Request, Result
+
+# Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
+MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
+MARK_DOCUMENT = 1  # 1 for document tokens that follow a query (sentence retrieval)
+MARK_QUERY = 2  # 1 for query tokens that follow a document (reranking)
+MARKS = 3
+
+# a document's score if it has no token: below any other, and a number for JSON, even exp(700)
+WITHOUT_TOKENS = -700.0
+Pooling = Literal["cls", "eos", "mean"]
+POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
+# What a head scores: the pooled text; besides it the means of two parts and their matching tokens
+# (`models/recurrent/items.py`); the state after the last token; or stored vectors, of a query and a
+# document that are read separately.
+Inputs = Literal["text", "matches", "state", "vectors"]
+
+
+class Head:
+    """A head: what it needs of a text, and its settings."""
+
+    # names that it may have in a model
+    jobs: ClassVar[tuple[str, ...]] = ("embed", "sentences", "rerank")
+    pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
+    inputs: Inputs = "text"
+    state: ClassVar[str] = ""  # the tensor of the state that it reads
+    # of each head: what the engine pooled, or stored vectors, to vectors or scores
+    forward: Any = None
+
+    def __init__(self, **options: object) -> None:
+        self.options = options  # its settings in config.json, without the model's widths
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self.forward(*inputs)
+
+    @property
+    def for_inference(self) -> Any:
+        """The head that computes: this one, or the one whose weights it holds."""
+        return self
+
+    @property
+    def config(self) -> dict[str, object]:
+        """The head in config.json: its kind and settings."""
+        return {"kind": head_kind(type(self)), **self.options}
+
+    def request(self, ids: np.ndarray) -> Request:
+        """Return the request that `pooling` or `state` needs for a text."""
+        if self.inputs == "state":
+            return Request(ids, [], keep_state=True)
+        if self.pooling == "mean":
+            return Request(ids, ranges=np.array([[0, len(ids)]]))
+        return Request(ids, [0 if self.pooling == "cls" else len(ids) - 1])
+
+    def pooled(self, result: Result) -> Array:
+        """Return the pooled vector (1, D), or the tensor of the state (1, L, ...), from the result
+        of `request`.
+        """
+        if self.inputs == "state":
+            assert result.state is not None
+            return result.state[self.state]
+        return result.means if self.pooling == "mean" else result.hidden
+
+
+def head_kind(head: type) -> str:
+    """Return the name of a kind of head in config.json, such as "end_vector"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", head.__name__).lower()
+
+
+def check_pooling(pooling: Pooling | None, title: str, *, causal: bool) -> None:
+    """Raise InputError for the first token's vector of a model that reads from left to right."""
+    if pooling == "cls" and causal:
+        raise InputError(
+            f"{title} is causal: its first token cannot represent the text; use pooling 'eos' or"
+            " 'mean'"
+        )

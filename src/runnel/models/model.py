@@ -1,0 +1,224 @@
+"""A model: backbone, tokenizer, heads and templates, which embedders, rerankers and sentence
+retrievers share. `models/folder.py` loads it, as arrays (`models/pocket/model.py`) or with torch
+(`models/recurrent/model.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from runnel.backbones.encoder.config import EncoderBlocks, Form
+from runnel.engine import Engine
+from runnel.errors import CheckpointError, InputError
+from runnel.models.pocket.lexical import WordTable, word_table
+from runnel.records import expect_text
+from runnel.request import Array
+from runnel.text.sentences import Unit
+from runnel.text.templates import Template
+from runnel.text.tokenizer import Tokenizer
+
+Job = Literal["embed", "rerank"]
+# By one engine each.
+_READ_TOGETHER: tuple[tuple[Form, ...], ...] = (
+    ("sentences",),
+    ("texts", "sentences"),
+    ("judge",),
+    ("pair",),
+)
+
+
+@dataclass(eq=False)
+class Model(ABC):
+    """The parts that the three kinds of model share."""
+
+    backbone: Any  # a `Backbone`, or without torch an `ArrayEncoder`
+    tokenizer: Tokenizer
+    # By name, an `nn.ModuleDict`, or without torch a dict; any may be missing.
+    # "features" (`TokenFeatures`), "embed", "sentences", "judge", "pair", "rerank", "generate"
+    heads: Any
+    # "document" (every text of an embedder; queries differ by prompt), "rerank", "sentences"
+    templates: dict[str, Template]
+    # put before a query or a document, by name, such as "query"
+    prompts: dict[str, str] = field(default_factory=dict)
+    source: str = "memory"  # where the model was loaded from, for messages
+    card: str = ""
+    unit: Unit = "sentence"  # what the sentence head scores
+
+    def __post_init__(self) -> None:
+        self.refresh()
+
+    @abstractmethod
+    def _derive(self) -> None:
+        """Set what reads need of the heads: `features` (`TokenFeatures`, or None), `weight` (V,)
+        of tokens in means, and `mark_vectors` (K, D), or None.
+        """
+
+    @abstractmethod
+    def with_sentences(self) -> Model:
+        """Return an encoder without a head for sentences as one that reads passages, with fresh
+        heads and the same weights.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hex digest of the weights of the backbone and of all heads; unfinished work
+        carries it.
+        """
+
+    @abstractmethod
+    def with_torch(self) -> Model:
+        """Return the model itself, or what torch computes of the same files, which can be
+        trained.
+        """
+
+    @abstractmethod
+    def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
+        """Write the model folder. Loading it gives bit-equal outputs with weights="as_is".
+
+        Args:
+            weights: "as_is", or "int8": every backbone matrix and the token tables in 8 bits with
+                one scale per row, and the heads' matrices in fp16.
+            job: what sentence-transformers loads the folder as: "embed" (a SentenceTransformer) or
+                "rerank" (a CrossEncoder); default: the first of these that the model has a head
+                for. runnel loads the folder for every job.
+        """
+
+    def refresh(self) -> None:
+        """Rebuild what is derived from the heads (token weights, engine) after they change or move
+        to another device.
+        """
+        self._derive()
+        for derived in ("words", "for_sentences"):
+            vars(self).pop(derived, None)
+        self._start_engines()
+
+    @cached_property
+    def words(self) -> WordTable:
+        """The words of the vocabulary; the model needs token features."""
+        assert self.features is not None
+        return word_table(self.tokenizer.vocabulary, self.features.static_idf)
+
+    @property
+    def finds_sentences(self) -> bool:
+        """Whether the model scores sentences: with its head, or as any encoder does
+        (`for_sentences`).
+        """
+        marked = None not in (self.tokenizer.begin_id, self.tokenizer.end_id)
+        return "sentences" in self.heads or (
+            isinstance(self.backbone, EncoderBlocks) and marked and "document" in self.templates
+        )
+
+    @cached_property
+    def for_sentences(self) -> Model:
+        """The model itself, or an encoder without a head for sentences as one that reads passages,
+        with fresh heads.
+
+        Weights are shared. Raise CheckpointError if the model is no encoder, or the tokenizer has
+        no markers.
+        """
+        if "sentences" in self.heads:
+            return self
+        if not isinstance(self.backbone, EncoderBlocks) or "document" not in self.templates:
+            self.head("sentences")  # raises
+        return self.with_sentences()
+
+    def prompt_ids(self, name: str) -> np.ndarray:
+        """Return the ids (p,) int32 of a prompt, without the space at its end, which belongs to the
+        text; none without prompt.
+        """
+        return self.tokenizer.encode(self.prompts.get(name, "").rstrip()).ids
+
+    def _start_engines(self) -> None:
+        """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of
+        its own.
+        """
+        self.engine, encoder = self.new_engine(), self.backbone
+        self._form_engines: dict[tuple[Form, ...], Engine] = {}
+        if isinstance(encoder, EncoderBlocks):
+            for forms in _READ_TOGETHER:
+                if encoder.config.own_layers(forms[-1]):
+                    self._form_engines[forms] = self.new_engine(
+                        read_blocks=partial(self.backbone.step_forms, forms=forms)
+                    )
+
+    def engine_for(self, *forms: Form) -> Engine:
+        """Return the engine that reads the forms of one entry of `_READ_TOGETHER`, each in its part
+        of a hidden vector.
+
+        Without layers of the last form's own it is `engine`, and vectors have one part.
+        """
+        return self._form_engines.get(forms, self.engine)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the state for copies and other processes, without the engines: they belong to one
+        model and have locks.
+        """
+        return {
+            name: value
+            for name, value in self.__dict__.items()
+            if "engine" not in name and name != "for_sentences"
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._start_engines()
+
+    def new_engine(
+        self,
+        step_tokens: int | None = None,
+        memory_bytes: int | None = None,
+        read_blocks: Callable[..., Array] | None = None,
+    ) -> Engine:
+        """Return an engine for this model, see `Engine`; `self.engine` is one
+        of the default size.
+        """
+        return Engine(
+            self.backbone,
+            step_tokens,
+            memory_bytes,
+            mark_vectors=self.mark_vectors,
+            weight=self.weight,
+            read_blocks=read_blocks,
+        )
+
+    def prompt(self, prompt: str | None) -> str:
+        """Return the text of a prompt given by name or as text; "" for None."""
+        expect_text(prompt or "", "the prompt")
+        if not prompt or prompt in self.prompts.values():
+            return prompt or ""
+        if prompt not in self.prompts and re.fullmatch(r"[A-Za-z0-9_-]+", prompt):
+            have = ", ".join(sorted(self.prompts)) or "none"
+            raise InputError(
+                f"this model has no prompt {prompt!r} (it has: {have}); end a prompt given as text"
+                f" with a space or punctuation: '{prompt}: '"
+            )
+        return self.prompts.get(prompt, prompt)
+
+    def stores_vectors(self, job: str) -> bool:
+        """Return whether a job's head scores vectors of a document, which is read once for all
+        queries.
+        """
+        return bool(self.head(job).inputs == "vectors")
+
+    def head(self, name: str) -> Any:
+        """Return the head that computes for a job; raise CheckpointError if the model has none."""
+        head, problem = self.heads[name] if name in self.heads else None, None
+        if head is None:
+            have = ", ".join(sorted(set(self.heads) - {"features"})) or "none"
+            problem = (
+                f"{name!r} head (it has: {have}); it was not trained for this job. Use another"
+                " model, or train that head"
+            )
+        elif head.inputs == "matches" and self.features is None:
+            problem = f"token features, which its {name!r} head needs; save the model again"
+        if problem:
+            raise CheckpointError(f"{self.source} has no {problem}")
+        return head.for_inference

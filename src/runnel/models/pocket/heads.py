@@ -1,0 +1,403 @@
+"""Heads whose weights are arrays: from hidden vectors to a document vector, a relevance score or
+sentence scores, without torch.
+
+    D  width of the hidden vectors   V  vocabulary   K  kinds of mark   n  items
+    S  sentences   F  lexical features   Q  tokens of the query   T  tokens of the sentence
+
+Heads run in fp32 (fp64 for a model in fp64), and all stream: they need sums, never the whole text.
+They are trained as torch modules (`models/recurrent/heads.py`, `lab/training/vector_scores.py`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runnel.backbones.encoder.gelu import gelu
+from runnel.models.head import MARKS, Head, head_kind
+from runnel.models.pocket.lexical import COLUMNS
+
+Floats = NDArray[np.floating]
+UNFIT = [1.0, 0.0]  # factor and summand before a fit
+
+
+class Linear:
+    """A linear layer: weight (N, K) and bias (N,), zeros before they are loaded. `fill`: the bias
+    of a fresh layer whose weight is zero; None: a fresh layer to train is random.
+    """
+
+    def __init__(self, inputs: int, outputs: int, fill: float | None = None) -> None:
+        self.weight: Floats = np.zeros((outputs, inputs), np.float32)
+        self.bias: Floats = np.full(outputs, fill or 0.0, np.float32)
+        self.fill = fill
+
+    def __call__(self, x: Floats) -> Floats:
+        """Return the output (..., N) for x (..., K)."""
+        return x @ self.weight.T + self.bias
+
+
+class ArrayHead(Head):
+    """A head with arrays and layers as weights."""
+
+    fixed: ClassVar[tuple[str, ...]] = ("calibration", "floor", "idf")  # not trained with the rest
+    calibration: Floats = np.array(UNFIT, np.float32)  # factor and summand of its scores
+
+    def arrays(self) -> dict[str, Floats]:
+        """Return the weights by name."""
+        layers = {name: layer for name, layer in vars(self).items() if isinstance(layer, Linear)}
+        held = {
+            f"{name}.{part}": getattr(layer, part)
+            for name, layer in layers.items()
+            for part in ("weight", "bias")
+        }
+        return held | {
+            name: array for name, array in vars(self).items() if isinstance(array, np.ndarray)
+        }
+
+    def load(self, arrays: Mapping[str, Floats]) -> None:
+        """Take weights, named and shaped as those of `arrays`."""
+        for name, array in arrays.items():
+            layer, _, part = name.rpartition(".")
+            setattr(getattr(self, layer) if layer else self, part, array.astype(np.float32))
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether a fit has set the `calibration`: only then are scores logits."""
+        return self.calibration.tolist() != UNFIT
+
+
+class TokenFeatures(ArrayHead):
+    """Per-token tables, indexed by id, and the vectors by which marks enter the backbone."""
+
+    jobs = ("features",)
+
+    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.log_weight: Floats = np.zeros(vocab_size, np.float32)
+        # added to embeddings in proportion to marks
+        self.mark_vectors: Floats = np.zeros((MARKS, hidden_size), np.float32)
+        self.idf: Floats = np.ones(vocab_size, np.float32)  # (V,) in [0, 1], static
+
+    def weight(self) -> Floats:
+        """Return the positive weights (V,) of tokens in means."""
+        weights: Floats = np.exp(self.log_weight)
+        return weights
+
+    @property
+    def static_idf(self) -> Floats:
+        """The idf as an array."""
+        return self.idf
+
+
+class EndVector(ArrayHead):
+    """The normalized hidden vector at the end marker (papers A and D). No parameters."""
+
+    def forward(self, pooled: Floats) -> Floats:
+        """(n, D) -> (n, D) of unit length."""
+        return normalize(wide(pooled))
+
+
+class FirstVector(EndVector):
+    """The normalized hidden vector of the first token, the encoders' [CLS] (paper A's BERT and
+    RoBERTa).
+    """
+
+    pooling = "cls"
+
+
+class PlainMeanVector(EndVector):
+    """The normalized mean of all hidden vectors with equal weights, as in sentence-transformers."""
+
+    pooling = "mean"
+
+
+class VectorScore(ArrayHead):
+    """Scores of a document's sentences from stored vectors and lexical features, without reading
+    the text again.
+
+    The first layer gets a sentence's vector only in its product with the query, because otherwise
+    it would learn which sentences the training questions preferred. The score is calibrated: its
+    sigmoid is the probability that the sentence answers.
+    """
+
+    inputs = "vectors"
+
+    def __init__(self, hidden_size: int, size: int = 96) -> None:
+        super().__init__(size=size)
+        self.sentence = Linear(hidden_size, size)
+        self.query = Linear(hidden_size, size)
+        self.known = Linear(len(_KNOWN), size)
+        self.middle = Linear(size, size)
+        # the initial score is the sum of the z-scores of cosine and BM25
+        self.out = Linear(size, 1, fill=0.0)
+        started = [float(name in ("z cosine", "z BM25")) for name in _KNOWN]
+        self.direct: Floats = np.array(started, np.float32)
+        self.calibration = np.array(UNFIT, np.float32)  # factor and summand
+
+    def forward(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
+        """query (D,) and vectors (S, D) of unit length, features (S, F) of `sentence_features` ->
+        (S,)
+        """
+        factor, summand = self.calibration
+        return self.uncalibrated(query, vectors, features) * factor + summand
+
+    def uncalibrated(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
+        """Return the scores of `forward` before calibration."""
+        query, vectors, features = wide(query), wide(vectors), wide(features)
+        if not len(vectors):
+            return query[:0]
+        columns = known(query, vectors, features)
+        projected = self.query(query)
+        blocks = [slice(start, start + _BLOCK) for start in range(0, len(vectors), _BLOCK)]
+        return np.concatenate(
+            [self.combine(projected, vectors[block], columns[block]) for block in blocks]
+        )
+
+    def combine(self, query: Floats, vectors: Floats, known: Floats) -> Floats:
+        """Projected queries (size,) or one for each sentence (S, size), vectors (S, D), `known` (S,
+        K) -> (S,)
+        """
+        hidden = gelu(4 * self.sentence(vectors) * query + self.known(known))
+        scores: Floats = 3 * self.out(gelu(self.middle(hidden)))[:, 0] + known @ self.direct
+        return scores
+
+    def parts(
+        self, query: np.ndarray, vectors: np.ndarray, features: np.ndarray, row: int
+    ) -> dict[str, float]:
+        """Return summands of the score of sentence `row`: the score of an average sentence, with
+        the mean of all inputs, and the Shapley value of each of `PARTS`: how much the score changes
+        when its inputs become the sentence's, over all orders.
+        """
+        query, vectors, features = wide(query), wide(vectors), wide(features)
+        columns = known(query, vectors, features)
+        names = list(PARTS)
+        # (2^parts, parts), all sets of parts
+        chosen = np.array(list(itertools.product([False, True], repeat=len(names))))
+        own = np.zeros((len(chosen), columns.shape[1]), bool)  # the columns of the sentence itself
+        for part, name in enumerate(names):
+            own[:, list(PARTS[name])] = chosen[:, part : part + 1]
+        mixed = np.where(own, columns[row], columns.mean(0))
+        pairs = np.where(chosen[:, names.index("meaning"), None], vectors[row], vectors.mean(0))
+        factor, summand = self.calibration
+        scores = self.combine(self.query(query), pairs, mixed) * factor + summand
+        sums = {"average sentence": float(scores[0])}
+        for part, name in enumerate(names):
+            others = chosen.sum(1) - chosen[:, part]
+            weight = np.array(
+                [1 / (len(names) * math.comb(len(names) - 1, n)) for n in others.tolist()],
+                scores.dtype,
+            )
+            sums[name] = float((np.where(chosen[:, part], weight, -weight) * scores).sum())
+        return sums
+
+
+class VectorRelevance(ArrayHead):
+    """Relevance of a document from its stored vectors: a weighted sum of features that do not
+    depend on other documents.
+    """
+
+    FEATURES = 3
+    inputs = "vectors"
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.linear = Linear(self.FEATURES, 1)
+
+    def forward(self, features: Floats) -> Floats:
+        """(n, 3) -> (n,)"""
+        return self.linear(wide(features))[:, 0]
+
+
+AROUND = 3  # sentences on each side in the mean of its last column
+_BLOCK = 1024  # sentences
+# The columns of `known`, in the order of its weights: these, of the cosines (S,) of sentences, of
+# the means around them and the `COLUMNS` (S, F), then the latter.
+_OF_VECTORS: dict[str, Callable[[Floats, Floats, Floats], Floats]] = {
+    "cosine": lambda cosine, around, features: cosine,
+    "z cosine": lambda cosine, around, features: _standard(cosine),
+    "z BM25": lambda cosine, around, features: _standard(
+        features[:, list(COLUMNS).index("BM25 share")]
+    ),
+    "below best": lambda cosine, around, features: cosine - cosine.max(),
+    "z before": lambda cosine, around, features: np.append(cosine[:1] * 0, _standard(cosine)[:-1]),
+    "z after": lambda cosine, around, features: np.append(_standard(cosine)[1:], cosine[:1] * 0),
+    "z around": lambda cosine, around, features: _standard(around),
+}
+_KNOWN = (*_OF_VECTORS, *COLUMNS)
+# The columns that make a part of a score; the vectors belong to "meaning". The other columns are
+# equal for all sentences of a document, so no sentence differs from the average in them.
+_PART_COLUMNS = {
+    "meaning": ("cosine", "z cosine", "below best"),
+    "words": ("z BM25", "BM25 share", "BM25", "idf", "local idf", "BM25 of pieces", "pairs"),
+    "words of the best sentences": ("BM25 of one lent", "BM25 of three lent"),
+    "neighbors": ("z before", "z after", "z around", "BM25 before", "BM25 after", "idf around"),
+    "length": ("length",),
+}
+PARTS = {part: tuple(map(_KNOWN.index, names)) for part, names in _PART_COLUMNS.items()}
+
+
+def known(query: Floats, vectors: Floats, features: Floats) -> Floats:
+    """Return the input columns of `VectorScore`: query (D,), vectors (S, D), at least one, features
+    (S, F) -> (S, K).
+    """
+    cosine = vectors @ query
+    around = _cosines_around(query, vectors)
+    columns = [column(cosine, around, features) for column in _OF_VECTORS.values()]
+    return np.concatenate([np.stack(columns, 1), features], 1)
+
+
+def _cosines_around(query: Floats, vectors: Floats) -> Floats:
+    """Return the cosine of the query and the mean of the vectors around each vector, (S,): in
+    blocks that fit into caches.
+    """
+    padded = np.pad(vectors, ((AROUND, AROUND), (0, 0)))
+    cosines = []
+    for start in range(0, len(vectors), _BLOCK):
+        block = padded[start : start + _BLOCK + 2 * AROUND]
+        count = len(block) - 2 * AROUND
+        total = block[:count] + block[1 : 1 + count]
+        # in one order: equal neighborhoods have equal cosines
+        for step in range(2, 2 * AROUND + 1):
+            total += block[step : step + count]
+        cosines.append((normalize(total) * query).sum(-1))
+    return np.concatenate(cosines)
+
+
+def _standard(x: Floats) -> Floats:
+    """Return z-scores; zeros if all values are equal."""
+    return (x - x.mean()) / (x.std() + 1e-6)
+
+
+def wide(x: Floats) -> Floats:
+    """Return x in fp32, or unchanged if it is fp64."""
+    return x if x.dtype == np.float64 else x.astype(np.float32, copy=False)
+
+
+def normalize(x: Floats) -> Floats:
+    """Return x (..., D) with vectors of unit length; zeros stay."""
+    return x / np.maximum(np.sqrt(np.einsum("...d,...d->...", x, x)), 1e-12)[..., None]
+
+
+LEAST_IDF = 0.05  # what the commonest token counts
+
+
+class LateInteraction(ArrayHead):
+    """A score of a sentence from the hidden vectors of its tokens and those of the query
+    (`models/sentence_vectors.py`).
+
+    Each token of the query takes its best cosine among tokens of the sentence, weighted by its
+    static idf and by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
+    """
+
+    inputs = "vectors"
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__()
+        self.weight = Linear(hidden_size, 1, fill=0.0)
+        # of the sentence's tokens, of those around it too, of means
+        self.mix: Floats = np.array([8.0, 4.0, 8.0], np.float32)
+
+    def weigh(self, hidden: Floats, idf: Floats) -> Floats:
+        """Return weights (Q,) of the query's tokens: hidden (Q, D), static idf (Q,)."""
+        weights: Floats = (idf + LEAST_IDF) * np.exp(self.weight(hidden)[:, 0].clip(-3, 3))
+        return weights
+
+    def forward(
+        self, query: Floats, weights: Floats, mean: Floats, sentence: Floats, around: Floats
+    ) -> Floats:
+        """Score a sentence: a query's unit vectors (Q, D), their weights (Q,) of sum 1, and mean
+        (D,); the hidden vectors of the sentence (T, D) and of what is read with it (any, D) -> ().
+        """
+        inside = (normalize(sentence) @ query.T).max(0)
+        seen = np.maximum(inside, (normalize(around) @ query.T).max(0, initial=-np.inf))
+        cosine = normalize(sentence.mean(0)) @ normalize(mean)
+        score: Floats = np.stack([inside @ weights, seen @ weights, cosine]) @ self.mix
+        return score
+
+
+class PairJudge(LateInteraction):
+    """The score of a sentence that is read together with the query, as a cross-encoder reads
+    (`models/sentence_vectors.py`).
+
+    Late interaction within the sequence, and what a small network makes of the first vector and the
+    sentence's mean.
+    """
+
+    jobs = ("pair",)
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.middle = Linear(2 * hidden_size, hidden_size)
+        # about what the late interaction of an untrained encoder has
+        self.out = Linear(hidden_size, 1, fill=-12.0)
+
+    def look(
+        self, hidden: Floats, idf: Floats, asked: int, sentence: slice, around: Floats
+    ) -> Floats:
+        """Score a sequence ().
+
+        Args:
+            hidden: (T, D) of the sequence: the first marker, `asked` tokens of the query, and the
+                rest.
+            idf: (asked,) of the query's tokens.
+            sentence: its tokens; around: (T,) bool, other tokens that count.
+        """
+        query, text = hidden[1 : 1 + asked], hidden[sentence]
+        weights = self.weigh(query, idf)
+        met = self(normalize(query), weights / weights.sum(), query.mean(0), text, hidden[around])
+        return met + self.out(gelu(self.middle(np.append(hidden[0], text.mean(0)))))[0]
+
+
+class Judge(LateInteraction):
+    """The second look's score of a sentence that is read apart from the query,
+    and what scores say.
+    """
+
+    jobs = ("judge",)
+    # of a document: those of `document_facts`, the best of the judge's scores and the mean of the
+    # best three
+    FACTS = 6
+
+    def __init__(self, hidden_size: int) -> None:
+        super().__init__(hidden_size)
+        self.document = Linear(self.FACTS, 1, fill=0.0)
+        # of the first four facts, to choose among documents
+        self.near: Floats = np.array([0.0, 16.0, 2.0, 0.0], np.float32)
+        # factor and summand of a sentence's score
+        self.calibration = np.array(UNFIT, np.float32)
+        # the judge's score of a sentence that is not read again
+        self.floor: Floats = np.array(4.0, np.float32)
+
+    def inside(self, scores: np.ndarray) -> np.ndarray:
+        """Return the logits (S,) that sentences answer, if their document does, from the sums of
+        both looks.
+        """
+        return float(self.calibration[0]) * scores + float(self.calibration[1])
+
+    def answers(self, facts: np.ndarray) -> float:
+        """Return the logit that a document with these `FACTS` answers."""
+        return float(self.document(facts.astype(np.float32))[0])
+
+    def nearness(self, facts: np.ndarray) -> float:
+        """Return what is added to the scores of a document's sentences when the best of several
+        documents are read again.
+        """
+        return float(facts.astype(np.float32) @ self.near)
+
+
+KINDS: dict[str, type[ArrayHead]] = {
+    head_kind(kind): kind
+    for kind in (
+        TokenFeatures,
+        EndVector,
+        FirstVector,
+        PlainMeanVector,
+        VectorScore,
+        VectorRelevance,
+        Judge,
+        PairJudge,
+    )
+}

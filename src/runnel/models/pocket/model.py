@@ -1,0 +1,162 @@
+"""An encoder that finds sentences, read from a model folder as arrays, without torch."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError, safe_open
+
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.config import digest_arrays
+from runnel.backbones.encoder.config import EncoderConfig
+from runnel.errors import CheckpointError, errors_as, needing
+from runnel.models.description import Description, head_options
+from runnel.models.model import Job, Model
+from runnel.models.pocket.heads import KINDS, ArrayHead, TokenFeatures
+from runnel.ops import backend
+
+if TYPE_CHECKING:
+    import torch
+
+    from runnel.backbones.encoder.arrays import ArrayEncoder, Dtype
+
+log = logging.getLogger("runnel")
+FILE = "model.safetensors"
+# as it names them: of numbers, halves, and bytes with scales
+_STORED_DTYPES = {"F32", "F16", "I8"}
+
+
+@dataclass(eq=False)
+class PocketModel(Model):
+    """A model whose weights are arrays."""
+
+    backbone: ArrayEncoder
+    heads: Mapping[str, ArrayHead]
+
+    def _derive(self) -> None:
+        features = self.heads["features"]
+        assert isinstance(features, TokenFeatures)
+        self.features = features
+        self.weight = features.weight()
+        self.mark_vectors = None
+
+    def with_sentences(self) -> Model:
+        return self  # `reads_folder` wants a head for them
+
+    def fingerprint(self) -> str:
+        named = {
+            f"{name}.{key}": array
+            for name, head in self.heads.items()
+            for key, array in head.arrays().items()
+        }
+        return digest_arrays(self.backbone.fingerprint(), sorted(named.items()))
+
+    def with_torch(self) -> Model:
+        with needing("training, saving and other libraries' models need torch", "recurrent"):
+            from runnel.models.recurrent.loading import read_folder
+        model = read_folder(self.backbone.folder, self.backbone.dtype, self.source)
+        for name in ("templates", "prompts", "card", "unit"):
+            setattr(model, name, getattr(self, name))
+        return model
+
+    def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
+        self.with_torch().save(folder, weights=weights, job=job)
+
+
+def reads_folder(folder: Path, read: Description, dtype: str | torch.dtype, device: str) -> bool:
+    """Return whether this wing reads a model folder, by what its files and this processor say."""
+    kind = str(dtype).removeprefix("torch.")
+    architecture = read.backbone.get("architecture")
+    if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
+        return False
+    if kind not in ("auto", "float32", "bfloat16", "int8") or not _for_cpu(device):
+        return False
+    if EncoderConfig.from_dict(read.backbone["config"]).begin_id is None:
+        return False  # it reads a text whole, not in passages
+    return _stored_dtypes(folder / FILE) <= _STORED_DTYPES and _has_kernels(kind)
+
+
+def load_pocket(
+    folder: Path, read: Description, dtype: str | torch.dtype, source: str
+) -> PocketModel:
+    """Load the model of a folder (`reads_folder`); raise CheckpointError if it is damaged."""
+    from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype
+
+    kind: Any = str(dtype).removeprefix("torch.")
+    chosen: Dtype = default_dtype() if kind == "auto" else kind
+    shape = EncoderConfig.from_dict(read.backbone["config"])
+    backbone = ArrayEncoder(folder / FILE, shape, chosen)
+    heads = {
+        name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
+    }
+    log.info("%s runs with kernels compiled for this processor", backbone.title)
+    return PocketModel(backbone, **read.parts(folder, heads, source))
+
+
+def _for_cpu(device: str) -> bool:
+    """Return whether `backend.wanted_device` is the CPU, without importing torch where this can be
+    known; raises as that does.
+    """
+    chosen = (backend.chosen_device or "auto") if device == "auto" else device
+    no_gpu = sys.platform == "linux" and not Path("/proc/driver/nvidia").exists()
+    if chosen == "auto" and no_gpu and "torch" not in sys.modules:
+        return True
+    return chosen == "cpu" or backend.wanted_device(chosen).type == "cpu"
+
+
+def _has_kernels(kind: str) -> bool:
+    """Return whether this processor's kernels compute a dtype."""
+    from runnel.ops.numba_math import PROBLEM  # numba takes a while to import
+
+    if PROBLEM:
+        log.info("no kernels: %s", PROBLEM)
+        return False
+    from runnel.backbones.encoder.arrays import default_dtype
+    from runnel.ops.int8_matmul import vnni_problem
+
+    if kind == "int8":
+        return not vnni_problem()
+    return kind != "bfloat16" or default_dtype() == kind
+
+
+def _stored_dtypes(file: Path) -> set[str]:
+    """Return the dtypes of the tensors in a file."""
+    with errors_as(
+        CheckpointError,
+        f"{file} cannot be read",
+        SafetensorError,
+        OSError,
+        advice="copy or download it again",
+    ):
+        with safe_open(file, "numpy") as held:
+            return {held.get_slice(name).get_dtype() for name in held.keys()}
+
+
+def _read_head(
+    name: str, config: Mapping[str, Any], backbone: ArrayEncoder, source: str
+) -> ArrayHead:
+    """Return a head with its weights."""
+    kind, options = head_options(KINDS, name, config, backbone, source)
+    head = kind(**options)
+    assert isinstance(head, ArrayHead)
+    weights = backbone.read_head(name)
+    check_tensors(
+        {key: StoredArray(array.shape, FILE) for key, array in weights.items()},
+        {key: array.shape for key, array in head.arrays().items()},
+        f"{source}: the head {name!r}",
+    )
+    head.load(weights)
+    return head
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array's shape and file, for messages."""
+
+    shape: tuple[int, ...]
+    file: str

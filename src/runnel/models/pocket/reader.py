@@ -1,0 +1,158 @@
+"""How an encoder reads documents for an embedder, in passages of whole sentences; its stream keeps
+the text of the last passage, the only one that new text can change.
+
+P  passages   d  width of the vectors   D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from runnel.models.pocket.heads import normalize
+from runnel.models.pocket.layout import Layout, lay_out, whole_tokens
+from runnel.models.pocket.sentence_vectors import SentenceSums
+from runnel.models.reading import (
+    Documents,
+    ReadDocument,
+    Reader,
+    ReadOptions,
+    Stream,
+    passage_spans,
+)
+from runnel.request import Array, Request, Result, TokenCount
+from runnel.text.kinds import text_of
+from runnel.text.sentences import (
+    SentenceTokens,
+    read_sentences,
+    sentence_of_tokens,
+    split_sentences,
+)
+from runnel.text.tokenizer import Encoded
+
+_SETTLE_CHARS = 4096  # new text that a stream needs before it looks for complete passages
+
+
+class PassageStream(Stream):
+    """The stream of a model that reads passages."""
+
+    def _start(self, lead: str) -> None:
+        self.tokens = 0
+        self._text = lead  # from the start of a passage
+        self._look = _SETTLE_CHARS  # length of that text at which to look for complete passages
+
+    def _add(self, text: str) -> None:
+        self._text += text
+        if len(self._text) >= self._look:
+            self._settle()
+
+    def _pooled(self) -> Array:
+        ids = self._lay_out()[0].ids
+        total = self._sum + self._read(ids) if len(ids) else self._sum
+        return (total / (self.tokens + len(ids))).astype(np.float32)[None]
+
+    def _values(self) -> Mapping[str, np.ndarray | bytes]:
+        return {
+            "tokens": np.array(self.tokens),
+            "text": self._text.encode("utf-8", "surrogatepass"),
+        }
+
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None:
+        self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
+        self.tokens, self._look = int(values["tokens"]), max(_SETTLE_CHARS, len(self._text))
+
+    def _settle(self) -> None:
+        layout, tokens = self._lay_out()
+        # Not what could still be read as one: the last word may lose tokens when it is complete.
+        whole = 0 if self.tokens else whole_tokens(self._model.backbone)
+        if len(layout.passages) > 3:
+            # A last sentence that is alone in its passage may then fit into the one before.
+            last = -2 if layout.passages[-1] - layout.passages[-2] > 1 else -3
+            if tokens.bounds[layout.passages[last]] > whole:
+                self._sum = self._sum + self._read(layout.ids[: layout.edges[last]])
+                self.tokens += int(layout.edges[last])
+                self._text = self._text[tokens.spans[layout.passages[last], 0] :]
+        # so that a very long sentence is not split too often
+        self._look = len(self._text) + max(_SETTLE_CHARS, len(self._text))
+
+    def _lay_out(self) -> tuple[Layout, SentenceTokens]:
+        """Lay out the text from the start of the last passage."""
+        tokens = read_sentences(self._text, [self._model.tokenizer.encode(self._text)])
+        backbone, markers = self._model.backbone, self._model.tokenizer.markers()
+        return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
+
+    def _read(self, ids: np.ndarray) -> np.ndarray:
+        """Return the sum (D,) fp64 of the hidden vectors of a row."""
+        (result,) = self._model.engine.run([Request(ids, ranges=np.array([[0, len(ids)]]))])
+        return np.asarray(result.sums[0])
+
+
+class PassageReader(Reader):
+    """A reader with an encoder; each passage gets the vector of its text alone."""
+
+    stream = PassageStream
+
+    def cuts(self, row: np.ndarray) -> bool:
+        return len(row) > (self.model.backbone.max_tokens or len(row))
+
+    def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        bounds = sentence_of_tokens(split_sentences(text), encoded)
+        markers = self.model.tokenizer.markers()
+        row = lay_out(encoded.ids, bounds, self.model.backbone, markers)
+        return row.ids, row.places
+
+    def read(
+        self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
+    ) -> list[ReadDocument]:
+        model = self.model
+        texts = [text_of(document) for document in documents]
+        encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
+        width = model.backbone.hidden_size
+        requests = []
+        for document, text, one in zip(documents, texts, encoded, strict=True):
+            tokens = read_sentences(document, [one])
+            sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
+            row = sums.layout
+            mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text
+            blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
+            ranges = np.concatenate([blocks, [[0, len(row.ids)]]]) if mean else None
+            positions = (
+                None
+                if mean
+                else blocks[:, 0]
+                if self.embedder.pooling == "cls"
+                else blocks[:, 1] - 1
+            )
+            spans = passage_spans(text, tokens.spans, row.passages)
+            take = sums.take if options.remember else None
+            requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
+        engine = model.engine_for("texts", "sentences") if options.remember else model.engine
+        results = engine.run(requests, TokenCount(options.progress).add)
+        read = []
+        pooled = [
+            (
+                np.asarray(result.means)[:, :width]
+                if self.embedder.pooling == "mean"
+                else _with_whole(result, width)
+            )
+            for result in results
+        ]
+        for result, vectors in zip(results, self._vectors(pooled), strict=True):
+            spans, sums = result.tag
+            tokens_read, memory = len(sums.layout.ids), sums.result() if options.remember else None
+            read.append(
+                ReadDocument(
+                    vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory
+                )
+            )
+        return read
+
+
+def _with_whole(result: Result, width: int) -> np.ndarray:
+    """Return the pooled token of each passage and, for the document, their mean weighted by the
+    passages' tokens, (P+1, D).
+    """
+    first, (_, sums) = np.asarray(result.get().hidden)[:, :width], result.tag
+    counts = np.diff(sums.layout.edges).astype(np.float32)
+    return np.concatenate([first, counts[None] @ normalize(first)])

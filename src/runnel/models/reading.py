@@ -1,0 +1,268 @@
+"""What is common to all kinds of model that read documents for an embedder: the reader of whole
+documents, and the stream of a text that is still being written, in constant memory.
+
+Encoders read passages of whole sentences (`models/pocket/reader.py`), recurrent models carry a
+state through a text (`models/recurrent/readers.py`), and other transformers read each passage as a
+text of its own (`models/foreign/reader.py`). One pass gives a document's vector and those of its
+passages; with a state, each depends on what is before it.
+
+P  passages   d  width of the vectors   D  width of hidden vectors   R  ids of a text
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from runnel.errors import InputError, NumericalError
+from runnel.files import write
+from runnel.models.head import Pooling
+from runnel.models.memory import Remembered, damage_in_state, pack, unpack
+from runnel.models.model import Model
+from runnel.records import expect_text
+from runnel.request import Array, Progress, space
+from runnel.text.documents.document import DocumentText
+from runnel.text.kinds import text_of
+from runnel.text.sentences import whole_spans
+from runnel.text.tokenizer import Encoded
+
+Documents = Sequence[str | DocumentText]
+
+
+@dataclass(frozen=True, eq=False)
+class ReadDocument:
+    """The result of one pass over a document; a transformer reads each passage as a text of its
+    own.
+    """
+
+    # (d,) float32, as from `Embedder.encode_document`, or the mean of the passages' weighted by
+    # their tokens
+    vector: np.ndarray
+    spans: np.ndarray  # (P, 2) int64, characters of each passage; they tile the text
+    # (P, d) float32, as from `Embedder.encode_spans` for `spans`, or `encode_document` for each
+    passages: np.ndarray
+    tokens: int  # special tokens included
+    tokens_read: int  # that the backbone had to read, fewer than `tokens` if text was appended
+    # input for `read_documents` to continue after this text; None for documents below `save_from`
+    # tokens
+    saved: bytes | None
+    memory: Remembered | None  # in 8 bits
+
+
+@dataclass(frozen=True)
+class ReadOptions:
+    """Options of `read_documents`."""
+
+    # the most of a passage of several sentences, unless the model reads fewer or decides itself
+    passage_tokens: int = 256
+    save_from: int = 16_384  # documents of so many tokens get `saved`
+    # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
+    remember: bool = False
+    progress: Progress | None = None
+
+
+class VectorMaker(Protocol):
+    """What readers and streams need of an `Embedder`; see there."""
+
+    model: Model
+    pooling: Pooling
+
+    def is_empty(self, text: str) -> bool: ...
+
+    def vectors(self, pooled: Array) -> np.ndarray: ...
+
+    def render(
+        self, texts: Iterable[str], *, prompt: str | None = None
+    ) -> Iterator[np.ndarray]: ...
+
+    def encode_rows(
+        self, rows: Iterable[np.ndarray], progress: Progress | None = None
+    ) -> Iterator[np.ndarray]: ...
+
+
+class Stream(ABC):
+    """The embedding of a text that is still being written, in constant memory.
+
+    Call `feed` any number of times and `embedding` at any time: it equals `embedder.encode` of all
+    text so far.
+    """
+
+    # read so far, with markers: all but the unsettled end of the text, or those of complete
+    # passages
+    tokens: int
+
+    def __init__(self, embedder: VectorMaker, prompt: str = "") -> None:
+        self._embedder, self._model = embedder, embedder.model
+        self._sum = np.zeros(self._model.backbone.hidden_size)  # of hidden vectors so far
+        self._empty = True  # nothing has been fed that has a token; the prompt does not count
+        self._start(
+            self._model.templates["document"].lead(self._model.tokenizer, "document") + prompt
+        )
+
+    def feed(self, text: str) -> Self:
+        """Read more text. Words may be split between pieces."""
+        expect_text(text, "the text")
+        self._empty = self._empty and self._embedder.is_empty(text)
+        self._add(text)
+        return self
+
+    def embedding(self) -> np.ndarray:
+        """Return the vector of the text so far, float32 (d,), unit length.
+
+        Raises:
+            InputError: the stream has received no text with a token (`Embedder.is_empty`).
+            NumericalError: the vector is NaN or infinite.
+        """
+        if self._empty:
+            raise InputError(
+                "this stream has received only whitespace, or characters without a token for this"
+                " model; feed() some text first"
+            )
+        vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
+        if not np.isfinite(vector).all():
+            raise NumericalError.while_reading("the stream's vector", "the saved stream")
+        return vector
+
+    def save(self, path: str | Path) -> None:
+        """Write everything needed to continue to one file (atomically)."""
+        values = {"sum": self._sum, "empty": np.array(self._empty), **self._values()}
+        write(Path(path), pack(values, self._model.backbone.fingerprint(), "stream"))
+
+    @classmethod
+    def load(cls, embedder: VectorMaker, path: str | Path) -> Self:
+        """Continue a stream written by `save`.
+
+        Raises:
+            StateError: the file is damaged or was written by another model.
+        """
+        stream = cls(embedder)
+        with damage_in_state(place := f"the saved stream {path}"):
+            values = unpack(
+                Path(path).read_bytes(), place, embedder.model.backbone.fingerprint(), "stream"
+            )
+            stream._sum, stream._empty = values["sum"], bool(values["empty"])
+            stream._restore(values)
+        return stream
+
+    @abstractmethod
+    def _start(self, lead: str) -> None:
+        """Begin with the text before the document."""
+
+    @abstractmethod
+    def _add(self, text: str) -> None: ...
+
+    @abstractmethod
+    def _pooled(self) -> Array:
+        """Return what the head makes a vector of, (1, D)."""
+
+    @abstractmethod
+    def _values(self) -> Mapping[str, np.ndarray | bytes]:
+        """Return what `_restore` needs."""
+
+    @abstractmethod
+    def _restore(self, values: Mapping[str, np.ndarray]) -> None: ...
+
+
+class Reader(ABC):
+    """What an embedder does differently for each kind of model."""
+
+    stream: type[Stream] | None  # of a text that arrives in pieces; None: it reads only whole texts
+
+    def __init__(self, embedder: VectorMaker) -> None:
+        self.embedder = embedder
+        self.model = embedder.model
+        # of the passages that the model reads; None: it has none
+        self.block = self.model.backbone.passage_tokens
+
+    @abstractmethod
+    def read(
+        self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
+    ) -> list[ReadDocument]:
+        """Read documents together; see `read_documents`."""
+
+    @abstractmethod
+    def cuts(self, row: np.ndarray) -> bool:
+        """Return whether a text with these ids (R,) is read in several passages, which only
+        `lay_out` knows.
+        """
+
+    @abstractmethod
+    def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        """Return the ids to read for a text, and the index of each of its tokens in them."""
+
+    def _vectors(self, pooled: Sequence[Array]) -> list[np.ndarray]:
+        """Compute the vectors of several documents in one call of the head: (n, D) -> (n, d) for
+        each.
+        """
+        if not pooled:
+            return []
+        vectors = self.embedder.vectors(space(pooled[0]).concatenate(list(pooled)))
+        return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])
+
+
+class TextReader(Reader):
+    """A reader of texts in one piece."""
+
+    def cuts(self, row: np.ndarray) -> bool:
+        return False
+
+    def lay_out(self, text: str, encoded: Encoded) -> tuple[np.ndarray, np.ndarray]:
+        template = self.model.templates["document"]
+        rendered = template.render(self.model.tokenizer, document=encoded.ids)
+        return rendered.ids, np.arange(len(encoded)) + rendered.slices["document"].start
+
+
+def expect_filled(embedder: VectorMaker, text: str, what: str) -> None:
+    """Raise InputError for a text that cannot be embedded
+    (`Embedder.is_empty`); `what` names it.
+    """
+    if embedder.is_empty(text):
+        raise InputError(
+            f"cannot embed an empty {what}; remove it, or replace it with a placeholder (it is"
+            f" {text[:20]!a}: only whitespace, or no character that the model has a token for)"
+        )
+
+
+def spans_in(text: str, spans: object, *, apart: bool = False) -> np.ndarray:
+    """Return a user's spans (n, 2) int64; raise InputError for one that is empty, outside the text,
+    or not `apart` in order.
+    """
+    given = whole_spans(spans)
+    before = np.append(0, given[:-1, 1])[: len(given)] if apart else 0
+    bad = np.flatnonzero(
+        (given[:, 0] >= given[:, 1]) | (given[:, 0] < before) | (given[:, 1] > len(text))
+    )
+    if len(bad):
+        raise InputError(
+            f"span {bad[0]} is {given[bad[0]].tolist()}; expected [start, end) with start < end,"
+            f" inside the text of {len(text)}"
+            f" characters{' and after the previous span' if apart else ''}"
+        )
+    return given
+
+
+def read_documents(
+    reader: Reader,
+    documents: Documents,
+    saved: Sequence[bytes | None] | None = None,
+    **options: Any,
+) -> list[ReadDocument]:
+    """Read documents together with `ReadOptions`; recurrent models resume from `saved` of an
+    earlier reading of a text's unchanged beginning.
+    """
+    for document in documents:
+        expect_filled(reader.embedder, text_of(document), "document")
+    return reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
+
+
+def passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """Return the characters (P, 2) of passages that begin with the `chosen` sentences (P+1,); they
+    tile the text.
+    """
+    edges = np.append(sentences[:, 0], len(text))[chosen]
+    return np.stack([edges[:-1], edges[1:]], axis=1)

@@ -1,0 +1,85 @@
+"""What a recurrent model remembers of a document: the state after it.
+
+D  width of hidden vectors
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.backbones.state import State
+from runnel.models.memory import Precision, Remembered
+from runnel.ops.numba_math import as_array
+
+
+@dataclass(frozen=True, eq=False)
+class DocumentState(Remembered):
+    """The state after a document, in a precision, with the mean of its hidden vectors and its
+    distinct token ids.
+    """
+
+    text: str
+    # "tokens" (1,), "mean" (D,), "ids" (sorted), "state.NAME" and, in 8 bits, "scale.NAME"
+    tensors: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, text: str, arrays: Mapping[str, np.ndarray]) -> DocumentState:
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return cls(
+            text,
+            {
+                name: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t
+                for name, t in tensors.items()
+            },
+        )
+
+    def arrays(self) -> Mapping[str, np.ndarray]:
+        return {name: as_array(tensor) for name, tensor in self.tensors.items()}
+
+    @classmethod
+    def keep(
+        cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: Precision
+    ) -> DocumentState:
+        """Keep a state of one row in a precision; ids are sorted."""
+        tensors = {"tokens": state.tokens, "mean": mean, "ids": torch.from_numpy(ids)}
+        whole = sum(tensor.numel() for tensor in state.tensors.values())
+        for name, tensor in state.tensors.items():
+            if 100 * tensor.numel() < whole:  # small, and may scale the others (xLSTM's m and n)
+                tensors[f"state.{name}"] = tensor
+            elif precision == "int8" and tensor.shape[-1] >= 16:
+                # short last dimensions (conv tails) are a few percent
+                scale = (tensor.abs().amax(dim=-1, keepdim=True) / 127).clamp(min=1e-30)
+                tensors |= {
+                    f"state.{name}": (tensor / scale).round().to(torch.int8),
+                    f"scale.{name}": scale,
+                }
+            else:
+                tensors[f"state.{name}"] = (
+                    tensor if precision == "fp32" else tensor.to(torch.bfloat16)
+                )
+        return cls(text, tensors)
+
+    @property
+    def mean(self) -> Tensor:
+        """(D,) fp32"""
+        return self.tensors["mean"].float()
+
+    @property
+    def ids(self) -> np.ndarray:
+        """The sorted distinct token ids of the document."""
+        return self.tensors["ids"].int().numpy()
+
+    def fill(self, state: State, place: int) -> None:
+        """Fill a row of a state in place: rows are as large as a processor's cache, and there are
+        many.
+        """
+        for name, tensor in state.tensors.items():
+            tensor[place].copy_(self.tensors[f"state.{name}"][0])
+            if f"scale.{name}" in self.tensors:
+                tensor[place].mul_(self.tensors[f"scale.{name}"][0])
+        state.tokens[place] = self.tensors["tokens"][0]

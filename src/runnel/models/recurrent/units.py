@@ -1,0 +1,50 @@
+"""The scores of an `Item`'s units: a pair, or the sentences with a token.
+
+D  width of hidden vectors      n  units      F  lexical features
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.models.head import Head
+from runnel.request import OpenRequest, Result
+
+
+def unit_scores(head: Head, result: Result) -> Tensor:
+    """Return the scores (n,) of an `Item`'s units from the result of its request."""
+    if head.inputs != "matches":
+        return head(head.pooled(result))
+    means = result.means
+    return head(means[1:], result.hidden, means[:1], torch.from_numpy(result.tag))
+
+
+class UnitScores:
+    """Scores of the units of a request like an `Item`'s, each computed after its last token is
+    read; then only it is kept.
+
+    `other` (1, D) is the mean of the text that the units are compared with; its tokens are not in
+    the request.
+    """
+
+    def __init__(
+        self, head: Head, reading: OpenRequest, lexical: np.ndarray, other: Tensor
+    ) -> None:
+        self._head, self._reading, self._lexical, self._other = head, reading, lexical, other
+        self._done = 0  # units
+
+    def take_complete(self) -> Tensor:
+        """Return the scores (k,) of the units that are newly complete."""
+        hidden, rows = self._reading.take_complete()
+        first, self._done = self._done, self._done + len(hidden)
+        if not len(hidden):
+            return hidden.new_zeros(0)
+        if self._head.inputs != "matches":
+            return self._head(hidden)
+        lexical = torch.from_numpy(self._lexical[first : self._done]).to(hidden)
+        return self._head(_means(rows).to(hidden), hidden, self._other.to(hidden), lexical)
+
+
+def _means(rows: Tensor) -> Tensor:
+    """Return means (k, D) of rows of `RangeSums`."""
+    return rows[:, :-1] / rows[:, -1:]
