@@ -105,9 +105,9 @@ def test_a_part_is_its_mean_change_over_all_orders_and_they_sum_to_the_score(sen
     query, vectors, features = (tensor.numpy() for tensor in drawn(sentences))
     features[:, [9, 10, 11, 13]] = features[:1, [9, 10, 11, 13]]  # of the whole document
     head.calibration = np.array([0.5, -2.0], np.float32)
-    for row, score in enumerate(head(query, vectors, features).tolist()):
+    for row, whole in enumerate(head(query, vectors, features).tolist()):
         parts = head.parts(query, vectors, features, row)
-        assert sum(parts.values()) == pytest.approx(score, abs=1e-5)
+        assert sum(parts.values()) == pytest.approx(whole, abs=1e-5)
         expected = by_all_orders(head, (query, vectors, features), row)
         assert {name: parts[name] for name in PARTS} == pytest.approx(expected, abs=1e-5)
         # one is the average sentence

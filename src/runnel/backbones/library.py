@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
-from runnel.backbones.checkpoint.tensors import check_tensors
+from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.layers import sub_batches

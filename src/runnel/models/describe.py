@@ -19,7 +19,7 @@ from runnel.backbones.checkpoint.load import (
     read_config,
     recognize,
 )
-from runnel.backbones.checkpoint.tensors import check_tensors
+from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,8 @@ from runnel.models.model import Model
 from runnel.models.pocket.reader import PassageReader
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.reading import Reader, Stream, expect_filled, spans_in
-from runnel.ops.backend import inference
 from runnel.records import expect_count, expect_loaded, expect_series, expect_text
-from runnel.request import Array, Progress, Request, TokenCount, space
+from runnel.request import Array, Progress, Request, TokenCount
 
 if TYPE_CHECKING:
     import torch
@@ -173,12 +171,11 @@ class Embedder:
         while batch := [
             self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)
         ]:
-            yield from self.vectors(space(batch[0]).concatenate(batch))
+            yield from self.vectors(batch)
 
-    def vectors(self, pooled: Array) -> np.ndarray:
-        """Return the vectors float32 (n, d) for what the engine pooled, (n, D)."""
-        with nullcontext() if isinstance(pooled, np.ndarray) else inference():
-            return truncated(np.asarray(self._head(pooled)), self.dimension)
+    def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
+        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        return truncated(self._head.vectors(pooled), self.dimension)
 
     def text_limit(self, max_tokens: int | None) -> int | None:
         """Return the tokens a text is cut to: `max_tokens`, or a transformer's limit if that is
@@ -267,7 +264,7 @@ class Embedder:
             else Request(row, ranges[:, 1] - 1)
         )
         (result,) = self.model.engine.run([request])
-        return self.vectors(self._head.pooled(result))
+        return self.vectors([self._head.pooled(result)])
 
     def stream(self, *, prompt: str | None = None) -> Stream:
         """Open a stream for a text that arrives in pieces; see `Stream`.

@@ -51,6 +51,10 @@ class Model(ABC):
     source: str = "memory"  # where the model was loaded from, for messages
     card: str = ""
     unit: Unit = "sentence"  # what the sentence head scores
+    # what reads need of the heads, see `_derive`
+    features: Any = field(init=False)
+    weight: Array = field(init=False)
+    mark_vectors: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -210,7 +214,8 @@ class Model(ABC):
 
     def head(self, name: str) -> Any:
         """Return the head that computes for a job; raise CheckpointError if the model has none."""
-        head, problem = self.heads[name] if name in self.heads else None, None
+        head: Any = self.heads[name] if name in self.heads else None
+        problem = None
         if head is None:
             have = ", ".join(sorted(set(self.heads) - {"features"})) or "none"
             problem = (

@@ -25,7 +25,7 @@ from runnel.models.head import Pooling
 from runnel.models.memory import Remembered, damage_in_state, pack, unpack
 from runnel.models.model import Model
 from runnel.records import expect_text
-from runnel.request import Array, Progress, space
+from runnel.request import Array, Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import whole_spans
@@ -74,7 +74,7 @@ class VectorMaker(Protocol):
 
     def is_empty(self, text: str) -> bool: ...
 
-    def vectors(self, pooled: Array) -> np.ndarray: ...
+    def vectors(self, pooled: Sequence[Array]) -> np.ndarray: ...
 
     def render(
         self, texts: Iterable[str], *, prompt: str | None = None
@@ -123,7 +123,7 @@ class Stream(ABC):
                 "this stream has received only whitespace, or characters without a token for this"
                 " model; feed() some text first"
             )
-        vector: np.ndarray = self._embedder.vectors(self._pooled())[0]
+        vector: np.ndarray = self._embedder.vectors([self._pooled()])[0]
         if not np.isfinite(vector).all():
             raise NumericalError.while_reading("the stream's vector", "the saved stream")
         return vector
@@ -201,7 +201,7 @@ class Reader(ABC):
         """
         if not pooled:
             return []
-        vectors = self.embedder.vectors(space(pooled[0]).concatenate(list(pooled)))
+        vectors = self.embedder.vectors(pooled)
         return np.split(vectors, np.cumsum([len(part) for part in pooled])[:-1])
 
 

@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
+from runnel.backbones.checkpoint.shapes import check_tensors, some
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
-    check_tensors,
     code_classes,
     count_layers,
     expect_agreement,
@@ -42,7 +42,6 @@ from runnel.backbones.checkpoint.tensors import (
     reads_both_ways,
     reason_of,
     renamed,
-    some,
 )
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, FAMILIES

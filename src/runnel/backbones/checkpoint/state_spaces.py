@@ -7,10 +7,10 @@ Sizes are read from the tensors, and what the config says must agree.
 from collections.abc import Mapping, Set
 from typing import Any
 
+from runnel.backbones.checkpoint.shapes import check_tensors, some
 from runnel.backbones.checkpoint.tensors import (
     OFF,
     Stored,
-    check_tensors,
     count_layers,
     expect_agreement,
     expect_fit,
@@ -18,7 +18,6 @@ from runnel.backbones.checkpoint.tensors import (
     number,
     renamed,
     shape_of,
-    some,
     whole,
 )
 from runnel.errors import CheckpointError

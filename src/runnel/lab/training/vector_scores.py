@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runnel.models.pocket.heads import AROUND, COLUMNS
+from runnel.models.pocket.heads import AROUND
+from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.recurrent.heads import HeldHead, wide
 
 

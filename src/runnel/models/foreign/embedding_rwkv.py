@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers
-from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
 from runnel.models.recurrent.heads import TorchHead, wide

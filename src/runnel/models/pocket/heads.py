@@ -10,8 +10,8 @@ They are trained as torch modules (`models/recurrent/heads.py`, `lab/training/ve
 
 import itertools
 import math
-from collections.abc import Callable, Mapping
-from typing import ClassVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +62,11 @@ class ArrayHead(Head):
         for name, array in arrays.items():
             layer, _, part = name.rpartition(".")
             setattr(getattr(self, layer) if layer else self, part, array.astype(np.float32))
+
+    def vectors(self, pooled: Sequence[Any]) -> Floats:
+        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        vectors: Floats = self(np.concatenate([np.asarray(part) for part in pooled]))
+        return vectors
 
     @property
     def calibrated(self) -> bool:

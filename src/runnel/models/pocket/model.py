@@ -58,8 +58,8 @@ class PocketModel(Model):
 
     def with_torch(self) -> Model:
         with needing("training, saving and other libraries' models need torch", "recurrent"):
-            from runnel.models.recurrent.loading import read_folder
-        model = read_folder(self.backbone.folder, self.backbone.dtype, self.source)
+            from runnel.models.recurrent.model import read_folder
+        model: Model = read_folder(self.backbone.folder, self.backbone.dtype, self.source)
         for name in ("templates", "prompts", "card", "unit"):
             setattr(model, name, getattr(self, name))
         return model

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, stream_dtype
-from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.int8 import Int8Linear
 from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import replacing

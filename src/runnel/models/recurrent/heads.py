@@ -6,7 +6,7 @@
 All but `LmHead` run in fp32 (fp64 for a model in fp64).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from runnel.models.head import MARKS, Head, Pooling
 from runnel.models.pocket.heads import ArrayHead, Judge, Linear, VectorScore
-from runnel.ops.backend import plain_numbers
+from runnel.ops.backend import inference, plain_numbers
 
 OneToken = Literal["cls", "eos"]
 
@@ -30,6 +30,12 @@ class TorchHead(nn.Module, Head):
 
     def refresh(self) -> None:
         """Take over weights that were trained or loaded."""
+
+    @inference()
+    def vectors(self, pooled: Sequence[Tensor]) -> np.ndarray:
+        """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
+        vectors: np.ndarray = self(torch.cat(list(pooled))).numpy()
+        return vectors
 
 
 class HeldHead(TorchHead):
@@ -58,6 +64,9 @@ class HeldHead(TorchHead):
                     self, name, nn.Buffer(tensor) if name in head.fixed else nn.Parameter(tensor)
                 )
         self.refresh()
+
+    def __getattr__(self, name: str) -> Any:  # its layers and numbers are made by name
+        return super().__getattr__(name)
 
     @property
     def for_inference(self) -> ArrayHead:

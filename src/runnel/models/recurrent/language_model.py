@@ -22,7 +22,8 @@ from runnel.backbones.checkpoint.load import (
     open_weights,
     read_config,
 )
-from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.tensors import read_tensor
 from runnel.backbones.state import State
 from runnel.errors import CheckpointError, InputError
 from runnel.models.folder import BUILT_IN, load_model
