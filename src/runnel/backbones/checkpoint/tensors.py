@@ -172,10 +172,8 @@ def check_tensors(
     problems.
     """
     problems = []
-    missing, extra = (
-        [name for name in expected if name not in stored],
-        sorted(stored.keys() - expected.keys()),
-    )
+    missing = [name for name in expected if name not in stored]
+    extra = sorted(stored.keys() - expected.keys())
     for what, names in (("missing", missing), ("unexpected", extra)):
         if names:
             place = f" in {stored[names[0]].file}" if names is extra else ""
