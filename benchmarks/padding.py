@@ -8,7 +8,7 @@ P  head size
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from runnel.backbones.base import Backbone
@@ -54,7 +54,10 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
         "flops": backbone.flops_per_token,
     }
     facts |= {way: sum(read[way]) for way in ("padded", "padded_sorted")}
-    counts = {"": backbone.flops, "standard_": partial(standard_flops, backbone)}
+    counts: dict[str, Callable[[int], int]] = {
+        "": backbone.flops,
+        "standard_": partial(standard_flops, backbone),
+    }
     if isinstance(backbone, Mamba2):
         counts["ssd_"] = lambda tokens: ssd_flops(backbone, tokens)
     for prefix, count in counts.items():
