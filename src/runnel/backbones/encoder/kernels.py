@@ -69,14 +69,14 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import (
     as_kind,
     copy_row,
-    load_up_to,
     multiply_panel,
     numbers_per_word,
     store_pairs,
-    store_up_to,
     transpose,
 )
 
+# Rows end outside the loops over whole vectors: with masks in these loops, the compiler would add in
+# another order, and results would change in their last bits.
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
 
@@ -86,12 +86,19 @@ def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Poin
     """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be
     `residual`.
     """
+    rest = width % LANES
+    whole = width - rest
     sums = splat(np.float32(0.0))
-    for c in range(0, width, LANES):
-        rest = width - c
-        v = add(load_up_to(added, c, rest), load_up_to(bias, c, rest))
-        v = add(load_up_to(residual, c, rest), v)
-        store_up_to(out, c, v, rest)
+    for c in range(0, whole, LANES):
+        v = add(load(residual, c), add(load(added, c), load(bias, c)))
+        store(out, c, v)
+        sums = add(sums, v)
+    if rest:
+        v = add(
+            load_some(residual, whole, rest),
+            add(load_some(added, whole, rest), load_some(bias, whole, rest)),
+        )
+        store_some(out, whole, v, rest)
         sums = add(sums, v)
     return total(sums) / np.float32(width)
 
@@ -99,11 +106,15 @@ def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Poin
 @njit(**SERIAL)
 def _deviation(row: Pointer, mean: Number, width: int) -> Number:
     """Return the mean square of row - mean."""
+    rest = width % LANES
+    whole = width - rest
     center = splat(mean)
     squares = splat(np.float32(0.0))
-    for c in range(0, width, LANES):
-        v = sub(load_up_to(row, c, width - c), center)
-        v = v if width - c >= LANES else keep(v, width - c)
+    for c in range(0, whole, LANES):
+        v = sub(load(row, c), center)
+        squares = fma(v, v, squares)
+    if rest:
+        v = keep(sub(load_some(row, whole, rest), center), rest)
         squares = fma(v, v, squares)
     return total(squares) / np.float32(width)
 
@@ -113,13 +124,22 @@ def _normalize(
     row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int
 ) -> None:
     """row = (row - mean) * inverse * weight + shift_by, in place."""
+    rest = width % LANES
+    whole = width - rest
     center = splat(mean)
     factor = splat(inverse)
-    for c in range(0, width, LANES):
-        rest = width - c
-        v = mul(sub(load_up_to(row, c, rest), center), factor)
-        v = fma(v, load_up_to(weight, c, rest), load_up_to(shift_by, c, rest))
-        store_up_to(row, c, v, rest)
+    for c in range(0, whole, LANES):
+        store(
+            row, c, fma(mul(sub(load(row, c), center), factor), load(weight, c), load(shift_by, c))
+        )
+    if rest:
+        v = mul(sub(load_some(row, whole, rest), center), factor)
+        store_some(
+            row,
+            whole,
+            fma(v, load_some(weight, whole, rest), load_some(shift_by, whole, rest)),
+            rest,
+        )
 
 
 @njit(**PARALLEL)
@@ -225,9 +245,14 @@ _gelu = elementwise(
 @njit(**SERIAL)
 def _gelu_row(x: Pointer, bias: Pointer, width: int, out: Pointer) -> None:
     """Set out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
-    for c in range(0, width, LANES):
-        v = _gelu(add(load_up_to(x, c, width - c), load_up_to(bias, c, width - c)))
-        store_up_to(out, c, v, width - c)
+    rest = width % LANES
+    whole = width - rest
+    for c in range(0, whole, LANES):
+        store(out, c, _gelu(add(load(x, c), load(bias, c))))
+    if rest:
+        store_some(
+            out, whole, _gelu(add(load_some(x, whole, rest), load_some(bias, whole, rest))), rest
+        )
 
 
 @njit(**PARALLEL)
