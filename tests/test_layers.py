@@ -204,10 +204,7 @@ def legends() -> dict[str, set[str]]:
 def test_every_letter_of_a_legend_is_explained():
     """docs/contributing.md has every letter that a legend at the top of a file explains."""
     found = legends()
-    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {
-        *"STRLNwWG",
-        "Di",
-    }
+    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwWG", "Di"}
     assert {
         file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED
     } == {}

@@ -75,8 +75,8 @@ from runnel.ops.simd_tile import (
     transpose,
 )
 
-# Rows end outside the loops over whole vectors: with masks in these loops, the compiler would add in
-# another order, and results would change in their last bits.
+# Rows end outside the loops over whole vectors: with masks in these loops, the compiler would add
+# in another order, and results would change in their last bits.
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
 
