@@ -8,7 +8,8 @@ P  head size
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.mamba2.model import Mamba2
@@ -31,7 +32,7 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
         "texts", "batch", "tokens" (of all texts), "padded" and "padded_sorted" (tokens read in the
         given order, and sorted by length), "flops" (per token in linear layers, convolution and
         recurrence), and for each of `WAYS` "packed_flops" by `Backbone.flops`,
-        "standard_packed_flops" by `Backbone.standard_flops` and, of Mamba-2, "ssd_packed_flops" by
+        "standard_packed_flops" by `standard_flops` and, of Mamba-2, "ssd_packed_flops" by
         `ssd_flops`.
 
     Raises:
@@ -53,7 +54,10 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
         "flops": backbone.flops_per_token,
     }
     facts |= {way: sum(read[way]) for way in ("padded", "padded_sorted")}
-    counts = {"": backbone.flops, "standard_": backbone.standard_flops}
+    counts: dict[str, Callable[[int], int]] = {
+        "": backbone.flops,
+        "standard_": partial(standard_flops, backbone),
+    }
     if isinstance(backbone, Mamba2):
         counts["ssd_"] = lambda tokens: ssd_flops(backbone, tokens)
     for prefix, count in counts.items():
@@ -62,6 +66,18 @@ def padding(lengths: Sequence[int], batch: int, backbone: Backbone) -> dict[str,
                 texts * count(length) for length, texts in Counter(tokens).items()
             )
     return facts
+
+
+def standard_flops(backbone: Backbone, tokens: int) -> int:
+    """Return the operations for a text by the formula that papers print: 2 for each parameter and
+    token, and attention.
+
+    Source: Kaplan et al. (2020), table 1.
+    Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a
+        recurrence.
+    """
+    attention = backbone.flops(tokens) - tokens * backbone.flops_per_token
+    return 2 * tokens * sum(parameter.numel() for parameter in backbone.parameters()) + attention
 
 
 def ssd_flops(backbone: Mamba2, tokens: int) -> int:
@@ -78,7 +94,7 @@ def ssd_flops(backbone: Mamba2, tokens: int) -> int:
     q, state = min(_CHUNK, tokens), c.num_heads * c.state_size * c.head_size
     each = q * c.groups * c.state_size + q * c.num_heads * c.head_size + 2 * state
     chunks = -(-tokens // q)
-    return backbone.standard_flops(tokens) + 2 * c.num_layers * (tokens * each + chunks * state)
+    return standard_flops(backbone, tokens) + 2 * c.num_layers * (tokens * each + chunks * state)
 
 
 def _padded(lengths: Sequence[int], batch: int) -> list[int]:

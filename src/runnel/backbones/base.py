@@ -308,17 +308,6 @@ class Backbone(Blocks, nn.Module, ABC):
         """
         return tokens * self.flops_per_token
 
-    def standard_flops(self, tokens: int) -> int:
-        """Return the operations for a text by the formula that papers print: 2 for each parameter
-        and token, and attention.
-
-        Source: Kaplan et al. (2020), table 1.
-        Differs: embeddings are parameters too, as in the retrieval papers' tables; no term for a
-            recurrence.
-        """
-        attention = self.flops(tokens) - tokens * self.flops_per_token
-        return 2 * tokens * sum(parameter.numel() for parameter in self.parameters()) + attention
-
     def fingerprint(self) -> str:
         """Return a hex digest of the architecture and every weight, computed once; saved states
         carry it.

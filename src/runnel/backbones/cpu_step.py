@@ -146,8 +146,10 @@ class CpuStep(ABC):
 
     def _stream(self, residual: Tensor, eps: float) -> ResidualStream:
         """Return the residual stream of a step that begins with (T, D)."""
-        (tokens, width), nothing = residual.shape, np.empty((len(residual), 0), np.float32)
-        normed, out = self._inputs("normed", tokens, width), self._numbers("out", tokens, width)
+        tokens, width = residual.shape
+        nothing = np.empty((len(residual), 0), np.float32)
+        normed = self._inputs("normed", tokens, width)
+        out = self._numbers("out", tokens, width)
         out.tensor.zero_()
         return ResidualStream(residual, residual.numpy(), normed, out, eps, nothing, self._memory)
 

@@ -78,7 +78,8 @@ class Int8Linear(nn.Module):
 
         if self._words is None or self._offsets is None or self._offsets.shape[1] != groups:
             new = pack(self.weight.numpy(), self.weight_scale.float().numpy(), groups)
-            self._words, self._offsets = torch.from_numpy(new.words), torch.from_numpy(new.offsets)
+            self._words = torch.from_numpy(new.words)
+            self._offsets = torch.from_numpy(new.offsets)
             self._rows = None
         return Int8Weights(
             self._words.numpy(), self._offsets.numpy(), self.weight_scale.float().numpy()
@@ -103,10 +104,12 @@ class Int8Linear(nn.Module):
         strict: bool,
         *problems: list[str],
     ) -> None:
-        name, (missing_keys, _, error_msgs) = prefix + "weight", problems
+        name = prefix + "weight"
+        missing_keys, _, error_msgs = problems
         others = {key: value for key, value in state_dict.items() if key != name}
         super()._load_from_state_dict(others, prefix, local_metadata, strict, *problems)
-        weight, shape = state_dict.get(name), (self.out_features, self.in_features)
+        weight = state_dict.get(name)
+        shape = (self.out_features, self.in_features)
         if weight is None:
             missing_keys.append(name)
         elif weight.dtype != torch.int8 or tuple(weight.shape) != shape:
@@ -115,11 +118,9 @@ class Int8Linear(nn.Module):
             )
         else:
             copied = not local_metadata.get("assign_to_params_buffers")
-            self._rows, self._words, self._offsets = (
-                weight.clone() if copied else weight.detach(),
-                None,
-                None,
-            )
+            self._rows = weight.clone() if copied else weight.detach()
+            self._words = None
+            self._offsets = None
 
 
 def replace_linear(model: nn.Module, ends: tuple[str, ...]) -> None:

@@ -120,7 +120,8 @@ def sub_batches(lengths: list[int]) -> Iterator[list[int]]:
         padded = (len(batch) + 1) * lengths[batch[0] if batch else i]
         if batch and 8 * padded > 9 * (tokens + lengths[i]) and padded > _SMALL_BATCH:
             yield batch
-            batch, tokens = [], 0
+            batch = []
+            tokens = 0
         batch.append(i)
         tokens += lengths[i]
     if batch:
@@ -133,7 +134,8 @@ def init_dt_bias(channels: int) -> Tensor:
     On the CPU even where the default device is meta: arithmetic on meta tensors imports torch's
     compiler, which takes seconds.
     """
-    low, high = math.log(_DT_MIN), math.log(_DT_MAX)
+    low = math.log(_DT_MIN)
+    high = math.log(_DT_MAX)
     dt = torch.empty(channels, device="cpu").uniform_(low, high).exp().clamp(min=_DT_FLOOR)
     return dt + torch.log(-torch.expm1(-dt))  # inverse of softplus
 
@@ -243,11 +245,9 @@ class BlockBackbone(Backbone, Generic[Block]):
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
     ) -> tuple[Tensor, State]:
-        hidden, names, after = (
-            hidden.to(stream_dtype(self.embeddings.weight)),
-            list(self.state_shapes()),
-            [],
-        )
+        hidden = hidden.to(stream_dtype(self.embeddings.weight))
+        names = list(self.state_shapes())
+        after = []
         for index, layer in enumerate(self.layers):
             before = [
                 None if state is None else state[name][:, index].to(hidden.dtype) for name in names

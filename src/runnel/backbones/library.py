@@ -83,9 +83,9 @@ class Library(Backbone):
         """As `Backbone.flops`: 4 operations for each pair of tokens that attend, layer and channel;
         causal pairs count once.
         """
-        facts, causal = (
-            self._facts,
-            getattr(self._inner.config, "is_causal", True) and is_decoder(self.config.model_type),
+        facts = self._facts
+        causal = getattr(self._inner.config, "is_causal", True) and is_decoder(
+            self.config.model_type
         )
         heads = facts.num_attention_heads
         width = heads * (
@@ -104,7 +104,8 @@ class Library(Backbone):
         widest = max(layer.out_features for layer in self.linear_layers())
         return 9 * 4 * (6 * self._facts.hidden_size + 3 * widest) // 8
 
-    embed = _forward = None  # type: ignore[assignment]  # it reads ids, not embedded tokens: `forward` and `step` are its own
+    # it reads ids, not embedded tokens: `forward` and `step` are its own
+    embed = _forward = None  # type: ignore[assignment]
 
     def forward(
         self,
@@ -272,7 +273,8 @@ def _whole_weights(folder: Path) -> Iterator[None]:
     """
     import transformers
 
-    log, messages = logging.getLogger("transformers.modeling_utils"), [""]
+    log = logging.getLogger("transformers.modeling_utils")
+    messages = [""]
 
     def take(record: logging.LogRecord) -> bool:
         messages.append(re.sub(r"\x1b\[[\d;]*m", "", record.getMessage()))

@@ -31,9 +31,10 @@ from runnel.ops.simd import (
     splat,
     store,
 )
-from runnel.ops.simd_tile import fill, numbers_per_word, pack, strided_product, transpose
+from runnel.ops.simd_tile import fill, numbers_per_word, pack_words, strided_product, transpose
 
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
 
 
 @njit(**SERIAL)
@@ -59,7 +60,8 @@ def _multiply(
     step = numbers_per_word(kind)
     height = BLOCK if tiles else TILE_ROWS
     for i in range(0, rows, height):
-        own, place = shift(sums, i * TILE_COLUMNS), shift(left, i * left_row)
+        own = shift(sums, i * TILE_COLUMNS)
+        place = shift(left, i * left_row)
         count = min(depth, (i + height) // step) if triangle else depth
         if tiles:
             multiply_block(own, TILE_COLUMNS, place, left_row, right, TILE_COLUMNS, count, fresh)
@@ -104,11 +106,10 @@ def multiply_keys(
                     shift(panel, d * TILE_COLUMNS + jj),
                     TILE_COLUMNS,
                 )
-        sums = shift(out, j * (height + TILE_COLUMNS))
         _multiply(
             kind,
             tiles,
-            sums,
+            shift(out, j * (height + TILE_COLUMNS)),
             shift(q_words, j * depth),
             depth,
             1,
@@ -135,8 +136,8 @@ def scan_panel(
     tiles: bool,
     rows: int,
     padded: int,
-    known: bool,
-    wanted: bool,
+    has_state: bool,
+    advances: bool,
     q_words: Pointer,
     k_words: Pointer,
     k_row: int,
@@ -151,11 +152,11 @@ def scan_panel(
     memory: Pointer,
 ) -> None:
     """TILE_COLUMNS columns of y (rows, TILE_COLUMNS) from v, and of S (Np, TILE_COLUMNS), which
-    advances if `wanted`.
+    advances if `advances`.
 
     Args:
         tiles: whether tiles multiply.
-        known: S is not zero.
+        has_state: S is not zero.
         q_words: rows of Np = `padded` numbers.
         k_words: K^T, words that join two rows of K are k_row and k_depth apart; with `tiles` zero
             up to a multiple of BLOCK.
@@ -163,14 +164,16 @@ def scan_panel(
         v: fp32, `stride` numbers from row to row.
         memory: ones (CHUNK + Np,), and scratch of (CHUNK + Np) TILE_COLUMNS numbers behind them.
     """
-    step, ones = numbers_per_word(kind), memory
+    step = numbers_per_word(kind)
+    ones = memory
     words = shift(memory, CHUNK + padded)
     state_words = shift(words, CHUNK * TILE_COLUMNS)
-    used, depth = ceil_div(rows, step), round_up(rows, BLOCK) // step
-    pack(kind, v, stride, rows, ones, words, TILE_COLUMNS)
+    used = ceil_div(rows, step)
+    depth = round_up(rows, BLOCK) // step
+    pack_words(kind, v, stride, rows, ones, words, TILE_COLUMNS)
     fill(shift(words, used * TILE_COLUMNS), (depth - used) * TILE_COLUMNS, _ZERO)
-    if known:
-        pack(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
+    if has_state:
+        pack_words(kind, S, TILE_COLUMNS, padded, ones, state_words, TILE_COLUMNS)
         _multiply(
             kind,
             tiles,
@@ -186,9 +189,9 @@ def scan_panel(
         )
         _scale(y, rows, grown, 1)
         _scale(S, padded, shift(grown, rows - 1), 0)
-    _multiply(kind, tiles, y, mixed, CHUNK // step, 1, words, rows, depth, not known, True)
-    if wanted:
-        pack(kind, v, stride, rows, carried, words, TILE_COLUMNS)
+    _multiply(kind, tiles, y, mixed, CHUNK // step, 1, words, rows, depth, not has_state, True)
+    if advances:
+        pack_words(kind, v, stride, rows, carried, words, TILE_COLUMNS)
         _multiply(
             kind,
             tiles,
@@ -199,7 +202,7 @@ def scan_panel(
             words,
             padded,
             depth if tiles else used,
-            not known,
+            not has_state,
             False,
         )
 

@@ -23,6 +23,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, prange, types
 from numba.core import cgutils
+from numba.core.typing import Context
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -33,12 +34,15 @@ from runnel.ops.numba_math import (
     PARALLEL,
     SERIAL,
     Array,
+    Definition,
+    Number,
     Pointer,
     Scratch,
     StepMemory,
     aligned_zeros,
     build_constant,
     count_workers,
+    emitting,
 )
 from runnel.ops.simd import (
     BLOCK,
@@ -107,8 +111,7 @@ def pack(q: NDArray[np.int8], scale: NDArray[np.float32], groups: int) -> Int8We
     sums = padded.sum(-1, dtype=np.int32).reshape(panels, TILE_COLUMNS, groups)
     words = aligned_zeros(panels, groups * size // _BYTES_PER_WORD, TILE_COLUMNS, dtype=np.int32)
     words[:] = padded.view(np.int32).reshape(panels, TILE_COLUMNS, -1).transpose(0, 2, 1)
-    offsets = np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1))
-    return Int8Weights(words, offsets, scale)
+    return Int8Weights(words, np.ascontiguousarray(-_ZERO_POINT * sums.transpose(0, 2, 1)), scale)
 
 
 def unpack(w: Int8Weights, inputs: int) -> NDArray[np.int8]:
@@ -137,9 +140,10 @@ def bytes_per_group(inputs: int, groups: int) -> int:
     return round_up(ceil_div(inputs, groups), _BYTES_PER_WORD)
 
 
-def _build_larger(builder: Any, a: Any, b: Any) -> Any:
+def _build_larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     # positive numbers, infinity and NaN compare like their bits
-    a, b = builder.bitcast(a, VI32), builder.bitcast(b, VI32)
+    a = builder.bitcast(a, VI32)
+    b = builder.bitcast(b, VI32)
     a = builder.and_(a, build_constant(VI32, 0x7FFFFFFF))
     return builder.bitcast(builder.select(builder.icmp_unsigned(">", a, b), a, b), VF32)
 
@@ -152,44 +156,43 @@ _larger = elementwise(
 
 
 @intrinsic
-def _largest(typing_context: Any, x: Any) -> Any:
+def _largest(typing_context: Context, x: types.Type) -> Definition:
     """Return the largest lane of positive numbers, or NaN if a lane is NaN."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        bits = build_call(
-            builder, "llvm.vector.reduce.umax.v16i32", I32, [builder.bitcast(values[0], VI32)]
-        )
-        return builder.bitcast(bits, F32)
+    def build(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+        name = "llvm.vector.reduce.umax.v16i32"
+        return builder.bitcast(build_call(builder, name, I32, [builder.bitcast(x, VI32)]), F32)
 
-    return types.float32(f32x16), generate
+    return types.float32(f32x16), emitting(build)
 
 
 @intrinsic
-def _store_bytes(typing_context: Any, target: Any, offset: Any, x: Any, count: Any) -> Any:
+def _store_bytes(
+    typing_context: Context,
+    target: types.Type,
+    offset: types.Type,
+    x: types.Type,
+    count: types.Type,
+) -> Definition:
     """Write the first `count` lanes, rounded to integers from -127 to 127, as
     bytes from 1 to 255.
     """
     vector = ir.VectorType(ir.IntType(8), LANES)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer, at, x, count = values
-        whole = builder.fptosi(build_call(builder, "llvm.rint.v16f32", VF32, [x]), VI32)
-        read = builder.trunc(builder.add(whole, build_constant(VI32, _ZERO_POINT)), vector)
-        mask = build_lanes_below(builder, count)
-        place = build_pointer(builder, pointer, at, vector)
-        build_call(
-            builder,
-            "llvm.masked.store.v16i8.p0",
-            ir.VoidType(),
-            [read, place, ir.Constant(I32, 1), mask],
-        )
-        return context.get_dummy_value()
+    def build(
+        builder: ir.IRBuilder, target: ir.Value, offset: ir.Value, x: ir.Value, count: ir.Value
+    ) -> None:
+        integers = builder.fptosi(build_call(builder, "llvm.rint.v16f32", VF32, [x]), VI32)
+        lanes = builder.trunc(builder.add(integers, build_constant(VI32, _ZERO_POINT)), vector)
+        place = build_pointer(builder, target, offset, vector)
+        arguments = [lanes, place, ir.Constant(I32, 1), build_lanes_below(builder, count)]
+        build_call(builder, "llvm.masked.store.v16i8.p0", ir.VoidType(), arguments)
 
-    return types.none(target, types.intp, f32x16, types.intp), generate
+    return types.none(target, types.intp, f32x16, types.intp), emitting(build)
 
 
 @njit(**SERIAL)
-def quantize_row(source: Pointer, size: int, target: Pointer) -> Any:
+def quantize_row(source: Pointer, size: int, target: Pointer) -> Number:
     """Write `size` numbers as bytes and return their scale. source: pointer to fp32 or bf16;
     target: to uint8.
     """
@@ -215,7 +218,8 @@ def quantize_rows(source: Array, target: Array, scales: Array) -> None:
         scales: (T, G) fp32.
     """
     tokens, groups = scales.shape
-    size, padded = source.shape[1] // groups, target.shape[1] // groups
+    size = source.shape[1] // groups
+    padded = target.shape[1] // groups
     for t in prange(tokens):
         for g in range(groups):
             own = shift(address(source), t * source.shape[1] + g * size)
@@ -224,7 +228,9 @@ def quantize_rows(source: Array, target: Array, scales: Array) -> None:
             )
 
 
-def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
+def _build_dot(
+    builder: ir.IRBuilder, sums: ir.Value, inputs: ir.Value, weights: ir.Value
+) -> ir.Value:
     """Return sums + the sum of four products of unsigned and signed bytes, in each of sixteen
     words.
     """
@@ -244,17 +250,17 @@ def _build_dot(builder: Any, sums: Any, inputs: Any, weights: Any) -> Any:
 
 @intrinsic
 def _tile(
-    typing_context: Any,
-    x: Any,
-    x_row: Any,
-    rows: Any,
-    scales: Any,
-    groups: Any,
-    words: Any,
-    offsets: Any,
-    depth: Any,
-    out: Any,
-) -> Any:
+    typing_context: Context,
+    x: types.Type,
+    x_row: types.Type,
+    rows: types.Type,
+    scales: types.Type,
+    groups: types.Type,
+    words: types.Type,
+    offsets: types.Type,
+    depth: types.Type,
+    out: types.Type,
+) -> Definition:
     """Compute one tile: out[r, :] = sum over g of scales[r, g] * (offsets[g, :] + sum over k in g
     of x[r, k] * words[k, :]).
 
@@ -265,24 +271,33 @@ def _tile(
         out: TILE_ROWS rows of TILE_COLUMNS fp32; the content of rows from `rows` on is undefined.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        x_, stride, count, scales_, groups_, words_, offsets_, depth_, out_ = values
+    def build(
+        builder: ir.IRBuilder,
+        x: ir.Value,
+        x_row: ir.Value,
+        count: ir.Value,
+        scales: ir.Value,
+        groups: ir.Value,
+        words: ir.Value,
+        offsets: ir.Value,
+        depth: ir.Value,
+        out: ir.Value,
+    ) -> None:
         vectors = range(0, TILE_COLUMNS, LANES)
         last = builder.sub(count, ir.Constant(I64, 1))
-        rows_ = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
+        rows = [ir.Constant(I64, r) for r in range(TILE_ROWS)]
         # not past the last token
-        rows_ = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows_]
+        rows = [builder.select(builder.icmp_signed("<", r, last), r, last) for r in rows]
         starts = [
-            builder.bitcast(builder.gep(x_, [builder.mul(stride, r)]), I32.as_pointer())
-            for r in rows_
+            builder.bitcast(builder.gep(x, [builder.mul(x_row, r)]), I32.as_pointer()) for r in rows
         ]
-        sums = [[cgutils.alloca_once(builder, VI32) for _ in vectors] for _ in rows_]
+        sums = [[cgutils.alloca_once(builder, VI32) for _ in vectors] for _ in rows]
         totals = [
             [cgutils.alloca_once_value(builder, build_constant(VF32, 0.0)) for _ in vectors]
-            for _ in rows_
+            for _ in rows
         ]
 
-        def columns(base: Any, row: Any) -> list[Any]:
+        def columns(base: ir.Value, row: ir.Value) -> list[ir.Value]:
             first = builder.mul(row, ir.Constant(I64, TILE_COLUMNS))
             places = [
                 build_pointer(builder, base, builder.add(first, ir.Constant(I64, c)), VI32)
@@ -290,48 +305,52 @@ def _tile(
             ]
             return [builder.load(place, align=4) for place in places]
 
-        with cgutils.for_range(builder, groups_) as group:
+        with cgutils.for_range(builder, groups) as group:
             for row in sums:
-                for slot, value in zip(row, columns(offsets_, group.index), strict=True):
+                for slot, value in zip(row, columns(offsets, group.index), strict=True):
                     builder.store(value, slot)
-            with cgutils.for_range(builder, depth_) as loop:
-                k = builder.add(builder.mul(group.index, depth_), loop.index)
-                weights = columns(words_, k)
+            with cgutils.for_range(builder, depth) as loop:
+                k = builder.add(builder.mul(group.index, depth), loop.index)
+                weights = columns(words, k)
                 for start, row in zip(starts, sums, strict=True):
                     inputs = build_splat(
                         builder, builder.load(builder.gep(start, [k]), align=1), VI32
                     )
                     for slot, value in zip(row, weights, strict=True):
                         builder.store(_build_dot(builder, builder.load(slot), inputs, value), slot)
-            for r, row, total in zip(rows_, sums, totals, strict=True):
-                at = builder.add(builder.mul(r, groups_), group.index)
-                scale = build_splat(
-                    builder, builder.load(builder.gep(scales_, [at]), align=4), VF32
-                )
+            for r, row, total in zip(rows, sums, totals, strict=True):
+                at = builder.add(builder.mul(r, groups), group.index)
+                scale = build_splat(builder, builder.load(builder.gep(scales, [at]), align=4), VF32)
                 for slot, target in zip(row, total, strict=True):
                     value = builder.sitofp(builder.load(slot), VF32)
                     builder.store(build_fma(builder, value, scale, builder.load(target)), target)
         for r, total in enumerate(totals):
             for c, slot in zip(vectors, total, strict=True):
-                place = build_pointer(builder, out_, ir.Constant(I64, r * TILE_COLUMNS + c), VF32)
+                place = build_pointer(builder, out, ir.Constant(I64, r * TILE_COLUMNS + c), VF32)
                 builder.store(builder.load(slot), place, align=4)
-        return context.get_dummy_value()
 
     size = types.intp
-    return types.none(x, size, size, scales, size, words, offsets, size, out), generate
+    return types.none(x, size, size, scales, size, words, offsets, size, out), emitting(build)
 
 
 @intrinsic
-def _numbers(typing_context: Any, sums: Any, offset: Any, starts: Any, start: Any) -> Any:
+def _numbers(
+    typing_context: Context,
+    sums: types.Type,
+    offset: types.Type,
+    starts: types.Type,
+    start: types.Type,
+) -> Definition:
     """Return sixteen sums of int32 memory, plus where they started, as fp32."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        places = [build_pointer(builder, base, at, VI32) for base, at in (values[:2], values[2:])]
-        return builder.sitofp(
-            builder.add(*(builder.load(place, align=4) for place in places)), VF32
-        )
+    def build(
+        builder: ir.IRBuilder, sums: ir.Value, offset: ir.Value, starts: ir.Value, start: ir.Value
+    ) -> ir.Value:
+        added = builder.load(build_pointer(builder, sums, offset, VI32), align=4)
+        initial = builder.load(build_pointer(builder, starts, start, VI32), align=4)
+        return builder.sitofp(builder.add(added, initial), VF32)
 
-    return f32x16(sums, types.intp, starts, types.intp), generate
+    return f32x16(sums, types.intp, starts, types.intp), emitting(build)
 
 
 @njit(**SERIAL)
@@ -353,7 +372,8 @@ def _block(
     sums: memory for BLOCK rows of int32.
     """
     for g in range(groups):
-        own, inputs = shift(words, g * depth * TILE_COLUMNS), shift(x, 4 * g * depth)
+        own = shift(words, g * depth * TILE_COLUMNS)
+        inputs = shift(x, 4 * g * depth)
         multiply_bytes(sums, TILE_COLUMNS, inputs, row // 4, own, TILE_COLUMNS, depth, True)
         for r in range(rows):
             scale = splat(scales[r * groups + g])
@@ -380,15 +400,21 @@ def _panel(
     """Compute the columns of one panel for the tokens [first, stop). last: the inputs of a block of
     tiles that is not full.
     """
-    stride, groups, width, depth = x.shape[1], scales.shape[1], out.shape[1], w.words.shape[1]
+    stride = x.shape[1]
+    groups = scales.shape[1]
+    width = out.shape[1]
+    depth = w.words.shape[1]
     column = panel * TILE_COLUMNS
     rest = len(w.scale) - column
     words = shift(address(w.words), column * depth)
-    offsets, scale = shift(address(w.offsets), column * groups), shift(address(w.scale), column)
+    offsets = shift(address(w.offsets), column * groups)
+    scale = shift(address(w.scale), column)
     height = BLOCK if tiles else TILE_ROWS
     for t in range(first, stop, height):
-        rows, place = min(height, stop - t), t * width + column
-        own, source = shift(address(scales), t * groups), shift(address(x), t * stride)
+        rows = min(height, stop - t)
+        place = t * width + column
+        own = shift(address(scales), t * groups)
+        source = shift(address(x), t * stride)
         for r in range(rows):
             # the rows are far apart, so the processor does not foresee them
             prefetch(address(out), place + r * width)
@@ -425,7 +451,9 @@ def _multiply(
         x: for `tiles`, from the start of a cache line on.
         scratch: BLOCK rows of results, BLOCK rows of sums, and BLOCK rows of inputs.
     """
-    tokens, panels, stride = x.shape[0], w.words.shape[0], x.shape[1]
+    tokens = x.shape[0]
+    panels = w.words.shape[0]
+    stride = x.shape[1]
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
     for worker in prange(scratch.rows.shape[0]):
@@ -440,7 +468,6 @@ def _multiply(
         task = next_task(address(scratch.tasks))
         while task < tasks:
             first = task // panels * rows
-            stop = min(first + rows, tokens)
             _panel(
                 tiles,
                 x,
@@ -449,7 +476,7 @@ def _multiply(
                 w,
                 out,
                 first,
-                stop,
+                min(first + rows, tokens),
                 task % panels,
                 tile,
                 sums,

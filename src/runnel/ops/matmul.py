@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import njit, prange, types
+from numba.core.typing import Context
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -22,12 +23,14 @@ from runnel.ops.numba_math import (
     PARALLEL,
     SERIAL,
     Array,
+    Definition,
     Pointer,
     Scratch,
     StepMemory,
     aligned_zeros,
     build_round,
     count_workers,
+    emitting,
     flat_rows,
     parallel,
 )
@@ -39,7 +42,6 @@ from runnel.ops.simd import (
     LANES,
     NATIVE_BF16,
     TILE_COLUMNS,
-    TILE_ROWS,
     address,
     build_call,
     build_pointer,
@@ -61,9 +63,9 @@ from runnel.ops.simd import (
 from runnel.ops.simd_tile import (
     as_kind,
     fill,
+    multiply_panel,
     numbers_per_word,
     store_up_to,
-    strided_product,
     transpose,
 )
 
@@ -71,7 +73,8 @@ _DEPTH = 2 * LANES  # numbers of a row of a tile
 _BYTES_PER_TASK = 1024 * 768  # of inputs, which fit the second-level cache
 # words of K at a time: these rows of a panel, 24 KB, stay in the first-level cache
 _SECTION = 1024 * 24 // (4 * TILE_COLUMNS)
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
 
 
 class FloatWeights(NamedTuple):
@@ -117,15 +120,15 @@ def _packed(source: Array, scale: NDArray[np.float32]) -> FloatWeights:
 
 
 @intrinsic
-def _bits(typing_context: Any, number: Any, scale: Any) -> Any:
+def _bits(typing_context: Context, number: types.Type, scale: types.Type) -> Definition:
     """Return bf16 bits as they are, or an int8 number times `scale` as bf16 bits."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def build(builder: ir.IRBuilder, value: ir.Value, scale: ir.Value) -> ir.Value:
         if number == types.uint16:
-            return values[0]
-        return build_round(builder, builder.fmul(builder.sitofp(values[0], F32), values[1]))
+            return value
+        return build_round(builder, builder.fmul(builder.sitofp(value, F32), scale))
 
-    return types.uint16(number, types.float32), generate
+    return types.uint16(number, types.float32), emitting(build)
 
 
 @njit(**SERIAL)
@@ -139,7 +142,8 @@ def _pack_panel(
     block = as_kind(words, address(stage))
     for n in range(first, min(first + TILE_COLUMNS, outputs), LANES):
         for k in range(0, inputs, _DEPTH):
-            rows, columns = min(LANES, outputs - n), min(_DEPTH, inputs - k)
+            rows = min(LANES, outputs - n)
+            columns = min(_DEPTH, inputs - k)
             if rows < LANES or columns < _DEPTH:
                 fill(block, LANES * LANES, 0)
             for r in range(rows):
@@ -194,20 +198,8 @@ def _multiply_rows(
     """
     left = as_kind(sums, x)
     if not tiles:
-        for r in range(0, rows, TILE_ROWS):
-            own, row = shift(sums, r * TILE_COLUMNS), shift(left, r * x_row)
-            strided_product(
-                x,
-                own,
-                TILE_COLUMNS,
-                _ZERO if fresh else _ONE,
-                row,
-                x_row,
-                1,
-                words,
-                TILE_COLUMNS,
-                depth,
-            )
+        factor = _ZERO if fresh else _ONE
+        multiply_panel(x, left, x_row, words, rows, depth, factor, sums, TILE_COLUMNS)
     elif rows > LANES:
         multiply_block(sums, TILE_COLUMNS, left, x_row, words, TILE_COLUMNS, depth, fresh)
     else:
@@ -215,24 +207,30 @@ def _multiply_rows(
 
 
 @intrinsic
-def _store_both(typing_context: Any, target: Any, offset: Any, low: Any, high: Any) -> Any:
+def _store_both(
+    typing_context: Context,
+    target: types.Type,
+    offset: types.Type,
+    low: types.Type,
+    high: types.Type,
+) -> Definition:
     """Write 2 LANES numbers; as bf16 with one conversion and one store, which saves a few percent
     of a product.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        pointer, at, first, second = values
+    def build(
+        builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value, low: ir.Value, high: ir.Value
+    ) -> None:
         if NATIVE_BF16 and is_bf16(target):
-            both = build_call(
-                builder, "llvm.x86.avx512bf16.cvtne2ps2bf16.512", BF16_PAIRS, [second, first]
-            )
-            builder.store(both, build_pointer(builder, pointer, at, BF16_PAIRS), align=2)
+            name = "llvm.x86.avx512bf16.cvtne2ps2bf16.512"
+            both = build_call(builder, name, BF16_PAIRS, [high, low])
+            builder.store(both, build_pointer(builder, pointer, offset, BF16_PAIRS), align=2)
         else:
-            build_store(builder, target, pointer, at, first)
-            build_store(builder, target, pointer, builder.add(at, ir.Constant(I64, LANES)), second)
-        return context.get_dummy_value()
+            build_store(builder, target, pointer, offset, low)
+            after = builder.add(offset, ir.Constant(I64, LANES))
+            build_store(builder, target, pointer, after, high)
 
-    return types.none(target, types.intp, f32x16, f32x16), generate
+    return types.none(target, types.intp, f32x16, f32x16), emitting(build)
 
 
 @njit(**SERIAL)
@@ -268,19 +266,20 @@ def _panel(
         x, apart: as of `_multiply`.
         last: the inputs of a block that is not full, in rows of `depth` words.
     """
-    width, depth, column = out.shape[1], w.words.shape[1], panel * TILE_COLUMNS
+    width = out.shape[1]
+    depth = w.words.shape[1]
+    column = panel * TILE_COLUMNS
     step = numbers_per_word(address(x))
     for k in range(0, depth, _SECTION):
-        words, length = (
-            shift(address(w.words), (panel * depth + k) * TILE_COLUMNS),
-            min(_SECTION, depth - k),
-        )
+        words = shift(address(w.words), (panel * depth + k) * TILE_COLUMNS)
+        length = min(_SECTION, depth - k)
         for t in range(first, stop, BLOCK):
             rows = min(BLOCK, stop - t)
             own = shift(sums, 0 if depth <= _SECTION else (t - first) * TILE_COLUMNS)
             left = shift(address(x), t * apart) if rows == BLOCK else last
             row = apart // step if rows == BLOCK else depth
-            place, complete = t * width + column, k + length == depth
+            place = t * width + column
+            complete = k + length == depth
             if complete:
                 for r in range(rows):
                     # the rows are far apart, so the processor does not foresee them
@@ -301,7 +300,9 @@ def _multiply(
             fp32.
         scratch: BLOCK rows of inputs, and `rows` rows of sums.
     """
-    tokens, panels, depth = out.shape[0], w.words.shape[0], w.words.shape[1]
+    tokens = out.shape[0]
+    panels = w.words.shape[0]
+    depth = w.words.shape[1]
     tasks = ceil_div(tokens, rows) * panels
     rest = tokens % BLOCK
     for worker in prange(scratch.rows.shape[0]):
@@ -336,7 +337,8 @@ def multiply(x: NDArray[Any], w: FloatWeights, out: Array, memory: StepMemory) -
         out: (T, N) fp32 or bf16 bits, C-contiguous.
         memory: of the step, for what its workers write; they take tasks dynamically.
     """
-    depth, bits = w.words.shape[1], x.dtype == np.uint16
+    depth = w.words.shape[1]
+    bits = x.dtype == np.uint16
     inputs = 2 * depth
     if bits and (x.shape[1] != inputs or x.strides[0] % LINE or x.ctypes.data % LINE):
         padded = aligned_zeros(len(x), inputs, dtype=np.uint16)

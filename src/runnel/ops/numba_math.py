@@ -17,7 +17,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,8 +26,10 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core.base import BaseContext
 from numba.core.caching import IndexDataCacheFile
 from numba.core.codegen import get_host_cpu_features
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -85,6 +87,9 @@ Pointer = Any  # to fp32, or to bf16 bits as uint16; see `simd`
 Vector = Any  # sixteen fp32 numbers; see `simd`
 Number = Any  # one fp32 number
 
+# What an intrinsic returns to numba: its signature, and what emits its code.
+Definition = tuple[Signature, Callable[..., ir.Value]]
+
 # Vectorization needs reordered sums and fused multiply-adds. `nnan` and `ninf` are off: with them a
 # NaN in the weights could silently become a number. `arcp` and `afn` are off: their approximate
 # division costs accuracy.
@@ -134,7 +139,7 @@ def _of(element: ir.Type, like: ir.Type) -> ir.Type:
     return ir.VectorType(element, like.count) if isinstance(like, ir.VectorType) else element
 
 
-def build_widen(builder: Any, bits: Any) -> Any:
+def build_widen(builder: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Convert bf16 bits to fp32, exactly; scalars or vectors."""
     wide = _of(_I32, bits.type)
     return builder.bitcast(
@@ -142,7 +147,7 @@ def build_widen(builder: Any, bits: Any) -> Any:
     )
 
 
-def build_round(builder: Any, value: Any) -> Any:
+def build_round(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Convert fp32 to bf16 bits, ties to even; NaN stays NaN; scalars or vectors."""
     wide = _of(_I32, value.type)
     bits = builder.bitcast(value, wide)
@@ -156,44 +161,52 @@ def build_round(builder: Any, value: Any) -> Any:
     return builder.trunc(builder.lshr(rounded, build_constant(wide, 16)), _of(_I16, value.type))
 
 
-def _widen(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return build_widen(builder, arguments[-1])
+def emitting(build: Callable[..., ir.Value | None]) -> Callable[..., ir.Value]:
+    """Return what numba wants of an intrinsic whose code `build(builder, *arguments)` emits; it
+    returns the result, or None if there is none.
+    """
 
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, arguments: list[ir.Value]
+    ) -> ir.Value:
+        result = build(builder, *arguments)
+        return context.get_dummy_value() if result is None else result
 
-def _round(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return build_round(builder, arguments[-1])
-
-
-def _same(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return arguments[-1]
+    return generate
 
 
 @intrinsic
-def as_f32(typing_context: Any, value: Any) -> Any:
+def as_f32(typing_context: Context, value: types.Type) -> Definition:
     """Convert an element of an fp32 array, or of a bf16 array viewed as uint16, to fp32, so that
     one kernel serves both.
     """
-    return types.float32(value), _same if value == types.float32 else _widen
+    return types.float32(value), emitting(
+        lambda builder, x: x if value == types.float32 else build_widen(builder, x)
+    )
 
 
 @intrinsic
-def rounded_for(typing_context: Any, array: Any, value: Any) -> Any:
+def rounded_for(typing_context: Context, array: types.Type, value: types.Type) -> Definition:
     """Convert an fp32 value to the element type of `array` (fp32, or bf16 viewed as uint16)."""
-    return array.dtype(array, types.float32), _same if array.dtype == types.float32 else _round
+    return array.dtype(array, types.float32), emitting(
+        lambda builder, _, x: x if array.dtype == types.float32 else build_round(builder, x)
+    )
 
 
-def build_exp(builder: Any, x: Any) -> Any:
+def build_exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Return exp(x) of a number or of all lanes; see `fast_exp`."""
-    kind, whole = x.type, _of(_I32, x.type)
+    kind = x.type
+    whole = _of(_I32, x.type)
     suffix = f"v{kind.count}f32" if isinstance(kind, ir.VectorType) else "f32"
 
-    def call(name: str, *arguments: Any) -> Any:
+    def call(name: str, *arguments: ir.Value) -> ir.Value:
         signature = ir.FunctionType(kind, [kind] * len(arguments))
         return builder.call(
             builder.module.declare_intrinsic(f"llvm.{name}.{suffix}", (), signature), arguments
         )
 
-    low, high = build_constant(kind, -88.028), build_constant(kind, 88.37)
+    low = build_constant(kind, -88.028)
+    high = build_constant(kind, 88.37)
     x = builder.select(builder.fcmp_ordered("<", x, low), low, x)
     x = builder.select(builder.fcmp_ordered(">", x, high), high, x)
     k = call("rint", builder.fmul(x, build_constant(kind, LOG2_E)))
@@ -211,27 +224,23 @@ def build_exp(builder: Any, x: Any) -> Any:
 
 
 @intrinsic
-def fast_exp(typing_context: Any, value: Any) -> Any:
+def fast_exp(typing_context: Context, value: types.Type) -> Definition:
     """Return exp(value) in fp32, with a relative error below 1.2e-7.
 
     Exactly 0 below -88.03 (a decay never turns into slow denormal numbers), constant above 88.37
     (never infinite), NaN for NaN.
     """
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        return build_exp(builder, arguments[0])
-
-    return types.float32(types.float32), generate
+    return types.float32(types.float32), emitting(build_exp)
 
 
 @njit(inline="always")
-def silu(x: Number) -> Any:
+def silu(x: Number) -> Number:
     """Return x * sigmoid(x) in fp32."""
     return x / (np.float32(1.0) + fast_exp(-x))
 
 
 @njit(inline="always")
-def silu_grad(x: Number) -> Any:
+def silu_grad(x: Number) -> Number:
     """Return the derivative of `silu` in fp32."""
     e = fast_exp(-x)
     s = np.float32(1.0) / (np.float32(1.0) + e)
@@ -239,7 +248,7 @@ def silu_grad(x: Number) -> Any:
 
 
 @njit(inline="always")
-def softplus(x: Number) -> Any:
+def softplus(x: Number) -> Number:
     """Return log(1 + exp(x)) in fp32, with a relative error below 5e-7 for every x (it equals x
     from about 17 on).
     """

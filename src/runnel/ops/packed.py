@@ -59,7 +59,8 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
     sequence is empty.
     """
     filled = cu.diff() > 0
-    rows, places = torch.nonzero(filled).flatten(), cu[1:][filled] - 1
+    rows = torch.nonzero(filled).flatten()
+    places = cu[1:][filled] - 1
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
 
 
@@ -100,7 +101,9 @@ class Grid:
         self.count = int(self.first[-1])  # N
         sequence = sequence_of_token(cu)
         slot = self.first[sequence] * self.chunk + torch.arange(sequence.numel()) - cu[sequence]
-        self._slot, self._dtype, self._device = slot.to(device), dtype, device
+        self._slot = slot.to(device)
+        self._dtype = dtype
+        self._device = device
 
     def put(self, tensor: Tensor, hole: float = 0.0) -> Tensor:
         """Return the chunks (N, Q, ...) of a tensor (T, ...)."""
@@ -126,7 +129,9 @@ class Grid:
         counts = self.first.diff()
         order = counts.argsort(descending=True, stable=True)
         carried = tuple(part[order] for part in start)
-        entering, chunks, ended = [], [], []
+        entering = []
+        chunks = []
+        ended = []
         for turn in range(int(counts.max()) if counts.numel() else 0):
             active = int((counts > turn).sum())
             ended.append(tuple(part[active:] for part in carried))

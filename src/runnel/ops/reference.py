@@ -29,7 +29,8 @@ def _over_time(
     `step` maps a token and the states before it to its row of y and the states after it; `state`
     None: zeros.
     """
-    dtype, rows = accumulation_dtype(y), []
+    dtype = accumulation_dtype(y)
+    rows = []
     start = (
         [y.new_zeros(cu.numel() - 1, *shape, dtype=dtype) for shape in shapes]
         if state is None
@@ -52,7 +53,8 @@ def causal_conv1d_reference(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
-    dtype, (channels, width) = accumulation_dtype(x), weight.shape
+    dtype = accumulation_dtype(x)
+    channels, width = weight.shape
 
     def step(t: int, window: Tensor) -> tuple[Tensor, Tensor]:
         window = torch.cat([window, x[t].to(dtype)[:, None]], dim=1)  # (C, w)
@@ -90,13 +92,19 @@ def mlstm_reference(
     eps: float,
 ) -> tuple[Tensor, _State]:
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
-    dtype, ((_, heads, width), size) = accumulation_dtype(v), (q.shape, v.shape[2])
+    dtype = accumulation_dtype(v)
+    _, heads, width = q.shape
+    size = v.shape[2]
 
     def step(t: int, C: Tensor, n: Tensor, m: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        query, key, value = q[t].to(dtype) * width**-0.5, k[t].to(dtype), v[t].to(dtype)
-        kept, entering = F.logsigmoid(f[t].to(dtype)) + m, i[t].to(dtype)
+        query = q[t].to(dtype) * width**-0.5
+        key = k[t].to(dtype)
+        value = v[t].to(dtype)
+        kept = F.logsigmoid(f[t].to(dtype)) + m
+        entering = i[t].to(dtype)
         m = torch.maximum(kept, entering)
-        forget, write = torch.exp(kept - m)[:, None], torch.exp(entering - m)[:, None]
+        forget = torch.exp(kept - m)[:, None]
+        write = torch.exp(entering - m)[:, None]
         C = forget[:, :, None] * C + (write * key)[:, :, None] * value[:, None, :]
         n = forget * n + write * key
         scale = torch.maximum((n * query).sum(1).abs(), torch.exp(-m)) + eps
@@ -121,7 +129,8 @@ def selective_scan_reference(
     A = A.to(dtype)
 
     def step(t: int, h: Tensor) -> tuple[Tensor, Tensor]:  # h (Di, N)
-        size, value = dt[t].to(dtype), x[t].to(dtype)
+        size = dt[t].to(dtype)
+        value = x[t].to(dtype)
         h = torch.exp(size[:, None] * A) * h + (size * value)[:, None] * B[t].to(dtype)
         y = (h * C[t].to(dtype)).sum(1)
         return y if D is None else y + D.to(dtype) * value, h
@@ -141,10 +150,12 @@ def ssd_reference(
     state: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
-    dtype, per_group = accumulation_dtype(x), x.shape[1] // B.shape[1]
+    dtype = accumulation_dtype(x)
+    per_group = x.shape[1] // B.shape[1]
 
     def step(t: int, S: Tensor) -> tuple[Tensor, Tensor]:
-        size, value = dt[t].to(dtype), x[t].to(dtype)
+        size = dt[t].to(dtype)
+        value = x[t].to(dtype)
         # (H, N)
         key, query = (part[t].to(dtype).repeat_interleave(per_group, dim=0) for part in (B, C))
         decay = torch.exp(size * A.to(dtype))
@@ -169,7 +180,9 @@ def trapezoid_reference(
     state: _State | None,
 ) -> tuple[Tensor, _State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
-    dtype, ((_, heads, rank, width), size) = accumulation_dtype(v), (q.shape, v.shape[3])
+    dtype = accumulation_dtype(v)
+    _, heads, rank, width = q.shape
+    size = v.shape[3]
 
     def step(
         t: int, S: Tensor, key: Tensor, value: Tensor
@@ -177,7 +190,8 @@ def trapezoid_reference(
         size, share, rate = (x[t].to(dtype)[:, None, None] for x in (dt, trap, A))
         decay = torch.exp(size * rate)
         S = decay * S + (1 - share) * size * decay * (value.transpose(1, 2) @ key)
-        key, value = k[t].to(dtype), v[t].to(dtype)
+        key = k[t].to(dtype)
+        value = v[t].to(dtype)
         S = S + share * size * (value.transpose(1, 2) @ key)
         return q[t].to(dtype) @ S.transpose(1, 2), S, key, value
 

@@ -19,7 +19,8 @@ def _add(residual: Pointer, added: Pointer, scale: Number, eps: Number, width: i
     """Add scale * added to one token's residual; return 1 / rms(residual). Arrays are pointers to
     its rows.
     """
-    factor, sums = splat(scale), splat(np.float32(0.0))
+    factor = splat(scale)
+    sums = splat(np.float32(0.0))
     for c in range(0, width, LANES):
         v = fma(load_up_to(added, c, width - c), factor, load_up_to(residual, c, width - c))
         store_up_to(residual, c, v, width - c)
@@ -82,7 +83,8 @@ def add_rms_norm(
     for worker in prange(workers):
         normed = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         for t in range(tokens * worker // workers, tokens * (worker + 1) // workers):
-            row, target = shift(address(residual), t * width), shift(address(out), t * out.shape[1])
+            row = shift(address(residual), t * width)
+            target = shift(address(out), t * out.shape[1])
             inverse = _add(
                 row, shift(address(added), t * width), _scale(squares, t, count, eps), eps, width
             )

@@ -21,17 +21,30 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.datamodel.manager import DataModelManager
 from numba.core.errors import TypingError
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic, models, register_jitable, register_model
 
 from runnel.ops import numba_math
-from runnel.ops.numba_math import FEATURES, SERIAL, build_constant, build_exp, build_widen
+from runnel.ops.numba_math import (
+    FEATURES,
+    SERIAL,
+    Definition,
+    Number,
+    Vector,
+    build_constant,
+    build_exp,
+    build_widen,
+    emitting,
+)
 
 LANES = 16
 NATIVE_BF16 = FEATURES >= {"avx512bf16", "avx512vl"}  # whether the bf16 dot product exists
@@ -67,9 +80,13 @@ class _BFloat(ir.Type):
         return hash(_BFloat)
 
 
-F32, _I16, I32, I64 = ir.FloatType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
+F32 = ir.FloatType()
+_I16 = ir.IntType(16)
+I32 = ir.IntType(32)
+I64 = ir.IntType(64)
 VF32, _VI16, VI32 = (ir.VectorType(t, LANES) for t in (F32, _I16, I32))
-_VBF16, BF16_PAIRS = ir.VectorType(_BFloat(), LANES), ir.VectorType(_BFloat(), 2 * LANES)
+_VBF16 = ir.VectorType(_BFloat(), LANES)
+BF16_PAIRS = ir.VectorType(_BFloat(), 2 * LANES)
 
 
 class F32x16(types.Type):
@@ -84,26 +101,28 @@ f32x16 = F32x16()
 
 @register_model(F32x16)
 class _F32x16Model(models.PrimitiveModel):
-    def __init__(self, manager: Any, numba_type: Any) -> None:
+    def __init__(self, manager: DataModelManager, numba_type: types.Type) -> None:
         super().__init__(manager, numba_type, VF32)
 
 
 # ---- helpers of the code generators --------------------------------------------------------------
 
 
-def build_call(builder: Any, name: str, result: ir.Type, arguments: list[Any]) -> Any:
+def build_call(
+    builder: ir.IRBuilder, name: str, result: ir.Type, arguments: list[ir.Value]
+) -> ir.Value:
     """Call one of LLVM's intrinsic functions."""
     function_type = ir.FunctionType(result, [a.type for a in arguments])
     function = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
     return builder.call(function, arguments)
 
 
-def build_fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
+def build_fma(builder: ir.IRBuilder, a: ir.Value, b: ir.Value, c: ir.Value) -> ir.Value:
     """Return a * b + c, rounded once."""
     return build_call(builder, "llvm.fma.v16f32", VF32, [a, b, c])
 
 
-def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
+def build_splat(builder: ir.IRBuilder, scalar: ir.Value, vector: ir.VectorType) -> ir.Value:
     """Return a scalar in all lanes."""
     first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(I32, 0))
     return builder.shuffle_vector(
@@ -111,25 +130,27 @@ def build_splat(builder: Any, scalar: Any, vector: ir.VectorType) -> Any:
     )
 
 
-def build_pointer(builder: Any, base: Any, offset: Any, vector: ir.Type) -> Any:
+def build_pointer(
+    builder: ir.IRBuilder, base: ir.Value, offset: ir.Value, vector: ir.Type
+) -> ir.Value:
     """Return a pointer to `vector` at element `offset` of `base`."""
     return builder.bitcast(builder.gep(base, [offset]), vector.as_pointer())
 
 
-def build_round(builder: Any, value: Any) -> Any:
+def build_round(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Convert a vector of fp32 to bf16 bits, ties to even; NaN stays NaN."""
     if NATIVE_BF16:
         return builder.bitcast(builder.fptrunc(value, _VBF16), _VI16)
     return numba_math.build_round(builder, value)
 
 
-def build_lanes_below(builder: Any, count: Any) -> Any:
+def build_lanes_below(builder: ir.IRBuilder, count: ir.Value) -> ir.Value:
     """Return a mask of the first `count` lanes."""
     lanes = ir.Constant(VI32, list(range(LANES)))
     return builder.icmp_signed("<", lanes, build_splat(builder, builder.trunc(count, I32), VI32))
 
 
-def is_bf16(pointer: Any) -> bool:
+def is_bf16(pointer: types.Type) -> bool:
     """Return whether a numba pointer type means bf16 bits."""
     return bool(pointer.dtype == types.uint16)
 
@@ -150,27 +171,29 @@ EXACT = ("contract", "nsz")  # flags of additions that must stay in their order
 # ---- elementwise ---------------------------------------------------------------------------------
 
 
-def elementwise(arguments: int, build: Callable[..., Any], doc: str = "") -> Any:
+def elementwise(
+    arguments: int, build: Callable[..., ir.Value], doc: str = ""
+) -> Callable[..., Vector]:
     """Return an intrinsic from `arguments` vectors to one; `build` emits its code."""
+    definition = f32x16(*[f32x16] * arguments), emitting(build)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return build(builder, *values)
+    def unary(typing_context: Context, a: types.Type) -> Definition:
+        return definition
 
-    def one(typing_context: Any, a: Any) -> Any:
-        return f32x16(f32x16), generate
+    def binary(typing_context: Context, a: types.Type, b: types.Type) -> Definition:
+        return definition
 
-    def two(typing_context: Any, a: Any, b: Any) -> Any:
-        return f32x16(f32x16, f32x16), generate
+    def ternary(typing_context: Context, a: types.Type, b: types.Type, c: types.Type) -> Definition:
+        return definition
 
-    def three(typing_context: Any, a: Any, b: Any, c: Any) -> Any:
-        return f32x16(f32x16, f32x16, f32x16), generate
-
-    definition = {1: one, 2: two, 3: three}[arguments]
-    definition.__doc__ = doc
-    return intrinsic(definition)
+    define = (unary, binary, ternary)[arguments - 1]
+    define.__doc__ = doc
+    return intrinsic(define)
 
 
-def build_polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> Any:
+def build_polynomial(
+    builder: ir.IRBuilder, x: ir.Value, coefficients: tuple[float, ...]
+) -> ir.Value:
     """Return a polynomial of x; the coefficient of the highest power first."""
     result = build_constant(VF32, coefficients[0])
     for coefficient in coefficients[1:]:
@@ -178,9 +201,10 @@ def build_polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> A
     return result
 
 
-def build_exp2(builder: Any, t: Any) -> Any:
+def build_exp2(builder: ir.IRBuilder, t: ir.Value) -> ir.Value:
     """Return 2^t; see `exp2`."""
-    lowest, rounder = build_constant(VF32, -127.0), build_constant(VF32, 1.5 * 2**23)
+    lowest = build_constant(VF32, -127.0)
+    rounder = build_constant(VF32, 1.5 * 2**23)
     t = builder.select(builder.fcmp_ordered("<", t, lowest), lowest, t)
     # The sum has the nearest integer in its low bits. Flags of its own, because fast-math would
     # undo it by the subtraction.
@@ -192,28 +216,26 @@ def build_exp2(builder: Any, t: Any) -> Any:
     return builder.bitcast(builder.add(power, exponent), VF32)
 
 
-def _build_exp_plus_one(builder: Any, x: Any) -> Any:
+def _build_exp_plus_one(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Return 1 + exp(-x) as 1 + 2^t, t = -x log2(e); at large |t|, where the sum hides errors, less
     accurate than `exp`.
     """
-    t, highest = (
-        builder.fmul(x, build_constant(VF32, -1.44269502162933349609375)),
-        build_constant(VF32, 125.0),
-    )
+    t = builder.fmul(x, build_constant(VF32, -1.44269502162933349609375))
+    highest = build_constant(VF32, 125.0)
     t = builder.select(builder.fcmp_ordered(">", t, highest), highest, t)
     return builder.fadd(build_constant(VF32, 1.0), build_exp2(builder, t))
 
 
-def build_silu(builder: Any, x: Any) -> Any:
+def build_silu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """Return x / (1 + exp(-x))."""
     return build_divide(builder, x, _build_exp_plus_one(builder, x))
 
 
-def _build_sigmoid(builder: Any, x: Any) -> Any:
+def _build_sigmoid(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return build_divide(builder, build_constant(VF32, 1.0), _build_exp_plus_one(builder, x))
 
 
-def build_divide(builder: Any, a: Any, b: Any) -> Any:
+def build_divide(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     """Return a / b for b in [2^-126, 2^126]; an estimate and a Newton step (relative error 2e-7)
     are faster than division.
     """
@@ -246,34 +268,30 @@ sigmoid = elementwise(
 
 
 @intrinsic
-def splat(typing_context: Any, x: Any) -> Any:
+def splat(typing_context: Context, x: types.Type) -> Definition:
     """Return the same fp32 number in all lanes."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return build_splat(builder, values[0], VF32)
-
-    return f32x16(types.float32), generate
+    return f32x16(types.float32), emitting(lambda builder, x: build_splat(builder, x, VF32))
 
 
 @intrinsic
-def keep(typing_context: Any, x: Any, count: Any) -> Any:
+def keep(typing_context: Context, x: types.Type, count: types.Type) -> Definition:
     """Return x in the first `count` lanes, 0 in the others (even where x is NaN)."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(
-            build_lanes_below(builder, values[1]), values[0], build_constant(VF32, 0.0)
+    return f32x16(f32x16, types.intp), emitting(
+        lambda builder, x, count: builder.select(
+            build_lanes_below(builder, count), x, build_constant(VF32, 0.0)
         )
+    )
 
-    return f32x16(f32x16, types.intp), generate
 
-
-def reduction(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
+def reduction(
+    combine: Callable[[ir.IRBuilder, ir.Value, ir.Value], ir.Value], doc: str
+) -> Callable[[Vector], Number]:
     """Return an intrinsic from a vector to a number; `combine` emits the code that makes one vector
     of two halves.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        v, width = values[0], LANES
+    def build(builder: ir.IRBuilder, v: ir.Value) -> ir.Value:
+        width = LANES
         while width > 1:
             width //= 2
             halves = [
@@ -289,11 +307,11 @@ def reduction(combine: Callable[[Any, Any, Any], Any], doc: str) -> Any:
             )
         return builder.extract_element(v, ir.Constant(I32, 0))
 
-    def definition(typing_context: Any, x: Any) -> Any:
-        return types.float32(f32x16), generate
+    def define(typing_context: Context, x: types.Type) -> Definition:
+        return types.float32(f32x16), emitting(build)
 
-    definition.__doc__ = doc
-    return intrinsic(definition)
+    define.__doc__ = doc
+    return intrinsic(define)
 
 
 total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lanes.")
@@ -303,7 +321,7 @@ total = reduction(lambda builder, a, b: builder.fadd(a, b), "The sum of the lane
 
 
 @intrinsic
-def address(typing_context: Any, array: Any) -> Any:
+def address(typing_context: Context, array: types.Type) -> Definition:
     """Return a pointer to the first element of a C-contiguous array, which must outlive the
     pointer.
     """
@@ -312,36 +330,36 @@ def address(typing_context: Any, array: Any) -> Any:
             f"{array} is not C-contiguous: elements of its address are others than its own"
         )
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
+    ) -> ir.Value:
         return context.make_array(array)(context, builder, values[0]).data
 
     return types.CPointer(array.dtype)(array), generate
 
 
 @intrinsic
-def shift(typing_context: Any, base: Any, offset: Any) -> Any:
+def shift(typing_context: Context, base: types.Type, offset: types.Type) -> Definition:
     """Return a pointer to element `offset`."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.gep(values[0], [values[1]])
-
-    return base(base, types.intp), generate
+    return base(base, types.intp), emitting(
+        lambda builder, pointer, offset: builder.gep(pointer, [offset])
+    )
 
 
 @intrinsic
-def number(typing_context: Any, base: Any, offset: Any) -> Any:
+def number(typing_context: Context, base: types.Type, offset: types.Type) -> Definition:
     """Return one element of fp32 or bf16 memory as fp32."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        read = builder.load(builder.gep(values[0], [values[1]]))
-        if is_bf16(base):
-            return build_widen(builder, read)
-        return read
+    def build(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value) -> ir.Value:
+        element = builder.load(builder.gep(pointer, [offset]))
+        return build_widen(builder, element) if is_bf16(base) else element
 
-    return types.float32(base, types.intp), generate
+    return types.float32(base, types.intp), emitting(build)
 
 
-def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
+def build_load(
+    builder: ir.IRBuilder, pointer_type: types.Type, base: ir.Value, offset: ir.Value
+) -> ir.Value:
     """Emit `load`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
         return build_widen(
@@ -350,7 +368,13 @@ def build_load(builder: Any, pointer_type: Any, base: Any, offset: Any) -> Any:
     return builder.load(build_pointer(builder, base, offset, VF32), align=4)
 
 
-def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: Any) -> None:
+def build_store(
+    builder: ir.IRBuilder,
+    pointer_type: types.Type,
+    base: ir.Value,
+    offset: ir.Value,
+    value: ir.Value,
+) -> None:
     """Emit `store`; `pointer_type` is numba's type of `base`."""
     if is_bf16(pointer_type):
         builder.store(
@@ -361,86 +385,83 @@ def build_store(builder: Any, pointer_type: Any, base: Any, offset: Any, value: 
 
 
 @intrinsic
-def load(typing_context: Any, base: Any, offset: Any) -> Any:
+def load(typing_context: Context, base: types.Type, offset: types.Type) -> Definition:
     """Load elements offset .. offset+15 of fp32 or bf16 memory."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return build_load(builder, base, *values)
-
-    return f32x16(base, types.intp), generate
+    return f32x16(base, types.intp), emitting(
+        lambda builder, pointer, offset: build_load(builder, base, pointer, offset)
+    )
 
 
 @intrinsic
-def load_some(typing_context: Any, base: Any, offset: Any, count: Any) -> Any:
+def load_some(
+    typing_context: Context, base: types.Type, offset: types.Type, count: types.Type
+) -> Definition:
     """Load only the first `count` lanes; the others are 0."""
+    vector = _VI16 if is_bf16(base) else VF32
+    name = f"llvm.masked.load.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        vector = _VI16 if is_bf16(base) else VF32
-        name = f"llvm.masked.load.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
-        pointer = build_pointer(builder, values[0], values[1], vector)
-        mask = build_lanes_below(builder, values[2])
-        read = build_call(
+    def build(
+        builder: ir.IRBuilder, base_: ir.Value, offset: ir.Value, count: ir.Value
+    ) -> ir.Value:
+        pointer = build_pointer(builder, base_, offset, vector)
+        mask = build_lanes_below(builder, count)
+        lanes = build_call(
             builder, name, vector, [pointer, ir.Constant(I32, 2), mask, build_constant(vector, 0)]
         )
-        return build_widen(builder, read) if is_bf16(base) else read
+        return build_widen(builder, lanes) if is_bf16(base) else lanes
 
-    return f32x16(base, types.intp, types.intp), generate
+    return f32x16(base, types.intp, types.intp), emitting(build)
 
 
 @intrinsic
-def store(typing_context: Any, base: Any, offset: Any, x: Any) -> Any:
+def store(
+    typing_context: Context, base: types.Type, offset: types.Type, x: types.Type
+) -> Definition:
     """Write 16 elements of fp32 or bf16 memory."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        build_store(builder, base, *values)
-        return context.get_dummy_value()
-
-    return types.none(base, types.intp, f32x16), generate
+    return types.none(base, types.intp, f32x16), emitting(
+        lambda builder, pointer, offset, x: build_store(builder, base, pointer, offset, x)
+    )
 
 
 @intrinsic
-def store_some(typing_context: Any, base: Any, offset: Any, x: Any, count: Any) -> Any:
+def store_some(
+    typing_context: Context, base: types.Type, offset: types.Type, x: types.Type, count: types.Type
+) -> Definition:
     """Write only the first `count` lanes."""
+    name = f"llvm.masked.store.{'v16i16' if is_bf16(base) else 'v16f32'}.p0"
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        bf16 = is_bf16(base)
-        value = build_round(builder, values[2]) if bf16 else values[2]
-        pointer = build_pointer(builder, values[0], values[1], value.type)
-        name = f"llvm.masked.store.{'v16i16' if bf16 else 'v16f32'}.p0"
-        build_call(
-            builder,
-            name,
-            ir.VoidType(),
-            [value, pointer, ir.Constant(I32, 2), build_lanes_below(builder, values[3])],
-        )
-        return context.get_dummy_value()
+    def build(
+        builder: ir.IRBuilder, base_: ir.Value, offset: ir.Value, x: ir.Value, count: ir.Value
+    ) -> None:
+        lanes = build_round(builder, x) if is_bf16(base) else x
+        pointer = build_pointer(builder, base_, offset, lanes.type)
+        mask = build_lanes_below(builder, count)
+        build_call(builder, name, ir.VoidType(), [lanes, pointer, ir.Constant(I32, 2), mask])
 
-    return types.none(base, types.intp, f32x16, types.intp), generate
+    return types.none(base, types.intp, f32x16, types.intp), emitting(build)
 
 
 @intrinsic
-def prefetch(typing_context: Any, base: Any, offset: Any) -> Any:
+def prefetch(typing_context: Context, base: types.Type, offset: types.Type) -> Definition:
     """Prefetch the cache line of an element; offsets outside the array are harmless."""
+    # for reading, into the first-level cache, data
+    hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        byte = ir.IntType(8).as_pointer()
-        line = builder.bitcast(builder.gep(values[0], [values[1]]), byte)
-        # for reading, into the first-level cache, data
-        hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]
+    def build(builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value) -> None:
+        line = builder.bitcast(builder.gep(pointer, [offset]), ir.IntType(8).as_pointer())
         build_call(builder, "llvm.prefetch.p0", ir.VoidType(), [line, *hints])
-        return context.get_dummy_value()
 
-    return types.none(base, types.intp), generate
+    return types.none(base, types.intp), emitting(build)
 
 
 @intrinsic
-def next_task(typing_context: Any, counter: Any) -> Any:
+def next_task(typing_context: Context, counter: types.Type) -> Definition:
     """Return the number in int64 memory and increment it atomically."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.atomic_rmw("add", values[0], ir.Constant(I64, 1), "monotonic")
-
-    return types.int64(counter), generate
+    return types.int64(counter), emitting(
+        lambda builder, counter: builder.atomic_rmw(
+            "add", counter, ir.Constant(I64, 1), "monotonic"
+        )
+    )
 
 
 # ---- tiles ---------------------------------------------------------------------------------------
@@ -461,31 +482,26 @@ def has_tiles() -> bool:
     return _COMPILED and sys.platform == "linux" and ctypes.CDLL(None).syscall(*_PERMISSION) == 0
 
 
-def _call(builder: Any, name: str, *arguments: Any) -> None:
+def _call(builder: ir.IRBuilder, name: str, *arguments: ir.Value | int) -> None:
     values = [ir.Constant(_BYTE, a) if isinstance(a, int) else a for a in arguments]
     build_call(builder, f"llvm.x86.{name}", ir.VoidType(), values)
 
 
 @intrinsic
-def _load_configuration(typing_context: Any, configuration: Any) -> Any:
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+def _load_configuration(typing_context: Context, configuration: types.Type) -> Definition:
+    def build(builder: ir.IRBuilder, configuration: ir.Value) -> None:
         if _COMPILED:
-            _call(builder, "ldtilecfg", builder.bitcast(values[0], _BYTE.as_pointer()))
-        return context.get_dummy_value()
+            _call(builder, "ldtilecfg", builder.bitcast(configuration, _BYTE.as_pointer()))
 
-    return types.none(configuration), generate
+    return types.none(configuration), emitting(build)
 
 
 @intrinsic
-def release_tiles(typing_context: Any) -> Any:
+def release_tiles(typing_context: Context) -> Definition:
     """Free the tiles of this thread, so that the system need not save them."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        if _COMPILED:
-            _call(builder, "tilerelease")
-        return context.get_dummy_value()
-
-    return types.none(), generate
+    return types.none(), emitting(
+        lambda builder: _call(builder, "tilerelease") if _COMPILED else None
+    )
 
 
 @njit(**SERIAL)
@@ -494,54 +510,53 @@ def configure_tiles() -> None:
     _load_configuration(address(_CONFIGURATION))
 
 
-def _block_product(rows: int, instruction: str, doc: str) -> Any:
+def _block_product(rows: int, instruction: str, doc: str) -> Callable[..., None]:
     """Return an intrinsic that multiplies as many rows of blocks, LANES or BLOCK, by an instruction
     of tiles.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        if _COMPILED:
-            _build_block(builder, rows, instruction, *values)
-        return context.get_dummy_value()
-
-    def definition(
-        typing_context: Any,
-        sums: Any,
-        sums_row: Any,
-        left: Any,
-        left_row: Any,
-        right: Any,
-        right_row: Any,
-        depth: Any,
-        fresh: Any,
-    ) -> Any:
+    def define(
+        typing_context: Context,
+        sums: types.Type,
+        sums_row: types.Type,
+        left: types.Type,
+        left_row: types.Type,
+        right: types.Type,
+        right_row: types.Type,
+        depth: types.Type,
+        fresh: types.Type,
+    ) -> Definition:
         size = types.intp
-        return types.none(sums, size, left, size, right, size, size, types.boolean), generate
+        return types.none(sums, size, left, size, right, size, size, types.boolean), emitting(
+            partial(_build_block, rows, instruction)
+        )
 
-    definition.__doc__ = doc
-    return intrinsic(definition)
+    define.__doc__ = doc
+    return intrinsic(define)
 
 
 def _build_block(
-    builder: Any,
     rows: int,
     instruction: str,
-    sums: Any,
-    sums_row: Any,
-    left: Any,
-    left_row: Any,
-    right: Any,
-    right_row: Any,
-    depth: Any,
-    fresh: Any,
+    builder: ir.IRBuilder,
+    sums: ir.Value,
+    sums_row: ir.Value,
+    left: ir.Value,
+    left_row: ir.Value,
+    right: ir.Value,
+    right_row: ir.Value,
+    depth: ir.Value,
+    fresh: ir.Value,
 ) -> None:
     """Emit `multiply_block`: tiles 0 to 3 are the sums, 4 and 5 of the left factor, 6 and 7 of the
     right one.
 
     With LANES `rows`, tiles 2, 3 and 5 are not used.
     """
+    if not _COMPILED:
+        return
 
-    def place(base: Any, row: Any, first: int, column: Any) -> list[Any]:
+    def place(base: ir.Value, row: ir.Value, first: int, column: ir.Value) -> list[ir.Value]:
         """The place of a tile from row `first` on and its stride, as the instructions take them."""
         offset = builder.add(builder.mul(row, ir.Constant(I64, first)), column)
         pointer = builder.gep(builder.bitcast(base, I32.as_pointer()), [offset])
@@ -578,10 +593,12 @@ def _build_block(
 multiply_block = _block_product(
     BLOCK,
     "tdpbf16ps",
-    """Add to BLOCK x BLOCK fp32 `sums` the product of bf16 left (BLOCK, 2 depth) and right, `depth` rows of BLOCK pairs of rows.
+    """Add to BLOCK x BLOCK fp32 `sums` the product of bf16 left (BLOCK, 2 depth) and right, `depth`
+    rows of BLOCK pairs of rows.
 
-    Rows of sums, left and right start sums_row, left_row and right_row words apart; `depth` counts words, a multiple of LANES.
-    If `fresh`, the old sums are not read. The thread's tiles must be configured. On a processor without tiles this does nothing.
+    Rows of sums, left and right start sums_row, left_row and right_row words apart; `depth` counts
+    words, a multiple of LANES. If `fresh`, the old sums are not read. The thread's tiles must be
+    configured. On a processor without tiles this does nothing.
     """,
 )
 multiply_half_block = _block_product(

@@ -4,15 +4,25 @@ See `simd` for pointers and words. `kind` is any pointer whose type selects the 
 uint16 for bf16.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Array, Number, Pointer, Vector, as_f32, build_constant
+from runnel.ops.numba_math import (
+    SERIAL,
+    Array,
+    Definition,
+    Number,
+    Pointer,
+    Vector,
+    as_f32,
+    build_constant,
+    emitting,
+)
 from runnel.ops.simd import (
     BF16_PAIRS,
     F32,
@@ -45,79 +55,93 @@ _ZERO = np.float32(0.0)
 
 
 @intrinsic
-def as_kind(typing_context: Any, kind: Any, base: Any) -> Any:
+def as_kind(typing_context: Context, kind: types.Type, base: types.Type) -> Definition:
     """Return `base` as a pointer to the type of `kind` (fp32, or uint16 for bf16)."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
+    ) -> ir.Value:
         return builder.bitcast(values[1], context.get_value_type(kind))
 
     return kind(kind, base), generate
 
 
 @intrinsic
-def numbers_per_word(typing_context: Any, kind: Any) -> Any:
+def numbers_per_word(typing_context: Context, kind: types.Type) -> Definition:
     """Return 1 if `kind` points to fp32, 2 for bf16, 4 for bytes."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return ir.Constant(I64, 32 // kind.dtype.bitwidth)
-
-    return types.int64(kind), generate
+    return types.int64(kind), emitting(
+        lambda builder, _: ir.Constant(I64, 32 // kind.dtype.bitwidth)
+    )
 
 
 @intrinsic
-def store_pairs(typing_context: Any, words: Any, offset: Any, low: Any, high: Any) -> Any:
+def store_pairs(
+    typing_context: Context,
+    words: types.Type,
+    offset: types.Type,
+    low: types.Type,
+    high: types.Type,
+) -> Definition:
     """Write 16 words, each a pair of bf16 numbers from the same lane of `low` and `high`."""
+    order = [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)]
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        order = ir.Constant(
-            ir.VectorType(I32, 2 * LANES),
-            [lane // 2 + LANES * (lane % 2) for lane in range(2 * LANES)],
-        )
+    def build(
+        builder: ir.IRBuilder, words: ir.Value, offset: ir.Value, low: ir.Value, high: ir.Value
+    ) -> None:
         pairs = builder.shuffle_vector(
-            build_round(builder, values[2]), build_round(builder, values[3]), order
+            build_round(builder, low),
+            build_round(builder, high),
+            ir.Constant(ir.VectorType(I32, 2 * LANES), order),
         )
-        builder.store(pairs, build_pointer(builder, values[0], values[1], pairs.type), align=4)
-        return context.get_dummy_value()
+        builder.store(pairs, build_pointer(builder, words, offset, pairs.type), align=4)
 
-    return types.none(words, types.intp, f32x16, f32x16), generate
+    return types.none(words, types.intp, f32x16, f32x16), emitting(build)
 
 
 @intrinsic
 def transpose(
-    typing_context: Any, source: Any, stride: Any, target: Any, target_stride: Any
-) -> Any:
+    typing_context: Context,
+    source: types.Type,
+    stride: types.Type,
+    target: types.Type,
+    target_stride: types.Type,
+) -> Definition:
     """Transpose a block of 16 x 16 words; rows are `stride` words apart."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        def place(pointer: int, row: int) -> Any:
-            return build_pointer(
-                builder,
-                values[pointer],
-                builder.mul(values[pointer + 1], ir.Constant(I64, row)),
-                VF32,
-            )
+    def build(
+        builder: ir.IRBuilder,
+        source: ir.Value,
+        stride: ir.Value,
+        target: ir.Value,
+        target_stride: ir.Value,
+    ) -> None:
+        def place(base: ir.Value, stride: ir.Value, row: int) -> ir.Value:
+            return build_pointer(builder, base, builder.mul(stride, ir.Constant(I64, row)), VF32)
 
-        rows = [builder.load(place(0, row), align=4) for row in range(LANES)]
+        rows = [builder.load(place(source, stride, row), align=4) for row in range(LANES)]
         width = LANES // 2
         while width:  # swap the off-diagonal halves of successively smaller blocks
             low = [lane if not lane & width else lane - width + LANES for lane in range(LANES)]
             high = [lane + width if not lane & width else lane + LANES for lane in range(LANES)]
             for row in range(LANES):
                 if not row & width:
-                    a, b = rows[row], rows[row + width]
+                    a = rows[row]
+                    b = rows[row + width]
                     rows[row] = builder.shuffle_vector(a, b, ir.Constant(VI32, low))
                     rows[row + width] = builder.shuffle_vector(a, b, ir.Constant(VI32, high))
             width //= 2
         for row, value in enumerate(rows):
-            builder.store(value, place(2, row), align=4)
-        return context.get_dummy_value()
+            builder.store(value, place(target, target_stride, row), align=4)
 
-    return types.none(source, types.intp, target, types.intp), generate
+    return types.none(source, types.intp, target, types.intp), emitting(build)
 
 
-def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) -> Any:
+def _multiply_add(
+    builder: ir.IRBuilder, bf16: bool, words: ir.Value, word: ir.Value, sums: ir.Value
+) -> ir.Value:
     """Return sums + words * word in all lanes; for bf16 the sum of both products of the pairs."""
-    a, b = builder.bitcast(words, VI32), build_splat(builder, word, VI32)
+    a = builder.bitcast(words, VI32)
+    b = build_splat(builder, word, VI32)
     if not bf16:
         return build_fma(builder, builder.bitcast(a, VF32), builder.bitcast(b, VF32), sums)
     if NATIVE_BF16:
@@ -135,18 +159,18 @@ def _multiply_add(builder: Any, bf16: bool, words: Any, word: Any, sums: Any) ->
 
 @intrinsic
 def strided_product(
-    typing_context: Any,
-    kind: Any,
-    sums: Any,
-    sums_row: Any,
-    factor: Any,
-    left: Any,
-    left_row: Any,
-    left_depth: Any,
-    right: Any,
-    right_row: Any,
-    depth: Any,
-) -> Any:
+    typing_context: Context,
+    kind: types.Type,
+    sums: types.Type,
+    sums_row: types.Type,
+    factor: types.Type,
+    left: types.Type,
+    left_row: types.Type,
+    left_depth: types.Type,
+    right: types.Type,
+    right_row: types.Type,
+    depth: types.Type,
+) -> Definition:
     """Compute one tile of a matrix product: sums[r, :] = factor * sums[r, :] + sum over k of
     left[r, k] * right[k, :].
 
@@ -157,22 +181,31 @@ def strided_product(
     added in fp32.
     """
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        _, sums_, sums_row_, factor_, left_, left_row_, left_depth_, right_, right_row_, length = (
-            values
-        )
+    def build(
+        builder: ir.IRBuilder,
+        _: ir.Value,
+        sums: ir.Value,
+        sums_row: ir.Value,
+        factor: ir.Value,
+        left: ir.Value,
+        left_row: ir.Value,
+        left_depth: ir.Value,
+        right: ir.Value,
+        right_row: ir.Value,
+        depth: ir.Value,
+    ) -> None:
         columns = [ir.Constant(I64, c) for c in range(0, TILE_COLUMNS, LANES)]
         sums_rows, left_rows = (
             [builder.mul(row, ir.Constant(I64, r)) for r in range(TILE_ROWS)]
-            for row in (sums_row_, left_row_)
+            for row in (sums_row, left_row)
         )
         places = [
-            build_pointer(builder, sums_, builder.add(row, column), VF32)
+            build_pointer(builder, sums, builder.add(row, column), VF32)
             for row in sums_rows
             for column in columns
         ]
         slots = [cgutils.alloca_once(builder, VF32) for _ in places]
-        with builder.if_else(builder.fcmp_ordered("==", factor_, ir.Constant(F32, 0.0))) as (
+        with builder.if_else(builder.fcmp_ordered("==", factor, ir.Constant(F32, 0.0))) as (
             cleared,
             continued,
         ):
@@ -180,20 +213,20 @@ def strided_product(
                 for slot in slots:
                     builder.store(build_constant(VF32, 0.0), slot)
             with continued:
-                scale = build_splat(builder, factor_, VF32)
+                scale = build_splat(builder, factor, VF32)
                 for slot, place in zip(slots, places, strict=True):
                     builder.store(builder.fmul(scale, builder.load(place, align=4)), slot)
-        with cgutils.for_range(builder, length) as loop:
-            first = builder.mul(loop.index, right_row_)
+        with cgutils.for_range(builder, depth) as loop:
+            first = builder.mul(loop.index, right_row)
             starts = [
-                build_pointer(builder, right_, builder.add(first, column), VI32)
+                build_pointer(builder, right, builder.add(first, column), VI32)
                 for column in columns
             ]
             words = [builder.load(start, align=4) for start in starts]
-            first = builder.mul(loop.index, left_depth_)
+            first = builder.mul(loop.index, left_depth)
             for r, row in enumerate(left_rows):
                 word = builder.load(
-                    build_pointer(builder, left_, builder.add(first, row), I32), align=4
+                    build_pointer(builder, left, builder.add(first, row), I32), align=4
                 )
                 for slot, several in zip(slots[r * len(columns) :], words, strict=False):
                     builder.store(
@@ -202,15 +235,35 @@ def strided_product(
                     )
         for slot, place in zip(slots, places, strict=True):
             builder.store(builder.load(slot), place, align=4)
-        return context.get_dummy_value()
 
     offset = types.intp
     return types.none(
         kind, sums, offset, types.float32, left, offset, offset, right, offset, offset
-    ), generate
+    ), emitting(build)
 
 
-# The known zero elements of a square left side of a product; they are skipped, tile by tile.
+@njit(**SERIAL)
+def multiply_panel(
+    kind: Pointer,
+    left: Pointer,
+    left_row: int,
+    right: Pointer,
+    rows: int,
+    depth: int,
+    factor: Number,
+    sums: Pointer,
+    sums_row: int,
+) -> None:
+    """Compute `strided_product` of a panel of weights for `rows` rows, rounded up to TILE_ROWS; the
+    words of a row of `left` are neighbors, and so are rows of `right`.
+    """
+    for r in range(0, rows, TILE_ROWS):
+        tile = shift(sums, r * sums_row)
+        row = shift(left, r * left_row)
+        strided_product(kind, tile, sums_row, factor, row, left_row, 1, right, TILE_COLUMNS, depth)
+
+
+# The zero elements of a square left side of a product; they are skipped, tile by tile.
 FULL, LOWER, UPPER = 0, 1, 2
 
 
@@ -238,21 +291,27 @@ def multiply(
         triangle: LOWER: a is zero where k > i. UPPER: a is zero where k < i. Within tiles the zeros
             must be stored.
     """
-    columns, b_row = out.shape[1], b.shape[1]
+    columns = out.shape[1]
+    b_row = b.shape[1]
     for column in range(0, columns, TILE_COLUMNS):
         for row in range(0, rows, TILE_ROWS):
             first = row if triangle == UPPER else 0
             count = (row + TILE_ROWS if triangle == LOWER else inner) - first
-            sums, left = (
-                shift(address(out), row * columns + column),
-                shift(address(a), row * a_row + first * a_step),
-            )
+            sums = shift(address(out), row * columns + column)
+            left = shift(address(a), row * a_row + first * a_step)
             right = shift(address(b), first * b_row + column)
             strided_product(sums, sums, columns, scale, left, a_row, a_step, right, b_row, count)
 
 
 @njit(**SERIAL)
-def load_up_to(base: Pointer, offset: int, count: int) -> Any:
+def place_in_pool(pool: Array, row: int, layer: int, index: int) -> Pointer:
+    """Return a pointer to pool[row, layer, index], the states (R, L, ...) of all sequences."""
+    offset = row * pool.strides[0] + layer * pool.strides[1] + index * pool.strides[2]
+    return shift(address(pool), offset // pool.itemsize)
+
+
+@njit(**SERIAL)
+def load_up_to(base: Pointer, offset: int, count: int) -> Vector:
     """Return `load`, of no more than `count` numbers."""
     return load(base, offset) if count >= LANES else load_some(base, offset, count)
 
@@ -269,6 +328,13 @@ def store_up_to(base: Pointer, offset: int, x: Vector, count: int) -> None:
 
 
 @njit(**SERIAL)
+def copy_row(source: Pointer, width: int, out: Pointer) -> None:
+    """Copy `width` numbers, rounded or widened where the types differ."""
+    for c in range(0, width, LANES):
+        store_up_to(out, c, load_up_to(source, c, width - c), width - c)
+
+
+@njit(**SERIAL)
 def read_rows(
     line: Array, distance: int, t: int, count: int, rows: int, column: int, width: int, out: Array
 ) -> None:
@@ -278,7 +344,8 @@ def read_rows(
     for j in range(count):
         at = (t + j) * distance + column
         # slices: checking an index of unknown sign prevents vector loads
-        source, target = line[at : at + width], out[j]
+        source = line[at : at + width]
+        target = out[j]
         for c in range(width):
             target[c] = as_f32(source[c])
     for j in range(count, rows):
@@ -293,7 +360,7 @@ def fill(out: Pointer, count: int, value: Number) -> None:
 
 
 @njit(**SERIAL)
-def pack(
+def pack_words(
     kind: Pointer,
     source: Pointer,
     stride: int,
@@ -307,7 +374,8 @@ def pack(
     """
     step = numbers_per_word(kind)
     for r in range(0, rows, step):
-        first, second = r * stride, (r + 1) * stride
+        first = r * stride
+        second = (r + 1) * stride
         target = r // step * width
         for c in range(0, width, LANES):
             low = mul(load(source, first + c), splat(factors[r]))

@@ -106,7 +106,8 @@ def find_checkpoint(
             model.
     """
     name = os.fspath(source) if isinstance(source, str | os.PathLike) else ""
-    path, suffixes = Path(name).expanduser(), "|".join(_SUFFIXES).replace(".", r"\.")
+    path = Path(name).expanduser()
+    suffixes = "|".join(_SUFFIXES).replace(".", r"\.")
     whole = path.suffix in _SUFFIXES and not _PART.fullmatch(path.name)
     if name and (path.is_dir() or (path.is_file() and whole)):
         return path
@@ -183,9 +184,9 @@ def _download(hub_id: str, file: str | None, more: list[str]) -> Path:
 def _pick_weights(names: Iterable[str], where: str) -> list[str]:
     """Return the files that hold the weights: an index, one file, all parts, or none."""
     names = set(names)
-    for known, suffix in ((_SAFETENSORS, ".safetensors"), (_PICKLES, ".bin")):
-        if found := next((name for name in known if name in names), None):
-            return [found]
+    for preferred, suffix in ((_SAFETENSORS, ".safetensors"), (_PICKLES, ".bin")):
+        if first := next((name for name in preferred if name in names), None):
+            return [first]
         if parts := sorted(
             name for name in names if _PART.fullmatch(name) and name.endswith(suffix)
         ):
@@ -204,7 +205,8 @@ def _all_parts(files: list[str], where: str) -> list[str]:
     model_{n} start at 0.
     """
     matches = [match for name in files if (match := _PART.fullmatch(name))]
-    total, last = int(matches[0][2] or 0), max(int(match[1] or match[3]) for match in matches)
+    total = int(matches[0][2] or 0)
+    last = max(int(match[1] or match[3]) for match in matches)
     before, digits, after = re.split(r"(\d+)", files[0], maxsplit=1)
     numbers = range(1, total + 1) if total else range(last + 1)
     wanted = [f"{before}{number:0{len(digits)}}{after}" for number in numbers]
@@ -344,14 +346,17 @@ def load_checkpoint(
     target = wanted_device(device)
     wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
     folder = find_checkpoint(folder_or_hub_id)
-    config = read_config(folder)
-    found = recognize(config, open_weights(folder), str(folder))
+    recognized = recognize(read_config(folder), open_weights(folder), str(folder))
     heads = {
         name: read_tensor(name, stored, str(folder), torch.float32, target)
-        for name, stored in found.heads.items()
+        for name, stored in recognized.heads.items()
     }
-    backbone = build(found.architecture, found.config, found.backbone, wanted, target, str(folder))
-    return Checkpoint(backbone, heads, found.layout, folder if folder.is_dir() else folder.parent)
+    backbone = build(
+        recognized.architecture, recognized.config, recognized.backbone, wanted, target, str(folder)
+    )
+    return Checkpoint(
+        backbone, heads, recognized.layout, folder if folder.is_dir() else folder.parent
+    )
 
 
 @plain_numbers()
@@ -367,10 +372,9 @@ def build_backbone(
     """
     target = wanted_device(device)
     where = "the given model"
-    parsed = parse_config(architecture, config, where)
     return build(
         architecture,
-        parsed,
+        parse_config(architecture, config, where),
         from_tensors(tensors, "memory"),
         wanted_dtype(dtype, target),
         target,
@@ -386,33 +390,39 @@ def recognize(
     """
     config = config or {}
     if "runnel" in config:
-        known = _from_runnel(config["runnel"], tensors, where)
+        recognized = _from_runnel(config["runnel"], tensors, where)
     else:
         _refuse_foreign(config, where)
-        known = _from_published(config, tensors, where)
+        recognized = _from_published(config, tensors, where)
         declared = next(
             (cls for cls in FAMILIES if config.get("model_type") in cls.model_types),
-            BACKBONES[known.architecture],
+            BACKBONES[recognized.architecture],
         )
         if "dim" not in config:  # these files say "mamba" whatever they hold
             expect_agreement(
                 {"the model": declared.title},
-                {"the model": BACKBONES[known.architecture].title},
+                {"the model": BACKBONES[recognized.architecture].title},
                 where,
             )
     # Before hundreds of tensors are missing: a config that contradicts them.
     expect_agreement(
-        {"num_layers": known.config.num_layers}, {"num_layers": count_layers(known.backbone)}, where
+        {"num_layers": recognized.config.num_layers},
+        {"num_layers": count_layers(recognized.backbone)},
+        where,
     )
-    largest = max((size for stored in known.backbone.values() for size in stored.shape), default=0)
-    for name, value in known.config.to_dict().items():
+    largest = max(
+        (size for stored in recognized.backbone.values() for size in stored.shape), default=0
+    )
+    for name, value in recognized.config.to_dict().items():
         fits = name == "num_layers" or type(value) is not int or value <= largest
         expect_fit(
             fits,
             f"tensors, of at most {largest:,} rows or columns, for {name} {value!r} of its config",
             where,
         )
-    return known._replace(layout=f"{BACKBONES[known.architecture].title}, {known.layout} layout")
+    return recognized._replace(
+        layout=f"{BACKBONES[recognized.architecture].title}, {recognized.layout} layout"
+    )
 
 
 def _from_published(
@@ -423,9 +433,10 @@ def _from_published(
         formats = import_module(f"{family.__module__.rpartition('.')[0]}.formats")
         if formats.recognizes(config, tensors.keys()):
             with valid_config(where):
-                found: Recognized = formats.read(config, tensors, where)
-                return found
-    titles, names = ", ".join(family.title for family in FAMILIES), some(sorted(tensors)) or "none"
+                recognized: Recognized = formats.read(config, tensors, where)
+                return recognized
+    titles = ", ".join(family.title for family in FAMILIES)
+    names = some(sorted(tensors)) or "none"
     raise CheckpointError(
         f"{where} is of an unknown kind: its tensors ({names}) are those of none of {titles}"
     )
@@ -435,15 +446,16 @@ def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
     """Raise CheckpointError for a config that says of another model what would be taken for one of
     these.
     """
-    kind, problem = str(config.get("model_type", "")), None
+    kind = str(config.get("model_type", ""))
+    problem = None
     if config.get("quantization_config"):
         problem = "it has quantized weights (quantization_config); load the unquantized checkpoint"
     elif (
         kind and "dim" not in config and not any(kind in family.model_types for family in FAMILIES)
     ):
-        known = ", ".join(family.title for family in FAMILIES)
+        families = ", ".join(family.title for family in FAMILIES)
         problem = (
-            f"it is a {kind!r} model, expected {known}; sentence-transformers reads others, as"
+            f"it is a {kind!r} model, expected {families}; sentence-transformers reads others, as"
             " embedders or rerankers"
         )
     elif (said := reads_both_ways(config)) is not None:
@@ -492,7 +504,8 @@ def _from_runnel(description: Any, tensors: Mapping[str, Stored], where: str) ->
 
 def _with_scale(name: str, tensors: Mapping[str, Stored], where: str) -> Stored:
     """Return the tensor `name`, multiplied by its per-row scale if it is stored in 8 bits."""
-    matrix, scale = tensors[name], tensors.get(name + ".scale")
+    matrix = tensors[name]
+    scale = tensors.get(name + ".scale")
     if scale is None:
         return matrix
     fits = len(matrix.shape) == 2 and scale.shape == matrix.shape[:1]
@@ -518,7 +531,8 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Ba
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
     """Return a backbone on the meta device: names and shapes, no memory and no numbers."""
     with torch.device("meta"), NoRandomNumbers():
-        return BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
+        backbone = BACKBONES[architecture]
+        return backbone(config)  # type: ignore[call-arg]  # each class takes its own config
 
 
 def build(
@@ -534,23 +548,24 @@ def build(
     expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
     check_tensors(stored, expected, where)
     small = torch.float64 if dtype == torch.float64 else torch.float32
-    whole, in_8_bits = dtype, tuple[str, ...]()
+    whole = dtype
+    in_8_bits = tuple[str, ...]()
     if dtype == torch.int8:
         check_int8(backbone.title, backbone.int8_layers, device, where)
-        whole, in_8_bits = (
-            wanted_dtype("auto", device),
-            tuple(f"{end}.weight" for end in backbone.int8_layers),
-        )
+        whole = wanted_dtype("auto", device)
+        in_8_bits = tuple(f"{end}.weight" for end in backbone.int8_layers)
         with torch.device("meta"), NoRandomNumbers():
             replace_linear(backbone, backbone.int8_layers)
     tensors = {}
     for name in expected:
         if name.endswith(in_8_bits):
             # read also for its checks
-            weight, rows = read_tensor(name, stored[name], where), stored[name].rows
+            weight = read_tensor(name, stored[name], where)
+            rows = stored[name].rows
             # the file's own 8 bits have no loss
             q, scale = quantize(weight) if rows is None else (part.read() for part in rows)
-            tensors[name], tensors[name + "_scale"] = q.contiguous(), scale.float().contiguous()
+            tensors[name] = q.contiguous()
+            tensors[name + "_scale"] = scale.float().contiguous()
         else:
             target = whole if name.endswith(backbone.matrices) else small
             tensors[name] = read_tensor(name, stored[name], where, target, device)
@@ -579,7 +594,11 @@ class NoRandomNumbers(TorchFunctionMode):
 
     def __enter__(self) -> Self:
         self._truncated = torch.nn.init._no_grad_trunc_normal_
-        setattr(torch.nn.init, "_no_grad_trunc_normal_", lambda tensor, *limits, **options: tensor)  # noqa: B010  # mypy
+
+        def unchanged(tensor: Tensor, *limits: float, **options: object) -> Tensor:
+            return tensor
+
+        setattr(torch.nn.init, "_no_grad_trunc_normal_", unchanged)  # noqa: B010  # mypy
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:

@@ -53,7 +53,8 @@ class ProductInputs(NamedTuple):
     scale: Floats  # (T, G) of bytes; (T, 0) of numbers
 
 
-Product = Callable[[ProductInputs, NDArray[Any]], None]  # out (T, N) = x (T, K) weight^T
+# Writes x (T, K) weight^T to an array (T, N).
+ArrayProduct = Callable[[ProductInputs, NDArray[Any]], None]
 
 
 class EncoderWeights(Protocol):
@@ -68,7 +69,7 @@ class EncoderWeights(Protocol):
     def floats(self, name: str) -> Floats:
         """Return a small weight."""
 
-    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
+    def product(self, name: str, groups: int, memory: StepMemory) -> ArrayProduct:
         """Return the product with a linear layer, whose inputs have G scales in 8 bits, in the
         memory of a step.
         """
@@ -77,10 +78,10 @@ class EncoderWeights(Protocol):
 class _Layer(NamedTuple):
     """One layer's weights as the step needs them."""
 
-    qkv: Product
-    out: Product
-    up: Product
-    down: Product
+    qkv: ArrayProduct
+    out: ArrayProduct
+    up: ArrayProduct
+    down: ArrayProduct
     biases: list[Floats]  # of these four
     attention_norm: _Norm
     norm: _Norm
@@ -208,12 +209,11 @@ class EncoderStep:
         add_layer_norm(*flat_rows(residual), work.out, bias, *norm, *flat_rows(target), *low)
 
     def _work(self, residual: Floats, cu_seqlens: NDArray[np.int64], longest: int) -> _Work:
-        c, tokens, low = (
-            self._config,
-            len(residual),
-            self._in_8_bits or self._numbers is not np.float32,
-        )
-        widths, reserve = (3 * c.hidden_size, c.intermediate_size), self._memory.array
+        c = self._config
+        tokens = len(residual)
+        low = self._in_8_bits or self._numbers is not np.float32
+        widths = (3 * c.hidden_size, c.intermediate_size)
+        reserve = self._memory.array
         wide = reserve("wide", tokens * max(widths), dtype=self._numbers)
         qkv, up = (wide[: tokens * width].reshape(tokens, width) for width in widths)
         return _Work(
@@ -285,11 +285,9 @@ class ArrayEncoder(EncoderBlocks):
 
     def __init__(self, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
         self.set_config(config)
-        self.folder, self.dtype, self.device = (
-            file.parent,
-            dtype,
-            SimpleNamespace(type="cpu", index=None),
-        )
+        self.folder = file.parent
+        self.dtype = dtype
+        self.device = SimpleNamespace(type="cpu", index=None)
         # stays open: the weights are those of this file even if it is replaced
         self._file: Any = safe_open(file, "numpy")
         self._names = set(self._file.keys())
@@ -330,7 +328,7 @@ class ArrayEncoder(EncoderBlocks):
         array, scale = self._stored(name)
         return np.asarray(array, np.float32) if scale is None else array * scale[:, None]
 
-    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
+    def product(self, name: str, groups: int, memory: StepMemory) -> ArrayProduct:
         """See `EncoderWeights`."""
         array, scale = self._stored(f"{name}.weight")
         if self.in_8_bits:

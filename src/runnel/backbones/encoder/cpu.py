@@ -11,10 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from runnel.backbones import cpu_step
 from runnel.backbones.base import weight_dtype
-from runnel.backbones.cpu_step import Activations
-from runnel.backbones.encoder.arrays import EncoderStep, Floats, Product, ProductInputs
+from runnel.backbones.cpu_step import Activations, Product
+from runnel.backbones.encoder.arrays import ArrayProduct, EncoderStep, Floats, ProductInputs
 from runnel.backbones.encoder.config import Form
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import Int8Linear
@@ -22,27 +21,33 @@ from runnel.backbones.state import State
 from runnel.ops.numba_math import StepMemory, float_array, index_array
 
 
-class EncoderCpu:
-    """The `FastPath` of `Encoder`."""
+class _ModelWeights:
+    """The `EncoderWeights` of torch's `Encoder`; held only until a step is built of them."""
 
     def __init__(self, model: Encoder) -> None:
-        self._model, self.config = model, model.config
+        self._model = model
+        self.config = model.config
         dtype = weight_dtype(model.blocks[0].qkv)
         self.in_8_bits = dtype == torch.int8
         wide = model.embeddings.weight.dtype if self.in_8_bits else dtype
         self.numbers: type[np.generic] = np.uint16 if wide == torch.bfloat16 else np.float32
-        self._step = EncoderStep(self)
-        del self._model  # which holds this
 
     def floats(self, name: str) -> Floats:
         """See `EncoderWeights`."""
         return float_array(self._model.get_parameter(name))
 
-    def product(self, name: str, groups: int, memory: StepMemory) -> Product:
+    def product(self, name: str, groups: int, memory: StepMemory) -> ArrayProduct:
         """See `EncoderWeights`; the weight stays the model's own."""
         layer = self._model.get_submodule(name)
         assert isinstance(layer, nn.Linear | Int8Linear)
-        return partial(_multiply, cpu_step.Product(layer, memory, groups, bias=False))
+        return partial(_multiply, Product(layer, memory, groups, bias=False))
+
+
+class EncoderCpu:
+    """The `FastPath` of `Encoder`."""
+
+    def __init__(self, model: Encoder) -> None:
+        self._step = EncoderStep(_ModelWeights(model))
 
     def step(
         self, hidden: Tensor, cu_seqlens: Tensor, pool: State, read_rows: Tensor, write_rows: Tensor
@@ -59,7 +64,7 @@ class EncoderCpu:
         )
 
 
-def _multiply(product: cpu_step.Product, x: ProductInputs, out: NDArray[Any]) -> None:
+def _multiply(product: Product, x: ProductInputs, out: NDArray[Any]) -> None:
     product(Activations(_tensor(x.array), *x), Activations(_tensor(out), out, x.scale))
 
 

@@ -15,10 +15,11 @@ adds the same number to all scores of a query; that of the values is added at th
 """
 
 import math
-from typing import Any
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, prange, types
+from numba.core.typing import Context
 from numba.extending import intrinsic
 
 from runnel.backbones.encoder import gelu
@@ -28,10 +29,13 @@ from runnel.ops.numba_math import (
     PARALLEL,
     SERIAL,
     Array,
+    Definition,
     Number,
     Pointer,
     Scratch,
+    Vector,
     build_constant,
+    emitting,
 )
 from runnel.ops.simd import (
     LANES,
@@ -63,18 +67,28 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, numbers_per_word, store_pairs, strided_product, transpose
+from runnel.ops.simd_tile import (
+    as_kind,
+    copy_row,
+    multiply_panel,
+    numbers_per_word,
+    store_pairs,
+    transpose,
+)
 
+# Rows end outside the loops over whole vectors: with masks in these loops, the compiler would add
+# in another order, and results would change in their last bits.
 _BLOCK = 16  # tokens per task of LayerNorm and GELU
 _QUERIES = 32  # queries per block of attention, a multiple of LANES and TILE_ROWS
 
 
 @njit(**SERIAL)
-def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Any:
+def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Pointer) -> Number:
     """Set out = residual + added + bias for one token and return its mean. Pointers; `out` may be
     `residual`.
     """
-    whole, rest = width - width % LANES, width % LANES
+    rest = width % LANES
+    whole = width - rest
     sums = splat(np.float32(0.0))
     for c in range(0, whole, LANES):
         v = add(load(residual, c), add(load(added, c), load(bias, c)))
@@ -91,10 +105,12 @@ def _add(residual: Pointer, added: Pointer, bias: Pointer, width: int, out: Poin
 
 
 @njit(**SERIAL)
-def _deviation(row: Pointer, mean: Number, width: int) -> Any:
+def _deviation(row: Pointer, mean: Number, width: int) -> Number:
     """Return the mean square of row - mean."""
-    whole, rest = width - width % LANES, width % LANES
-    center, squares = splat(mean), splat(np.float32(0.0))
+    rest = width % LANES
+    whole = width - rest
+    center = splat(mean)
+    squares = splat(np.float32(0.0))
     for c in range(0, whole, LANES):
         v = sub(load(row, c), center)
         squares = fma(v, v, squares)
@@ -109,8 +125,10 @@ def _normalize(
     row: Pointer, mean: Number, inverse: Number, weight: Pointer, shift_by: Pointer, width: int
 ) -> None:
     """row = (row - mean) * inverse * weight + shift_by, in place."""
-    whole, rest = width - width % LANES, width % LANES
-    center, factor = splat(mean), splat(inverse)
+    rest = width % LANES
+    whole = width - rest
+    center = splat(mean)
+    factor = splat(inverse)
     for c in range(0, whole, LANES):
         store(
             row, c, fma(mul(sub(load(row, c), center), factor), load(weight, c), load(shift_by, c))
@@ -125,15 +143,6 @@ def _normalize(
         )
 
 
-@njit(**SERIAL)
-def _copy(row: Pointer, width: int, out: Pointer) -> None:
-    whole, rest = width - width % LANES, width % LANES
-    for c in range(0, whole, LANES):
-        store(out, c, load(row, c))
-    if rest:
-        store_some(out, whole, load_some(row, whole, rest), rest)
-
-
 @njit(**PARALLEL)
 def add_layer_norm(
     residual: Array,
@@ -145,7 +154,7 @@ def add_layer_norm(
     eps: Number,
     out: Array,
     out_row: int,
-    low: Array,
+    inputs: Array,
     scales: Array,
 ) -> None:
     """out = (x - mean(x)) / sqrt(var(x) + eps) * weight + shift_by, x = residual + added + bias.
@@ -156,16 +165,17 @@ def add_layer_norm(
         added: (T, D) fp32 or bf16 bits (uint16).
         bias, weight, shift_by: (D,) fp32.
         out: (T, D) fp32, as from `flat_rows`; may be `residual`.
-        low: a copy of `out` for the next product: (T, D) bf16 bits or (T, G Kp) uint8; (T, 0) fp32
-            if that uses `out`.
-        scales: (T, G) fp32, scales of the bytes; (T, 0) without bytes.
+        inputs, scales: filled with what the next product takes of `out`: (T, D) bf16 bits and (T,
+            0); or (T, G Kp) bytes and their (T, G) scales; or (T, 0) and (T, 0) if it takes `out`.
     """
     tokens, width = added.shape
     groups = scales.shape[1]
-    size, padded = width // max(1, groups), low.shape[1] // max(1, groups)
+    size = width // max(1, groups)
+    padded = inputs.shape[1] // max(1, groups)
     for block in prange(ceil_div(tokens, _BLOCK)):
         for t in range(block * _BLOCK, min(tokens, (block + 1) * _BLOCK)):
-            row, target = shift(address(out), t * out_row), shift(address(low), t * low.shape[1])
+            row = shift(address(out), t * out_row)
+            target = shift(address(inputs), t * inputs.shape[1])
             mean = _add(
                 shift(address(residual), t * residual_row),
                 shift(address(added), t * width),
@@ -177,8 +187,8 @@ def add_layer_norm(
             _normalize(row, mean, inverse, address(weight), address(shift_by), width)
             for g in range(groups):
                 scales[t, g] = quantize_row(shift(row, g * size), size, shift(target, g * padded))
-            if groups == 0 and low.shape[1]:
-                _copy(row, width, target)
+            if groups == 0 and inputs.shape[1]:
+                copy_row(row, width, target)
 
 
 @njit(**PARALLEL)
@@ -188,10 +198,10 @@ def copy_rows(source: Array, out: Array) -> None:
     """
     tokens, width = source.shape
     for t in prange(tokens):
-        _copy(shift(address(source), t * width), width, shift(address(out), t * width))
+        copy_row(shift(address(source), t * width), width, shift(address(out), t * width))
 
 
-def _build_gelu(builder: Any, x: Any) -> Any:
+def _build_gelu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     zero, half, whole = (build_constant(VF32, value) for value in (0.0, 0.5, 1.0))
     square = builder.fmul(x, x)
     large = builder.fcmp_ordered(">", square, build_constant(VF32, gelu.END * gelu.END))
@@ -201,9 +211,8 @@ def _build_gelu(builder: Any, x: Any) -> Any:
         build_polynomial(builder, square, gelu.P),
         build_polynomial(builder, square, gelu.Q),
     )
-    inside = build_fma(builder, x, ratio, half)
     outside = builder.select(builder.fcmp_ordered(">", x, zero), whole, zero)
-    phi = builder.select(large, outside, inside)
+    phi = builder.select(large, outside, build_fma(builder, x, ratio, half))
     return builder.fmul(x, phi)
 
 
@@ -215,7 +224,8 @@ _gelu = elementwise(
 @njit(**SERIAL)
 def _gelu_row(x: Pointer, bias: Pointer, width: int, out: Pointer) -> None:
     """Set out = gelu(x + bias) for one token. Pointers; `out` may be `x`."""
-    whole, rest = width - width % LANES, width % LANES
+    rest = width % LANES
+    whole = width - rest
     for c in range(0, whole, LANES):
         store(out, c, _gelu(add(load(x, c), load(bias, c))))
     if rest:
@@ -250,7 +260,8 @@ def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array, scratch: S
     """
     tokens, width = x.shape
     groups = scales.shape[1]
-    size, padded = width // groups, out.shape[1] // groups
+    size = width // groups
+    padded = out.shape[1] // groups
     workers = scratch.rows.shape[0]
     for worker in prange(workers):
         middle = shift(address(scratch.rows), worker * scratch.rows.shape[1])
@@ -261,7 +272,7 @@ def bias_gelu_bytes(x: Array, bias: Array, out: Array, scales: Array, scratch: S
                 scales[t, g] = quantize_row(shift(middle, g * size), size, target)
 
 
-def _build_larger(builder: Any, a: Any, b: Any) -> Any:
+def _build_larger(builder: ir.IRBuilder, a: ir.Value, b: ir.Value) -> ir.Value:
     return builder.select(builder.fcmp_ordered(">", a, b), a, b)
 
 
@@ -270,34 +281,30 @@ _largest = reduction(_build_larger, "The largest lane.")
 
 
 @intrinsic
-def _only(typing_context: Any, x: Any, count: Any) -> Any:
+def _only(typing_context: Context, x: types.Type, count: types.Type) -> Definition:
     """Return x in the first `count` lanes, minus infinity in the others."""
-
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        return builder.select(
-            build_lanes_below(builder, values[1]), values[0], build_constant(VF32, -math.inf)
+    return f32x16(f32x16, types.intp), emitting(
+        lambda builder, x, count: builder.select(
+            build_lanes_below(builder, count), x, build_constant(VF32, -math.inf)
         )
-
-    return f32x16(f32x16, types.intp), generate
+    )
 
 
 @njit(**SERIAL)
-def attention_memory(head_size: int, tokens: int) -> Any:
+def attention_memory(head_size: int, tokens: int) -> tuple[int, int, int, int, int]:
     """Return where keys, values, a block's rows, its scores and the weighted values end in the
     memory of `attend`, in words.
     """
-    wide, panels, long = (
-        round_up(head_size),
-        round_up(head_size, TILE_COLUMNS),
-        round_up(tokens, TILE_COLUMNS),
-    )
-    keys, values = wide * long, (wide + panels) * long
+    wide = round_up(head_size)
+    panels = round_up(head_size, TILE_COLUMNS)
+    long = round_up(tokens, TILE_COLUMNS)
+    values = (wide + panels) * long
     rows = values + _QUERIES * wide
-    return keys, values, rows, rows + _QUERIES * long, rows + _QUERIES * (long + panels)
+    return wide * long, values, rows, rows + _QUERIES * long, rows + _QUERIES * (long + panels)
 
 
 @njit(**SERIAL)
-def _read(source: Pointer, stride: int, t: int, tokens: int, c: int, size: int) -> Any:
+def _read(source: Pointer, stride: int, t: int, tokens: int, c: int, size: int) -> Vector:
     """Return numbers c .. c+15 of token t; 0 where there is no such token or number."""
     if t < tokens and c + LANES <= size:
         return load(source, t * stride + c)
@@ -311,7 +318,8 @@ def _lay_out_keys(
     """Lay out keys as the right side of a product: panels (depth, TILE_COLUMNS) of words. `rows`:
     memory for LANES of them.
     """
-    target, wide = as_kind(source, rows), depth * numbers_per_word(source)
+    target = as_kind(source, rows)
+    wide = depth * numbers_per_word(source)
     for t in range(0, round_up(tokens, TILE_COLUMNS), LANES):
         for i in range(LANES):
             for c in range(0, wide, LANES):
@@ -326,7 +334,8 @@ def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: P
     """Lay out values as the right side of a product: panels (Np, TILE_COLUMNS), as words that join
     tokens.
     """
-    step, at = numbers_per_word(source), 0
+    step = numbers_per_word(source)
+    at = 0
     for panel in range(0, size, TILE_COLUMNS):
         for t in range(0, round_up(tokens, TILE_COLUMNS), step):
             for c in range(panel, panel + TILE_COLUMNS, LANES):
@@ -339,7 +348,7 @@ def _lay_out_values(source: Pointer, stride: int, tokens: int, size: int, out: P
 
 
 @njit(**SERIAL)
-def _mask(row: Pointer, count: int, long: int) -> Any:
+def _mask(row: Pointer, count: int, long: int) -> Number:
     """Fill a row of `long` scores up with minus infinity behind the first `count`; return their
     maximum.
     """
@@ -352,11 +361,12 @@ def _mask(row: Pointer, count: int, long: int) -> Any:
 
 
 @njit(**SERIAL)
-def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Any:
+def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Number:
     """Set out = 2^(row - top) for `long` numbers; return the inverse of their sum. `out` may begin
     where `row` does.
     """
-    center, sums = splat(top), splat(np.float32(0.0))
+    center = splat(top)
+    sums = splat(np.float32(0.0))
     for c in range(0, long, LANES):
         v = exp2(sub(load(row, c), center))
         store(out, c, v)
@@ -365,7 +375,7 @@ def _softmax(row: Pointer, top: Number, long: int, out: Pointer) -> Any:
 
 
 @njit(**SERIAL)
-def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Any:
+def _write(seen: Pointer, inverse: Number, bias: Pointer, size: int, out: Pointer) -> Number:
     """Set out = seen * inverse + bias for one query; return the scale if `out` is bytes. `seen` is
     changed.
     """
@@ -401,23 +411,20 @@ def _head(
         out: pointer to the first token's output; rows are `out_row` apart.
         scales: (n,) of the bytes, or (0,).
     """
-    width, step, place = stride // 3, numbers_per_word(source), attention_memory(size, tokens)
-    depth, panels, long = (
-        round_up(ceil_div(size, step)),
-        round_up(size, TILE_COLUMNS),
-        round_up(tokens, TILE_COLUMNS),
-    )
-    keys, values, rows = (
-        address(memory),
-        shift(address(memory), place[0]),
-        shift(address(memory), place[1]),
-    )
-    scores, seen = shift(address(memory), place[2]), shift(address(memory), place[3])
-    zero, soft, factors = (
-        np.float32(0.0),
-        splat(np.float32(LOG2_E / np.sqrt(size))),
-        np.empty(_QUERIES, np.float32),
-    )
+    width = stride // 3
+    step = numbers_per_word(source)
+    place = attention_memory(size, tokens)
+    depth = round_up(ceil_div(size, step))
+    panels = round_up(size, TILE_COLUMNS)
+    long = round_up(tokens, TILE_COLUMNS)
+    keys = address(memory)
+    values = shift(address(memory), place[0])
+    rows = shift(address(memory), place[1])
+    scores = shift(address(memory), place[2])
+    seen = shift(address(memory), place[3])
+    zero = np.float32(0.0)
+    soft = splat(np.float32(LOG2_E / np.sqrt(size)))
+    factors = np.empty(_QUERIES, np.float32)
     _lay_out_keys(shift(source, width), stride, tokens, size, depth, rows, keys)
     _lay_out_values(shift(source, 2 * width), stride, tokens, size, values)
     for first in range(0, tokens, _QUERIES):
@@ -429,42 +436,20 @@ def _head(
                 )
                 store(as_kind(source, rows), t * depth * step + c, mul(query, soft))
         for s in range(0, long, TILE_COLUMNS):
-            for t in range(0, count, TILE_ROWS):
-                left, right = shift(rows, t * depth), shift(keys, s * depth)
-                target = shift(scores, t * long + s)
-                strided_product(
-                    source,
-                    target,
-                    long,
-                    zero,
-                    left,
-                    depth,
-                    1,
-                    right,
-                    TILE_COLUMNS,
-                    ceil_div(size, step),
-                )
+            panel = shift(keys, s * depth)
+            target = shift(scores, s)
+            used = ceil_div(size, step)
+            multiply_panel(source, rows, depth, panel, count, used, zero, target, long)
         for t in range(count):
             factors[t] = _mask(shift(scores, t * long), tokens, long)
         for t in range(count):
             row = shift(scores, t * long)
             factors[t] = _softmax(row, factors[t], long, as_kind(source, row))
         for c in range(0, size, TILE_COLUMNS):
-            for t in range(0, count, TILE_ROWS):
-                left, right = shift(scores, t * long), shift(values, c * long // step)
-                target = shift(seen, t * panels + c)
-                strided_product(
-                    source,
-                    target,
-                    panels,
-                    zero,
-                    left,
-                    long,
-                    1,
-                    right,
-                    TILE_COLUMNS,
-                    ceil_div(tokens, step),
-                )
+            panel = shift(values, c * long // step)
+            target = shift(seen, c)
+            used = ceil_div(tokens, step)
+            multiply_panel(source, scores, long, panel, count, used, zero, target, panels)
         for t in range(count):
             own = shift(out, (first + t) * out_row)
             scale = _write(shift(seen, t * panels), factors[t], shift(bias, 2 * width), size, own)
@@ -495,26 +480,26 @@ def attend(
         scales: (T, H) fp32, scales of the bytes; (T, 0) without bytes.
         scratch: as many numbers as the last of `attention_memory` for the longest sequence.
     """
-    stride, row = qkv.shape[1], out.shape[1]
+    stride = qkv.shape[1]
+    row = out.shape[1]
     size = stride // 3 // heads
     tasks = (cu_seqlens.shape[0] - 1) * heads
     for worker in prange(scratch.rows.shape[0]):
         memory = scratch.rows[worker]
         task = next_task(address(scratch.tasks))
         while task < tasks:
-            start, h = cu_seqlens[task // heads], task % heads
+            start = cu_seqlens[task // heads]
+            h = task % heads
             tokens = cu_seqlens[task // heads + 1] - start
-            source = shift(address(qkv), start * stride + h * size)
-            target = shift(address(out), start * row + h * (row // heads))
             own = scales[start : start + tokens, h] if scales.shape[1] else scales[0, :0]
             _head(
-                source,
+                shift(address(qkv), start * stride + h * size),
                 stride,
                 shift(address(bias), h * size),
                 size,
                 tokens,
                 memory,
-                target,
+                shift(address(out), start * row + h * (row // heads)),
                 row,
                 own,
             )

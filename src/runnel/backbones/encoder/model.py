@@ -58,11 +58,13 @@ def pack(cu_seqlens: Tensor, device: torch.device) -> Packing:
     cu = cu_seqlens.to("cpu", torch.int64)
     lengths = cu.diff()
     positions = torch.arange(int(cu[-1])) - cu[:-1].repeat_interleave(lengths)
-    batches, read = [], [positions[:0]]
+    batches = []
+    read = [positions[:0]]
     for batch in sub_batches(lengths.tolist()):
         own = lengths[batch, None]
         place = torch.arange(int(own.max()))
-        tokens, valid = cu[batch, None] + place.clamp(max=own - 1), place < own
+        tokens = cu[batch, None] + place.clamp(max=own - 1)
+        valid = place < own
         read.append(tokens[valid])
         batches.append((tokens.to(device), None if bool(valid.all()) else valid.to(device)))
     return Packing(positions.to(device), batches, torch.cat(read).argsort().to(device))

@@ -12,7 +12,14 @@ from torch import Tensor
 
 from runnel.backbones.cpu_step import CpuStep, Floats, Indices, Product
 from runnel.backbones.layers import MixerLayer
-from runnel.backbones.mamba1 import kernels
+from runnel.backbones.mamba1.kernels import (
+    ScanInputs,
+    ScanWeights,
+    Sequences,
+    conv_silu,
+    gated_scan,
+    tiles_per_item,
+)
 from runnel.backbones.mamba1.model import Mamba1, Mamba1Mixer
 from runnel.ops.int8_matmul import count_groups, quantize_rows
 from runnel.ops.numba_math import LOG2_E, as_array, float_array, parallel
@@ -29,10 +36,8 @@ class _Block(NamedTuple):
     x_proj: Product
     dt_proj: Tensor  # (R, Di)
     out_proj: Product
-    dt_bias: Floats
     conv: Floats  # (w+1, Di): taps, then the bias
-    rates: Floats  # (Di / 16, N, 16): A log2(e)
-    skip: Floats
+    scan: ScanWeights
 
 
 class Mamba1Cpu(CpuStep):
@@ -43,7 +48,8 @@ class Mamba1Cpu(CpuStep):
     def __init__(self, model: Mamba1) -> None:
         mixer = model.blocks[0].mixer
         super().__init__(model, mixer.in_proj, mixer.x_proj.weight.dtype)
-        self._config, self._taps = model.config, tuple(range(model.config.conv_width))
+        self._config = model.config
+        self._taps = tuple(range(model.config.conv_width))
         self._groups = count_groups(model.config.inner_size, _GROUP)
         self._blocks = [self._block(layer) for layer in model.blocks]
         self._norm_f = float_array(model.norm_f.weight)
@@ -56,53 +62,44 @@ class Mamba1Cpu(CpuStep):
         read_rows: Indices,
         write_rows: Indices,
     ) -> Tensor:
-        c, tokens, (conv, ssm) = self._config, len(hidden), states
-        rows, group = (
-            (read_rows, write_rows, cu_seqlens),
-            kernels.tiles_per_item(len(read_rows), c.inner_size // LANES),
-        )
+        # 1. the memory of the step
+        c = self._config
+        tokens = len(hidden)
+        conv_pool, state_pool = states
+        sequences = Sequences(cu_seqlens, read_rows, write_rows)
+        group = tiles_per_item(len(read_rows), c.inner_size // LANES)
         stream = self._stream(hidden, c.norm_eps)
         projected = self._numbers("projected", tokens, 2 * c.inner_size)
         x, dt, y = (self._numbers(name, tokens, c.inner_size) for name in ("x", "dt", "y"))
         low_rank = self._numbers("low rank", tokens, c.dt_rank + 2 * c.state_size)
         gated = self._inputs("gated", tokens, c.inner_size, self._groups) if self._int8 else y
-        for index, block in enumerate(self._blocks):
+        for layer, block in enumerate(self._blocks):
+            # 2. norm and input projection, then the convolution
             stream.norm(block.norm)
             block.in_proj(stream.normed, projected)
             with parallel():
                 scratch = self._memory.scratch("inputs", (c.conv_width - 1) * group * LANES)
-                kernels.conv_silu(
+                conv_silu(
                     projected.array,
-                    0,
                     block.conv,
                     self._taps,
-                    conv,
-                    index,
-                    *rows,
+                    conv_pool,
+                    layer,
+                    sequences,
                     x.array,
                     group,
                     scratch,
                 )
+            # 3. dt, B and C
             block.x_proj(x, low_rank)
             torch.mm(low_rank.tensor[:, : c.dt_rank], block.dt_proj, out=dt.tensor)
             coefficients = low_rank.tensor[:, c.dt_rank :].float().contiguous()
+            inputs = ScanInputs(x.array, dt.array, as_array(coefficients), projected.array)
+            # 4. the recurrence and its gate, then the output projection
             with parallel():
                 scratch = self._memory.scratch("states", group * c.state_size * LANES)
-                kernels.gated_scan(
-                    x.array,
-                    dt.array,
-                    block.dt_bias,
-                    block.rates,
-                    as_array(coefficients),
-                    block.skip,
-                    projected.array,
-                    c.inner_size,
-                    ssm,
-                    index,
-                    *rows,
-                    y.array,
-                    group,
-                    scratch,
+                gated_scan(
+                    inputs, block.scan, state_pool, layer, sequences, y.array, group, scratch
                 )
                 if self._int8:
                     quantize_rows(y.array, gated.array, gated.scale)
@@ -119,8 +116,10 @@ class Mamba1Cpu(CpuStep):
             x_proj=self._product(mixer.x_proj),
             dt_proj=mixer.dt_proj.weight.detach().t(),
             out_proj=self._product(mixer.out_proj, self._groups),
-            dt_bias=float_array(mixer.dt_proj.bias),
             conv=np.concatenate([taps, float_array(mixer.conv1d.bias, taps.shape[1])[None]]),
-            rates=np.ascontiguousarray(rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)),
-            skip=float_array(mixer.D),
+            scan=ScanWeights(
+                float_array(mixer.dt_proj.bias),
+                np.ascontiguousarray(rates.reshape(-1, LANES, rates.shape[1]).transpose(0, 2, 1)),
+                float_array(mixer.D),
+            ),
         )

@@ -4,21 +4,31 @@
     Di  channels, a multiple of 16
     N  state size      w  conv width      G  = Di / 16 tiles      W  columns of the input projection
 
-Both kernels read the projection's columns where they lie. Arrays of uint16 hold bf16 bit patterns,
-which is also what the matrix products take and give. `reads` and `writes` (S,) name the pool row
-where each sequence's state is (-1: start from zero) and the row its end state goes to (-1: not
-wanted). Call them inside `numba_math.parallel()`.
+In order, per block: `conv_silu` reads the x columns of the projection; after the products that make
+dt, B and C, `gated_scan` runs the recurrence and reads the z columns. Call both inside
+`numba_math.parallel()`. Arrays of uint16 hold bf16 bit patterns, which is also what the matrix
+products take and give.
+
+    projection (T, W)       | x: Di columns | z: Di columns |
+    conv pool (R, L, Di, w-1), and state pool (R, L, Di, N):
+
+        row 0                     row 1                     ...
+        | layer 0 | layer 1 | ..  | layer 0 | layer 1 | ..
+        | channel 0 | channel 1 | ..         w-1 inputs or N states each, next to each other
 
 A tile is sixteen channels, one vector: its N x 16 states stay in cache over many tokens. Its states
 and its rates A log2(e) have shape (N, 16). Rows of `coefficients` (T, 2N) contain one token's B,
 then C.
 """
 
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
+from llvmlite import ir
 from numba import njit, prange
+from numpy.typing import NDArray
 
+from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
 from runnel.ops.chunk_tiles import load_state, store_state
 from runnel.ops.numba_math import (
@@ -52,13 +62,15 @@ from runnel.ops.simd import (
     splat,
     store,
 )
-from runnel.ops.simd_tile import fill
+from runnel.ops.simd_tile import fill, place_in_pool
 
+_Four = tuple[Vector, Vector, Vector, Vector]  # of four tokens
 _TOKENS = 64  # that one vector of channels after another passes over, while their rows are in cache
 
 
-def _build_softplus(builder: Any, x: Any) -> Any:
-    zero, two = build_constant(VF32, 0.0), build_constant(VF32, 2.0)
+def _build_softplus(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
+    zero = build_constant(VF32, 0.0)
+    two = build_constant(VF32, 2.0)
     v = builder.fmul(x, build_constant(VF32, LOG2_E))
     negative = builder.fsub(zero, v)
     # NaN stays NaN
@@ -85,7 +97,7 @@ def tiles_per_item(sequences: int, tiles: int) -> int:
 @njit(inline="always")
 def advance(
     states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Vector, u: Vector, y: Vector
-) -> Any:
+) -> Vector:
     """Move the states of one tile over one token, with its row of coefficients, dt, dt x and the
     output so far.
 
@@ -104,12 +116,20 @@ def advance(
 
 @njit(inline="always")
 def advance4(
-    states: Pointer, rates: Pointer, coefficients: Pointer, N: int, d: Any, u: Any, y: Any
-) -> Any:
-    """Run `advance` over four tokens; d, u and y are tuples. States and rates are loaded once, four
+    states: Pointer,
+    rates: Pointer,
+    coefficients: Pointer,
+    N: int,
+    d: _Four,
+    u: _Four,
+    y: _Four,
+) -> _Four:
+    """Run `advance` over four tokens. States and rates are loaded once, four
     dependency chains overlap.
     """
-    (d0, d1, d2, d3), (u0, u1, u2, u3), (y0, y1, y2, y3) = d, u, y
+    d0, d1, d2, d3 = d
+    u0, u1, u2, u3 = u
+    y0, y1, y2, y3 = y
     for n in range(N):
         rate = load(rates, n * LANES)
         h = load(states, n * LANES)
@@ -125,100 +145,95 @@ def advance4(
     return y0, y1, y2, y3
 
 
+class Sequences(NamedTuple):
+    """The sequences of a step."""
+
+    cu_seqlens: Indices  # (S+1,)
+    read_rows: Indices  # (S,) the pool row of each sequence's state; -1: start from zero
+    write_rows: Indices  # (S,) the row its end state goes to; -1: not wanted
+
+
+class ScanInputs(NamedTuple):
+    """The tensors of a step that `gated_scan` reads."""
+
+    x: NDArray[np.generic]  # (T, Di) fp32 or bf16
+    dt: NDArray[np.generic]  # likewise, before bias and softplus
+    coefficients: Floats  # (T, 2N), B and C
+    projection: NDArray[np.generic]  # (T, W), dtype of x
+
+
+class ScanWeights(NamedTuple):
+    """fp32 weights of `gated_scan`."""
+
+    dt_bias: Floats  # (Di,)
+    rates: Floats  # (G, N, 16): A log2(e)
+    skip: Floats  # (Di,), D
+
+
 @njit(**PARALLEL)
 def conv_silu(
     projection: Array,
-    column: int,
     weights: Array,
     taps: tuple[int, ...],
     pool: Array,
     layer: int,
-    reads: Array,
-    writes: Array,
-    cu: Array,
+    sequences: Sequences,
     out: Array,
     group: int,
     scratch: Scratch,
 ) -> None:
-    """out = silu(causal convolution of the Di columns of `projection` from `column` on).
+    """out = silu(causal convolution of the first Di columns of `projection`).
 
     Args:
         projection: (T, W) fp32 or bf16.
         weights: (w+1, Di) fp32: taps, the last one for the present token, then the bias.
         taps: (0, .. w-1) as a tuple so that the code is made for this w.
-        pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; rows `writes` are
-            updated.
-        cu: (S+1,) cumulative lengths.
+        pool: (R, L, Di, w-1) fp32, the last inputs of each sequence, newest last; the rows in
+            `write_rows` are updated.
         out: (T, Di), dtype of `projection`.
         group: tiles of a work item.
         scratch: the last w-1 inputs of `group` tiles.
     """
-    S, channels, stride, back = len(reads), out.shape[1], projection.shape[1], len(taps) - 1
+    cu, reads, writes = sequences
+    channels = out.shape[1]
+    stride = projection.shape[1]
+    back = len(taps) - 1
+    S = len(reads)
     items = S * ceil_div(channels, group * LANES)
     for worker in prange(scratch.rows.shape[0]):
         past = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         item = next_task(address(scratch.tasks))
         while item < items:
-            s, first = item % S, item // S * group * LANES
+            s = item % S
+            first = item // S * group * LANES
             width = min(channels - first, group * LANES)
-            known = reads[s] >= 0
-            old = shift(
-                address(pool),
-                ((max(reads[s], 0) * pool.shape[1] + layer) * channels + first) * back,
-            )
-            source = shift(address(projection), column + first)
-            own_weights = shift(address(weights), first)
-            target = shift(address(out), first)
+            continues = reads[s] >= 0
+            old = place_in_pool(pool, max(reads[s], 0), layer, first)
+            source = shift(address(projection), first)
+            w = shift(address(weights), first)
             for t in range(cu[s], cu[s + 1], _TOKENS):
                 tokens = min(_TOKENS, cu[s + 1] - t)
                 here = shift(source, t * stride)
-                history(here, stride, width, width, t - cu[s], back, old, known, past)
-                result = shift(target, t * channels)
+                target = shift(address(out), t * channels + first)
+                history(here, stride, width, width, t - cu[s], back, old, continues, past)
                 convolve(
-                    here,
-                    stride,
-                    width,
-                    width,
-                    tokens,
-                    past,
-                    own_weights,
-                    channels,
-                    taps,
-                    result,
-                    channels,
+                    here, stride, width, width, tokens, past, w, channels, taps, target, channels
                 )
             if writes[s] >= 0:
-                new = shift(
-                    address(pool), ((writes[s] * pool.shape[1] + layer) * channels + first) * back
-                )
-                keep_inputs(
-                    shift(source, cu[s] * stride),
-                    stride,
-                    width,
-                    cu[s + 1] - cu[s],
-                    back,
-                    old,
-                    known,
-                    new,
-                )
+                length = cu[s + 1] - cu[s]
+                new = place_in_pool(pool, writes[s], layer, first)
+                begin = shift(source, cu[s] * stride)
+                keep_inputs(begin, stride, width, length, back, old, continues, new)
             item = next_task(address(scratch.tasks))
 
 
 @njit(**PARALLEL)
 def gated_scan(
-    x: Array,
-    dt: Array,
-    dt_bias: Array,
-    rates: Array,
-    coefficients: Array,
-    skip: Array,
-    projection: Array,
-    column: int,
+    inputs: ScanInputs,
+    weights: ScanWeights,
     pool: Array,
     layer: int,
-    reads: Array,
-    writes: Array,
-    cu: Array,
+    sequences: Sequences,
     out: Array,
     group: int,
     scratch: Scratch,
@@ -226,110 +241,86 @@ def gated_scan(
     """out = selective_scan(x, softplus(dt + dt_bias), A, B, C, D) * silu(z).
 
     Args:
-        x, dt: (T, Di) fp32 or bf16; dt before bias and softplus.
-        dt_bias, skip: (Di,) fp32; skip is D.
-        rates: (G, N, 16) fp32, A log2(e).
-        coefficients: (T, 2N) fp32, B and C.
-        projection: (T, W) with z in the Di columns from `column` on, dtype of x.
-        pool: (R, L, Di, N) fp32; rows `writes` are updated.
-        cu: (S+1,) cumulative lengths.
+        pool: (R, L, Di, N) fp32; the rows in `write_rows` are updated.
         out: (T, Di), dtype of x.
         group: tiles of a work item.
         scratch: the states of `group` tiles.
     """
-    S, G, N = len(reads), rates.shape[0], rates.shape[1]
+    cu, reads, writes = sequences
+    G, N, _ = weights.rates.shape
+    S = len(reads)
     items = S * ceil_div(G, group)
-    row = pool.shape[2] * N
     for worker in prange(scratch.rows.shape[0]):
         states = shift(address(scratch.rows), worker * scratch.rows.shape[1])
         item = next_task(address(scratch.tasks))
         while item < items:
-            s, first = item % S, item // S * group
+            s = item % S
+            first = item // S * group
             last = min(G, first + group)
             size = (last - first) * LANES
             if reads[s] >= 0:
-                old = shift(
-                    address(pool), (reads[s] * pool.shape[1] + layer) * row + first * LANES * N
-                )
+                old = place_in_pool(pool, reads[s], layer, first * LANES)
                 load_state(old, size, N, N, LANES, states)
             else:
                 fill(states, size * N, np.float32(0.0))
-            tiles = first, last, G
-            _scan_item(
-                x,
-                dt,
-                dt_bias,
-                rates,
-                coefficients,
-                skip,
-                projection,
-                column,
-                cu[s],
-                cu[s + 1],
-                states,
-                out,
-                tiles,
-                N,
-            )
+            _scan_item(inputs, weights, first, last, cu[s], cu[s + 1], states, out)
             if writes[s] >= 0:
-                new = shift(
-                    address(pool), (writes[s] * pool.shape[1] + layer) * row + first * LANES * N
-                )
+                new = place_in_pool(pool, writes[s], layer, first * LANES)
                 store_state(states, size, N, N, LANES, new)
             item = next_task(address(scratch.tasks))
 
 
 @njit(**SERIAL)
 def _scan_item(
-    x: Array,
-    dt: Array,
-    dt_bias: Array,
-    rates: Array,
-    coefficients: Array,
-    skip: Array,
-    projection: Array,
-    column: int,
+    inputs: ScanInputs,
+    weights: ScanWeights,
+    first: int,
+    last: int,
     t: int,
     end: int,
     states: Pointer,
     out: Array,
-    tiles: tuple[int, int, int],
-    N: int,
 ) -> None:
-    """Tokens t .. end - 1 of one sequence, tiles (first, last, G); `states` (last - first, N, 16)
-    moves to the end.
+    """Run the tiles first .. last - 1 over tokens t .. end - 1 of one sequence; `states` (last -
+    first, N, 16) moves to the end.
     """
-    first, last, G = tiles
-    width, wide = G * LANES, projection.shape[1]
-    x_, dt_, gate, out_ = address(x), address(dt), address(projection), address(out)
-    rate = address(rates)
-    bc = address(coefficients)
+    _, N, _ = weights.rates.shape
+    width = out.shape[1]
+    wide = inputs.projection.shape[1]
+    x = address(inputs.x)
+    dt = address(inputs.dt)
+    gate = shift(address(inputs.projection), width)
+    y = address(out)
     while t < end:
         four = t + 4 <= end
+        row = shift(address(inputs.coefficients), t * 2 * N)
         for g in range(first, last):
-            states_, rates_ = shift(states, (g - first) * N * LANES), shift(rate, g * N * LANES)
-            i, z = t * width + g * LANES, t * wide + column + g * LANES
-            D, bias, row = (
-                load(address(skip), g * LANES),
-                load(address(dt_bias), g * LANES),
-                shift(bc, t * 2 * N),
-            )
-            d0, x0 = softplus(add(load(dt_, i), bias)), load(x_, i)
+            tile = shift(states, (g - first) * N * LANES)
+            rates = shift(address(weights.rates), g * N * LANES)
+            i = t * width + g * LANES
+            z = t * wide + g * LANES
+            D = load(address(weights.skip), g * LANES)
+            bias = load(address(weights.dt_bias), g * LANES)
+            d0 = softplus(add(load(dt, i), bias))
+            x0 = load(x, i)
             if four:
-                j, k, m = i + width, i + 2 * width, i + 3 * width
-                d1, x1 = softplus(add(load(dt_, j), bias)), load(x_, j)
-                d2, x2 = softplus(add(load(dt_, k), bias)), load(x_, k)
-                d3, x3 = softplus(add(load(dt_, m), bias)), load(x_, m)
-                u, y = (
-                    (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3)),
-                    (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3)),
-                )
-                y0, y1, y2, y3 = advance4(states_, rates_, row, N, (d0, d1, d2, d3), u, y)
-                store(out_, i, mul(y0, silu(load(gate, z))))
-                store(out_, j, mul(y1, silu(load(gate, z + wide))))
-                store(out_, k, mul(y2, silu(load(gate, z + 2 * wide))))
-                store(out_, m, mul(y3, silu(load(gate, z + 3 * wide))))
+                j = i + width
+                k = i + 2 * width
+                m = i + 3 * width
+                x1 = load(x, j)
+                x2 = load(x, k)
+                x3 = load(x, m)
+                d1 = softplus(add(load(dt, j), bias))
+                d2 = softplus(add(load(dt, k), bias))
+                d3 = softplus(add(load(dt, m), bias))
+                u = (mul(d0, x0), mul(d1, x1), mul(d2, x2), mul(d3, x3))
+                skipped = (mul(D, x0), mul(D, x1), mul(D, x2), mul(D, x3))
+                y0, y1, y2, y3 = advance4(tile, rates, row, N, (d0, d1, d2, d3), u, skipped)
+                store(y, i, mul(y0, silu(load(gate, z))))
+                store(y, j, mul(y1, silu(load(gate, z + wide))))
+                store(y, k, mul(y2, silu(load(gate, z + 2 * wide))))
+                store(y, m, mul(y3, silu(load(gate, z + 3 * wide))))
             else:
-                y0 = advance(states_, rates_, row, N, d0, mul(d0, x0), mul(D, x0))
-                store(out_, i, mul(y0, silu(load(gate, z))))
+                y0 = advance(tile, rates, row, N, d0, mul(d0, x0), mul(D, x0))
+                store(y, i, mul(y0, silu(load(gate, z))))
         t += 4 if four else 1

@@ -51,7 +51,10 @@ class Mamba2Cpu(CpuStep):
         read_rows: Indices,
         write_rows: Indices,
     ) -> Tensor:
-        c, shape, tokens, (conv, ssm) = self._config, self._shape, len(hidden), states
+        c = self._config
+        shape = self._shape
+        tokens = len(hidden)
+        conv, ssm = states
         plan = plan_chunks(cu_seqlens, read_rows, write_rows)
         stream = self._stream(hidden, c.norm_eps)
         # so that rows begin on cache lines
@@ -59,17 +62,19 @@ class Mamba2Cpu(CpuStep):
         projected = self._numbers("projected", tokens, width)
         gated = self._inputs("gated", tokens, c.inner_size, c.num_heads)
         squares = self._tensor("squares", tokens, c.num_heads).numpy()
-        rows, per_word = int(plan.row[-1]), 4 // self._dtype.itemsize
+        rows = int(plan.row[-1])
+        per_word = 4 // self._dtype.itemsize
         buffers = allocate(self._memory, shape, c.conv_width, rows, self._tiles, per_word)
+        outputs = kernels.Outputs(gated.array, gated.scale, squares)
         deferred = None
         for index, block in enumerate(self._blocks):
             stream.norm(block.norm, deferred, c.inner_size)
             block.in_proj(stream.normed, projected)
             buffers.tasks.fill(0)
             with parallel():
-                given = (index, conv, ssm, shape, self._taps, block.kernels, plan, buffers)
-                kernels.prepare_chunks(projected.array, index, conv, *given[3:])
-                kernels.scan_heads(projected.array, gated.array, gated.scale, squares, *given)
+                weights = (shape, self._taps, block.kernels, plan, buffers)
+                kernels.prepare_chunks(projected.array, index, conv, *weights)
+                kernels.scan_heads(projected.array, outputs, index, conv, ssm, *weights)
                 if not self._defer:
                     divided = gated.scale if self._int8 else gated.array
                     kernels.normalize_groups(
@@ -81,12 +86,9 @@ class Mamba2Cpu(CpuStep):
 
     def _block(self, layer: MixerLayer[Mamba2Mixer]) -> _Block:
         c, mixer = self._config, layer.mixer
-        weight, bias = (
-            float_array(mixer.conv1d.weight.squeeze(1)),
-            float_array(mixer.conv1d.bias, c.conv_channels),
-        )
+        weight = float_array(mixer.conv1d.weight.squeeze(1))
         kernels = Weights(
-            pad_conv(weight, bias, self._shape),
+            pad_conv(weight, float_array(mixer.conv1d.bias, c.conv_channels), self._shape),
             float_array(mixer.dt_bias),
             -np.exp(float_array(mixer.A_log)),
             float_array(mixer.D),

@@ -41,7 +41,8 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
     backbone, heads = published.sort_tensors(tensors, where)
     layout = published.find_layout(config, Mamba2.title, where)
     sizes = published.read_sizes(layout, config, backbone, where)
-    inner, options = sizes["hidden_size"] * sizes["expand"], config
+    inner = sizes["hidden_size"] * sizes["expand"]
+    options = config
     if layout == published.ORIGINAL:
         options = published.ssm_options(config)
         published.refuse_ssm(

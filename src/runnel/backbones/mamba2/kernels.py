@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit, prange
+from numpy.typing import NDArray
 
 from runnel.backbones.cpu_step import Floats, Indices
 from runnel.ops.causal_conv1d.fused import convolve, history, keep_inputs
@@ -62,7 +63,8 @@ from runnel.ops.simd_tile import (
     fill,
     load_up_to,
     numbers_per_word,
-    pack,
+    pack_words,
+    place_in_pool,
     store_up_to,
     transpose,
 )
@@ -106,13 +108,21 @@ class Buffers(NamedTuple):
     tiles: bool  # whether tiles multiply (`ops.simd`)
 
 
+class Outputs(NamedTuple):
+    """What `scan_heads` fills."""
+
+    # (T, Di): y silu(z) * weight in the dtype of the projections, out_proj's input but for its rms.
+    # Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H Kp) uint8.
+    gated: NDArray[np.generic]
+    scales: Floats  # (T, H), the scales of `gated` in 8 bits; else not used
+    squares: Floats  # (T, H), the sums of squares of y silu(z) over each head
+
+
 def pad_conv(weight: Floats, bias: Floats, s: Shape) -> Floats:
     """`Weights.conv` of weight (Cd, w) and bias (Cd,)."""
-    width, n, inner = (
-        round_up(s.head_size, TILE_COLUMNS),
-        round_up(s.state_size, 2 * LANES),
-        s.heads * s.head_size,
-    )
+    width = round_up(s.head_size, TILE_COLUMNS)
+    n = round_up(s.state_size, 2 * LANES)
+    inner = s.heads * s.head_size
     rows = np.concatenate([weight.T, bias[None]])
     out = np.zeros((rows.shape[0], s.heads * width + 2 * s.groups * n), np.float32)
     out[:, : s.heads * width].reshape(-1, s.heads, width)[..., : s.head_size] = rows[
@@ -127,7 +137,8 @@ def allocate(
     memory: StepMemory, s: Shape, conv_width: int, rows: int, tiles: bool, per_word: int
 ) -> Buffers:
     """Return buffers for a plan of `rows` rows."""
-    words, steps = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word, rows * s.heads
+    words = rows * s.groups * round_up(s.state_size, 2 * LANES) // per_word
+    steps = rows * s.heads
     scratch, tasks = memory.scratch("heads", scratch_size(s, conv_width))
     return Buffers(
         b_words=memory.array("b_words", words),
@@ -143,11 +154,9 @@ def allocate(
 
 def scratch_size(s: Shape, conv_width: int) -> int:
     """fp32 numbers of scratch that one worker needs."""
-    width, n, back = (
-        round_up(s.head_size, TILE_COLUMNS),
-        round_up(s.state_size, 2 * LANES),
-        conv_width - 1,
-    )
+    width = round_up(s.head_size, TILE_COLUMNS)
+    n = round_up(s.state_size, 2 * LANES)
+    back = conv_width - 1
     prepare = 2 * CHUNK * n + CHUNK + max(back * n + CHUNK * LANES, n * TILE_COLUMNS)
     scan = (
         CHUNK * CHUNK
@@ -180,7 +189,8 @@ def mix(
     `growth`: scratch of LANES numbers.
     """
     for first in range(0, tokens, LANES):
-        last, begin = min(first + LANES, tokens), splat(sums[first])
+        last = min(first + LANES, tokens)
+        begin = splat(sums[first])
         store(growth, 0, exp(sub(load(sums, first), begin)))
         for j in range(0, first, LANES):
             weight = mul(exp(sub(begin, load(sums, j))), load(dt, j))
@@ -192,7 +202,8 @@ def mix(
                     mul(mul(weight, splat(growth[i - first])), load(panel, i * TILE_COLUMNS)),
                 )
         panel = shift(products, first // TILE_COLUMNS * TILE_COLUMNS * rows + first % TILE_COLUMNS)
-        steps, earlier = load(dt, first), load(sums, first)
+        steps = load(dt, first)
+        earlier = load(sums, first)
         for i in range(first, last):
             v = mul(mul(exp(sub(splat(sums[i]), earlier)), steps), load(panel, i * TILE_COLUMNS))
             store(out, i * CHUNK + first, keep(v, i - first + 1))
@@ -287,9 +298,13 @@ def _prepare_group(
     """B and C of one chunk and group: conv, words for the tile products, and C B^T. `source`: the
     chunk's first token.
     """
-    heads, groups, n, back = s.heads, s.groups, s.state_size, len(taps) - 1
-    padded, step = round_up(n, 2 * LANES), numbers_per_word(source)
-    row, rows, sequence = p.row[chunk], p.row[chunk + 1] - p.row[chunk], p.sequence[chunk]
+    heads, groups, n = s.heads, s.groups, s.state_size
+    back = len(taps) - 1
+    padded = round_up(n, 2 * LANES)
+    step = numbers_per_word(source)
+    row = p.row[chunk]
+    rows = p.row[chunk + 1] - p.row[chunk]
+    sequence = p.sequence[chunk]
     before = p.start[chunk] - p.cu_seqlens[sequence]
     tokens = min(p.cu_seqlens[sequence + 1] - p.start[chunk], CHUNK)
     read = p.read_rows[sequence]
@@ -301,15 +316,11 @@ def _prepare_group(
     c_words = shift(address(b.c_words), (row * groups + g * rows) * padded // step)
     for part in range(2):  # B, then C
         column = heads * s.head_size + (part * groups + g) * n
-        state = shift(
-            address(pool), ((max(read, 0) * pool.shape[1] + layer) * pool.shape[2] + column) * back
-        )
+        state = place_in_pool(pool, max(read, 0), layer, column)
         first = shift(source, heads * s.head_size + column)
         history(first, stride, n, padded, before, back, state, read >= 0, rest)
-        weights = shift(
-            address(w.conv),
-            heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded,
-        )
+        before_weights = heads * round_up(s.head_size, TILE_COLUMNS) + (part * groups + g) * padded
+        weights = shift(address(w.conv), before_weights)
         convolve(
             first, stride, n, padded, tokens, rest, weights, w.conv.shape[1], taps, smooth, padded
         )
@@ -319,10 +330,10 @@ def _prepare_group(
         if part == 0:
             b_words = shift(address(b.b_words), (row * groups + g * rows) * padded // step)
             if b.tiles:
-                pack(source, smooth, padded, tokens, ones, rest, padded)
+                pack_words(source, smooth, padded, tokens, ones, rest, padded)
                 _transpose_pairs(rest, tokens, rows, padded, b_words)
             else:
-                pack(source, smooth, padded, tokens, ones, b_words, padded)
+                pack_words(source, smooth, padded, tokens, ones, b_words, padded)
     products = shift(address(b.products), (row * groups + g * rows) * CHUNK)
     multiply_keys(source, b.tiles, c_words, natural, tokens, padded, rows, rest, products)
 
@@ -362,7 +373,9 @@ def prepare_chunks(
         s, taps, w, p, b: shape, (0, .. w-1) as a tuple so that the code is made for this w,
             weights, plan and buffers.
     """
-    chunks, stride, groups = p.sequence.shape[0], projected.shape[1], s.groups
+    chunks = p.sequence.shape[0]
+    stride = projected.shape[1]
+    groups = s.groups
     steps = 2 * (s.heads * s.head_size + groups * s.state_size)  # the column of dt
     for worker in prange(b.scratch.shape[0]):
         scratch = shift(address(b.scratch), worker * b.scratch.shape[1])
@@ -372,7 +385,8 @@ def prepare_chunks(
             task = next_task(address(b.tasks))
             if task >= chunks * (groups + 1):
                 break
-            chunk, g = task // (groups + 1), task % (groups + 1)
+            chunk = task // (groups + 1)
+            g = task % (groups + 1)
             start = p.start[chunk]
             source = shift(address(projected), start * stride)
             if g < groups:
@@ -380,21 +394,17 @@ def prepare_chunks(
                     source, stride, layer, conv_pool, s, taps, w, p, b, chunk, g, scratch
                 )
             else:
-                tokens, rows, row = (
-                    min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK),
-                    p.row[chunks],
-                    p.row[chunk],
-                )
+                row = p.row[chunk]
                 _time_steps(
                     shift(source, steps),
                     stride,
-                    tokens,
+                    min(p.cu_seqlens[p.sequence[chunk] + 1] - start, CHUNK),
                     address(w.dt_bias),
                     address(w.A),
                     s.heads,
                     np.float32(s.dt_min),
                     np.float32(s.dt_max),
-                    rows,
+                    p.row[chunks],
                     shift(address(b.dt), row),
                     shift(address(b.sums), row),
                 )
@@ -409,12 +419,10 @@ def _prefetch_chunk(
     """Ask for z, x and the output of one head and chunk: short rows far apart, which the processor
     does not foresee.
     """
-    begin, stride, width, size = (
-        p.cu_seqlens[sequence] + before,
-        projected.shape[1],
-        gated.shape[1],
-        s.head_size,
-    )
+    begin = p.cu_seqlens[sequence] + before
+    stride = projected.shape[1]
+    width = gated.shape[1]
+    size = s.head_size
     tokens = min(p.cu_seqlens[sequence + 1] - begin, CHUNK)
     source = shift(address(projected), begin * stride + h * size)
     prefetch_rows(source, stride, tokens, size)
@@ -433,8 +441,8 @@ def _scan_chunk(
     chunk: int,
     h: int,
     tokens: int,
-    known: bool,
-    wanted: bool,
+    has_state: bool,
+    advances: bool,
     s: Shape,
     p: ChunkPlan,
     b: Buffers,
@@ -443,27 +451,23 @@ def _scan_chunk(
     y: Pointer,
     memory: Pointer,
 ) -> None:
-    """y of one chunk from x (tokens, Pp) and the state's panels; the state advances if `wanted`.
-    `known`: it is not zero.
+    """y of one chunk from x (tokens, Pp) and the state's panels; the state is not zero if
+    `has_state`, and is moved over the chunk if `advances`.
     """
-    step, n, width = (
-        numbers_per_word(kind),
-        round_up(s.state_size, 2 * LANES),
-        round_up(s.head_size, TILE_COLUMNS),
-    )
-    row, rows = p.row[chunk], p.row[chunk + 1] - p.row[chunk]
+    step = numbers_per_word(kind)
+    n = round_up(s.state_size, 2 * LANES)
+    width = round_up(s.head_size, TILE_COLUMNS)
+    row = p.row[chunk]
+    rows = p.row[chunk + 1] - p.row[chunk]
     place = row * s.groups + h // (s.heads // s.groups) * rows
-    b_words, c_words = (
-        shift(address(b.b_words), place * n // step),
-        shift(address(b.c_words), place * n // step),
-    )
+    b_words = shift(address(b.b_words), place * n // step)
+    c_words = shift(address(b.c_words), place * n // step)
     steps = h * p.row[p.sequence.shape[0]] + row
-    dt, sums = shift(address(b.dt), steps), shift(address(b.sums), steps)
-    mixed, grown, carried = (
-        memory,
-        shift(memory, CHUNK * CHUNK),
-        shift(memory, CHUNK * CHUNK + CHUNK),
-    )
+    dt = shift(address(b.dt), steps)
+    sums = shift(address(b.sums), steps)
+    mixed = memory
+    grown = shift(memory, CHUNK * CHUNK)
+    carried = shift(memory, CHUNK * CHUNK + CHUNK)
     mix(
         as_kind(kind, mixed),
         shift(address(b.products), place * CHUNK),
@@ -483,8 +487,8 @@ def _scan_chunk(
             b.tiles,
             tokens,
             n,
-            known,
-            wanted,
+            has_state,
+            advances,
             c_words,
             b_words,
             b_row,
@@ -506,30 +510,28 @@ def _gate_chunk(
     stride: int,
     y: Pointer,
     x: Pointer,
-    gated: Array,
-    scales: Array,
-    squares: Array,
+    outputs: Outputs,
     s: Shape,
     w: Weights,
     start: int,
     h: int,
     tokens: int,
 ) -> None:
-    """The chunk's part of `gated`, `scales` and `squares`. `start`: its first token. x is
+    """The chunk's part of the outputs. `start`: its first token. x is
     overwritten.
     """
-    size, heads, width, row = (
-        s.head_size,
-        s.heads,
-        round_up(s.head_size, TILE_COLUMNS),
-        gated.shape[1],
-    )
-    out = shift(address(gated), start * row + h * (row // heads))
-    sums, weight = shift(address(squares), start * heads + h), shift(address(w.norm), h * size)
-    if numbers_per_word(address(gated)) == 4:
+    size, heads = s.head_size, s.heads
+    width = round_up(s.head_size, TILE_COLUMNS)
+    row = outputs.gated.shape[1]
+    out = shift(address(outputs.gated), start * row + h * (row // heads))
+    sums = shift(address(outputs.squares), start * heads + h)
+    weight = shift(address(w.norm), h * size)
+    if numbers_per_word(address(outputs.gated)) == 4:
         gate(z, stride, y, x, width, w.D[h], weight, tokens, size, x, width, sums, heads)
         for t in range(tokens):
-            scales[start + t, h] = quantize_row(shift(x, t * width), size, shift(out, t * row))
+            outputs.scales[start + t, h] = quantize_row(
+                shift(x, t * width), size, shift(out, t * row)
+            )
     else:
         gate(z, stride, y, x, width, w.D[h], weight, tokens, size, out, row, sums, heads)
 
@@ -551,42 +553,24 @@ def _keep_conv(
     head.
     """
     per_group = s.heads // s.groups
-    old = shift(address(pool), (max(read, 0) * pool.shape[1] + layer) * pool.shape[2] * back)
-    new = shift(address(pool), (write * pool.shape[1] + layer) * pool.shape[2] * back)
-    inner, size, n = s.heads * s.head_size, s.head_size, s.state_size
-    first = shift(source, inner)
-    c = h * size
-    keep_inputs(
-        shift(first, c),
-        stride,
-        size,
-        length,
-        back,
-        shift(old, c * back),
-        read >= 0,
-        shift(new, c * back),
-    )
-    if h % per_group == 0:
-        for part in range(2):
-            c = inner + (part * s.groups + h // per_group) * n
-            keep_inputs(
-                shift(first, c),
-                stride,
-                n,
-                length,
-                back,
-                shift(old, c * back),
-                read >= 0,
-                shift(new, c * back),
-            )
+    inner = s.heads * s.head_size
+    for part in range(3 if h % per_group == 0 else 1):  # x, B, C
+        if part == 0:
+            channel = h * s.head_size
+            width = s.head_size
+        else:
+            channel = inner + ((part - 1) * s.groups + h // per_group) * s.state_size
+            width = s.state_size
+        old = place_in_pool(pool, max(read, 0), layer, channel)
+        new = place_in_pool(pool, write, layer, channel)
+        inputs = shift(source, inner + channel)
+        keep_inputs(inputs, stride, width, length, back, old, read >= 0, new)
 
 
 @njit(**SERIAL)
 def _scan_head(
     projected: Array,
-    gated: Array,
-    scales: Array,
-    squares: Array,
+    outputs: Outputs,
     layer: int,
     conv_pool: Array,
     pool: Array,
@@ -599,17 +583,18 @@ def _scan_head(
     upcoming: int,
     memory: Pointer,
 ) -> None:
-    sequence, h = task // s.heads, task % s.heads
-    size, n, back, stride = s.head_size, s.state_size, len(taps) - 1, projected.shape[1]
-    width, n_padded = round_up(size, TILE_COLUMNS), round_up(n, 2 * LANES)
-    begin, length = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
-    read, write = p.read_rows[sequence], p.write_rows[sequence]
-    head = size * n
-    old = shift(address(pool), ((max(read, 0) * pool.shape[1] + layer) * s.heads + h) * head)
-    inputs = shift(
-        address(conv_pool),
-        ((max(read, 0) * pool.shape[1] + layer) * conv_pool.shape[2] + h * size) * back,
-    )
+    sequence = task // s.heads
+    h = task % s.heads
+    size, n = s.head_size, s.state_size
+    back = len(taps) - 1
+    stride = projected.shape[1]
+    width = round_up(size, TILE_COLUMNS)
+    n_padded = round_up(n, 2 * LANES)
+    begin = p.cu_seqlens[sequence]
+    length = p.cu_seqlens[sequence + 1] - p.cu_seqlens[sequence]
+    read = p.read_rows[sequence]
+    write = p.write_rows[sequence]
+    inputs = place_in_pool(conv_pool, max(read, 0), layer, h * size)
     source = shift(address(projected), begin * stride)
     fill(shift(memory, CHUNK * CHUNK + 2 * CHUNK), CHUNK + n_padded, np.float32(1.0))
     x = shift(
@@ -620,65 +605,32 @@ def _scan_head(
     state = shift(y, CHUNK * width)
     rest = shift(state, width * n_padded)
     if read >= 0:
+        old = place_in_pool(pool, read, layer, h)
         load_state(old, size, n, n_padded, TILE_COLUMNS, state)
-    known = read >= 0
+    has_state = read >= 0
     for chunk in range(p.first_chunk[sequence], p.first_chunk[sequence + 1]):
         before = p.start[chunk] - begin
         tokens = min(length - before, CHUNK)
         here = shift(source, before * stride)
-        own = shift(here, (s.heads + h) * size)
+        own_x = shift(here, (s.heads + h) * size)
         if before + tokens < length:
-            _prefetch_chunk(projected, gated, s, p, sequence, h, before + tokens)
+            _prefetch_chunk(projected, outputs.gated, s, p, sequence, h, before + tokens)
         elif upcoming < (p.cu_seqlens.shape[0] - 1) * s.heads:
-            _prefetch_chunk(projected, gated, s, p, upcoming // s.heads, upcoming % s.heads, 0)
-        history(own, stride, size, width, before, back, inputs, read >= 0, rest)
-        convolve(
-            own,
-            stride,
-            size,
-            width,
-            tokens,
-            rest,
-            shift(address(w.conv), h * width),
-            w.conv.shape[1],
-            taps,
-            x,
-            width,
-        )
-        _scan_chunk(
-            source,
-            chunk,
-            h,
-            tokens,
-            known,
-            write >= 0 or before + tokens < length,
-            s,
-            p,
-            b,
-            x,
-            state,
-            y,
-            memory,
-        )
-        _gate_chunk(
-            shift(here, h * size),
-            stride,
-            y,
-            x,
-            gated,
-            scales,
-            squares,
-            s,
-            w,
-            p.start[chunk],
-            h,
-            tokens,
-        )
-        known = True
+            _prefetch_chunk(
+                projected, outputs.gated, s, p, upcoming // s.heads, upcoming % s.heads, 0
+            )
+        history(own_x, stride, size, width, before, back, inputs, read >= 0, rest)
+        weights = shift(address(w.conv), h * width)
+        convolve(own_x, stride, size, width, tokens, rest, weights, w.conv.shape[1], taps, x, width)
+        needed = write >= 0 or before + tokens < length
+        _scan_chunk(source, chunk, h, tokens, has_state, needed, s, p, b, x, state, y, memory)
+        z = shift(here, h * size)
+        _gate_chunk(z, stride, y, x, outputs, s, w, p.start[chunk], h, tokens)
+        has_state = True
     if write >= 0:
-        new = shift(address(pool), ((write * pool.shape[1] + layer) * s.heads + h) * head)
-        if not known:
-            fill(new, head, ZERO)
+        new = place_in_pool(pool, write, layer, h)
+        if not has_state:
+            fill(new, size * n, ZERO)
         elif length or read != write:
             store_state(state, size, n, n_padded, TILE_COLUMNS, new)
         _keep_conv(source, stride, layer, conv_pool, s, back, length, h, read, write)
@@ -687,9 +639,7 @@ def _scan_head(
 @njit(**PARALLEL)
 def scan_heads(
     projected: Array,
-    gated: Array,
-    scales: Array,
-    squares: Array,
+    outputs: Outputs,
     layer: int,
     conv_pool: Array,
     pool: Array,
@@ -703,11 +653,7 @@ def scan_heads(
     `numba_math.parallel()`.
 
     Args:
-        gated: (T, Di), filled with y silu(z) * weight in the dtype of `projected`: out_proj's input
-            but for its rms. Or in 8 bits for `int8_matmul.multiply`, a head being a group: (T, H
-            Kp) uint8.
-        scales: (T, H) fp32, filled with the scales of `gated` in 8 bits; else not used.
-        squares: (T, H) fp32, filled with the sums of squares of y silu(z) over each head.
+        outputs: filled.
         conv_pool, pool: (R, L, Cd, w-1) and (R, L, H, P, N) fp32; the rows in `p.write_rows` are
             updated.
     """
@@ -721,9 +667,7 @@ def scan_heads(
             upcoming = next_task(shift(address(b.tasks), 1))
             _scan_head(
                 projected,
-                gated,
-                scales,
-                squares,
+                outputs,
                 layer,
                 conv_pool,
                 pool,
@@ -750,8 +694,9 @@ def normalize_groups(gated: Array, squares: Array, groups: int, count: int, eps:
         squares: (T, H).
         count: numbers behind the squares of a group.
     """
-    tokens, inner, heads = gated.shape[0], gated.shape[1], squares.shape[1]
-    for t in prange(tokens):
+    inner = gated.shape[1]
+    heads = squares.shape[1]
+    for t in prange(gated.shape[0]):
         row = shift(address(gated), t * inner)
         for g in range(groups):
             sums = ZERO

@@ -98,10 +98,8 @@ def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: s
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
     heads, rank, width = shape_of(tensors, MIXER + "B_bias", 3, where)
     inner = shape_of(tensors, MIXER + "out_proj.weight", 2, where)[1]
-    rows, groups = (
-        shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0],
-        whole(ssm, "ngroups", where, 1),
-    )
+    rows = shape_of(tensors, MIXER + "in_proj.weight", 2, where)[0]
+    groups = whole(ssm, "ngroups", where, 1)
     angles = rows - 2 * inner - 2 * rank * groups * width - 3 * heads
     fits = (
         heads > 0

@@ -78,10 +78,8 @@ class Mamba3Mixer(nn.Module):
         self.dt_bias = nn.Parameter(init_dt_bias(c.num_heads))
         self.B_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
         self.C_bias = nn.Parameter(torch.ones(c.num_heads, c.rank, c.state_size))
-        self.B_norm, self.C_norm = (
-            RMSNorm(c.state_size, c.norm_eps),
-            RMSNorm(c.state_size, c.norm_eps),
-        )
+        self.B_norm = RMSNorm(c.state_size, c.norm_eps)
+        self.C_norm = RMSNorm(c.state_size, c.norm_eps)
         if c.ranks is not None:
             self.mimo_x = nn.Parameter(torch.full((c.num_heads, c.rank, c.head_size), 1 / c.rank))
             self.mimo_z = nn.Parameter(torch.ones(c.num_heads, c.rank, c.head_size))
@@ -98,15 +96,15 @@ class Mamba3Mixer(nn.Module):
         """u (T, D), state: this layer's, as in `Mamba3.state_shapes` -> out (T, D) and the new
         state, all in u's dtype.
         """
-        c, mimo = self.config, self.config.ranks is not None
+        c = self.config
+        mimo = self.config.ranks is not None
         z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
         dt = F.softplus(dt + self.dt_bias)
         A = -(A.clamp(min=0) + 1 / (1 - A.clamp(max=0))).clamp(min=c.decay_floor)
-        k, q = self._keys(b, self.B_norm, self.B_bias), self._keys(C, self.C_norm, self.C_bias)
-        z, x = (
-            z.unflatten(-1, (c.num_heads, c.head_size)),
-            x.unflatten(-1, (c.num_heads, c.head_size)),
-        )
+        k = self._keys(b, self.B_norm, self.B_bias)
+        q = self._keys(C, self.C_norm, self.C_bias)
+        z = z.unflatten(-1, (c.num_heads, c.head_size))
+        x = x.unflatten(-1, (c.num_heads, c.head_size))
         ssm, key, last_x, angle = state or (None, None, None, None)
         before = (
             None
@@ -254,7 +252,8 @@ def _turn(x: Tensor, angle: Tensor, *, neighbors: bool) -> Tensor:
     """
     pairs = x.unflatten(-1, (-1, 2)) if neighbors else x.unflatten(-1, (2, -1)).transpose(-1, -2)
     a, b = pairs[..., : angle.shape[-1], :].unbind(-1)
-    cos, sin = angle.cos(), angle.sin()
+    cos = angle.cos()
+    sin = angle.sin()
     turned = torch.stack([a * cos - b * sin, a * sin + b * cos], dim=-1)
     pairs = torch.cat([turned, pairs[..., angle.shape[-1] :, :]], dim=-2)
     return (pairs if neighbors else pairs.transpose(-1, -2)).flatten(-2)

@@ -87,21 +87,16 @@ class Rwkv7Cpu(CpuStep):
         read_rows: Indices,
         write_rows: Indices,
     ) -> Tensor:
-        eps, work, (att_shift, wkv, ffn_shift) = (
-            self._config.norm_eps,
-            self._work(len(hidden)),
-            states,
-        )
+        eps = self._config.norm_eps
+        work = self._work(len(hidden))
+        att_shift, wkv, ffn_shift = states
         plan = plan_blocks(cu_seqlens, read_rows, write_rows)
         buffers = allocate(self._memory, self._shape, len(plan.first) + len(read_rows))
-        residual, out, slots, mixes, gated = (
-            hidden.numpy(),
-            work.out,
-            work.slots,
-            work.mixes,
-            work.gated,
-        )
+        residual = hidden.numpy()
+        out, slots, mixes, gated = work.out, work.slots, work.mixes, work.gated
         for_r, for_k, for_v = (Activations(*parts) for parts in zip(*mixes, strict=True))
+        all_mixes = kernels.Mixes(mixes.array, mixes.scale, work.low.array)
+        first_mix = kernels.Mixes(mixes.array[:1], mixes.scale[:1], work.low.array)
         out.tensor.zero_()
         for index, layer in enumerate(self._layers):
             buffers.tasks.fill(0)
@@ -116,11 +111,9 @@ class Rwkv7Cpu(CpuStep):
                     index,
                     plan,
                     buffers,
-                    mixes.array,
-                    mixes.scale,
+                    all_mixes,
                     (0, 1, 2, 3),
                     layer.low_rank,
-                    work.low.array,
                 )
             value = work.v_first if index == 0 else slots[1]
             layer.receptance(for_r, slots[3])
@@ -156,11 +149,9 @@ class Rwkv7Cpu(CpuStep):
                     index,
                     plan,
                     buffers,
-                    mixes.array[:1],
-                    mixes.scale[:1],
+                    first_mix,
                     (),
                     layer.low_rank,
-                    work.low.array,
                 )
             layer.ffn_key(for_r, work.middle)
             with parallel():
@@ -179,10 +170,11 @@ class Rwkv7Cpu(CpuStep):
         """Return memory for the activations of a step; what is used up before the next is made
         shares it.
         """
-        c, one = self._config, tokens * self._config.hidden_size
-        memory = self._tensor("slots", max(4 * one, one + tokens * c.ffn_size), dtype=self._dtype)
-        slots = memory[: 4 * one].view(4, tokens, c.hidden_size)
-        middle = Activations.of(memory[one : one + tokens * c.ffn_size].view(tokens, c.ffn_size))
+        c = self._config
+        size = tokens * c.hidden_size
+        memory = self._tensor("slots", max(4 * size, size + tokens * c.ffn_size), dtype=self._dtype)
+        slots = memory[: 4 * size].view(4, tokens, c.hidden_size)
+        middle = Activations.of(memory[size : size + tokens * c.ffn_size].view(tokens, c.ffn_size))
         if self._int8:
             squared = self._inputs("inputs", tokens, c.ffn_size, self._groups)
             gated = self._inputs("inputs", tokens, c.hidden_size, c.num_heads)
@@ -190,7 +182,8 @@ class Rwkv7Cpu(CpuStep):
             x = three.tensor.view(3, tokens, three.tensor.shape[1])
             mixes = Activations(x, x.numpy(), three.scale.reshape(3, tokens, 1))
         else:
-            squared, gated = middle, Activations.of(slots[3])
+            squared = middle
+            gated = Activations.of(slots[3])
             mixes = Activations(
                 slots[:3], as_array(slots[:3]), np.empty((3, tokens, 0), np.float32)
             )

@@ -5,17 +5,33 @@
 
     Rw    all four ranks, each a whole number of panels (see `LowRank`)
 
-`add_norm_shift` gives what the big matrix products of a layer take, and the low-rank activations.
-`mix_heads` gives each (sequence, head) to one core, which walks through its tokens in blocks: the
-low-rank products and what else the recurrence takes are made in tiles that stay in cache, the state
-advances token by token, and the output is normed and gated on its way out. States and all
-arithmetic are fp32; only factors of matrix products are bf16 where the weights are.
+In order, per layer (products in brackets are not made here):
+
+    add_norm_shift   x_r, x_k, x_v and the low-rank activations
+    [r, k, v]
+    mix_heads        per head and block of tokens:
+                         _raise     products of the low-rank activations
+                         _prepare   r, k, v, decay, a, b
+                         advance    the recurrence (ops.wkv7.lanes)
+                         _finish    norm, bonus, gate
+    [output]
+    add_norm_shift   x_k of the feed-forward part
+    [key]
+    square_relu
+    [value]
+
+and at the end `add_norm`. `mix_heads` gives each (sequence, head) to one core, which walks through
+its tokens in blocks: the low-rank products and what else the recurrence takes are made in tiles
+that stay in cache, the state advances token by token, and the output is normed and gated on its way
+out. States and all arithmetic are fp32; only factors of matrix products are bf16 where the weights
+are.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
+from llvmlite import ir
 from numba import njit, prange
 from numpy.typing import NDArray
 from torch import Tensor
@@ -37,7 +53,6 @@ from runnel.ops.numba_math import (
 from runnel.ops.simd import (
     LANES,
     TILE_COLUMNS,
-    TILE_ROWS,
     VF32,
     add,
     address,
@@ -57,7 +72,15 @@ from runnel.ops.simd import (
     sub,
     total,
 )
-from runnel.ops.simd_tile import as_kind, load_up_to, numbers_per_word, store_up_to, strided_product
+from runnel.ops.simd_tile import (
+    as_kind,
+    copy_row,
+    load_up_to,
+    multiply_panel,
+    numbers_per_word,
+    place_in_pool,
+    store_up_to,
+)
 from runnel.ops.wkv7.lanes import advance
 
 BLOCK = 32  # tokens that a head advances at a time: their tiles and the state stay in cache
@@ -115,6 +138,17 @@ class BlockPlan(NamedTuple):
     first: Indices  # (blocks,) which sequence a block's first token belongs to
 
 
+class Mixes(NamedTuple):
+    """What `add_norm_shift` fills."""
+
+    # (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
+    mixes: NDArray[np.generic]
+    scales: Floats  # (M, T, 1), the scales of `mixes` in 8 bits; else not used
+    # (at least T, Rw), the low-rank activations in the dtype of `LowRank`: down_v x_v, tanh(down_w
+    # x_w), down_a x_a, sigmoid(down_g x_g)
+    low: NDArray[np.generic]
+
+
 class Buffers(NamedTuple):
     """Memory of the kernels."""
 
@@ -166,7 +200,8 @@ def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:
     """Of downs (rank, D) and ups (D, rank), all fp32 or all bf16, of v (absent in the first layer),
     w, a and g.
     """
-    width, panel = s.heads * s.head_size, TILE_COLUMNS
+    width = s.heads * s.head_size
+    panel = TILE_COLUMNS
     down = torch.cat([F.pad(t, (0, -width % LANES, 0, -len(t) % panel)) for t in downs])
     up = torch.cat([F.pad(t, (0, -t.shape[1] % panel)) for t in ups], 1)
     up = F.pad(up.unflatten(0, (s.heads, s.head_size)), (0, 0, 0, -s.head_size % panel)).flatten(
@@ -186,11 +221,9 @@ def allocate(memory: StepMemory, s: Shape, rows: int) -> Buffers:
 
 def scratch_size(s: Shape) -> int:
     """fp32 numbers of scratch that one worker needs, for a block of the shift or for a head."""
-    width, size, wide = (
-        round_up(s.heads * s.head_size),
-        round_up(s.head_size),
-        round_up(s.head_size, TILE_COLUMNS),
-    )
+    width = round_up(s.heads * s.head_size)
+    size = round_up(s.head_size)
+    wide = round_up(s.head_size, TILE_COLUMNS)
     block = 5 * width + 4 * ROWS * width + ROWS * TILE_COLUMNS
     return round_up(max(block, size * size + BLOCK * (7 * size + 4 * wide + 2)), 16) + 16
 
@@ -206,16 +239,17 @@ _DECAY = (
     -0.6065305930804197,
     0.9999999992704464,
 )
-ZERO, ONE = np.float32(0.0), np.float32(1.0)
+ZERO = np.float32(0.0)
+ONE = np.float32(1.0)
 
 
-def _build_squared_relu(builder: Any, x: Any) -> Any:
+def _build_squared_relu(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     zero = build_constant(VF32, 0.0)
     x = builder.select(builder.fcmp_ordered("<", x, zero), zero, x)  # NaN stays NaN
     return builder.fmul(x, x)
 
 
-def _build_rsqrt(builder: Any, x: Any) -> Any:
+def _build_rsqrt(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     return builder.fdiv(
         build_constant(VF32, 1.0), build_call(builder, "llvm.sqrt.v16f32", VF32, [x])
     )
@@ -231,7 +265,7 @@ rsqrt = elementwise(1, _build_rsqrt, "1 / sqrt(x)")
 
 
 @njit(**SERIAL)
-def tanh(x: Vector) -> Any:
+def tanh(x: Vector) -> Vector:
     """Hyperbolic tangent, absolute error below 3e-7."""
     s = sigmoid(add(x, x))
     return add(add(s, s), splat(-ONE))
@@ -255,7 +289,8 @@ def norm_token(
         v = add(load_up_to(residual, c, width - c), load_up_to(added, c, width - c))
         store(out, c, v)
         sums = add(sums, v)
-    mean, squares = splat(total(sums) / np.float32(width)), splat(ZERO)
+    mean = splat(total(sums) / np.float32(width))
+    squares = splat(ZERO)
     for c in range(0, width, LANES):
         v = load(out, c)
         if update:
@@ -270,23 +305,18 @@ def norm_token(
 
 
 @njit(**SERIAL)
-def copy(source: Pointer, width: int, out: Pointer) -> None:
-    """One row of fp32."""
-    for c in range(0, width, LANES):
-        store_up_to(out, c, load_up_to(source, c, width - c), width - c)
-
-
-@njit(**SERIAL)
 def start(pool: Array, layer: int, p: BlockPlan, s: int, before: Pointer) -> None:
     """What comes before a sequence, into the Dp numbers of `before`; an empty sequence's is also
     its end.
     """
-    read_row, write_row, width = p.read_rows[s], p.write_rows[s], pool.shape[2]
-    old = shift(address(pool), (max(read_row, 0) * pool.shape[1] + layer) * width)
+    read_row = p.read_rows[s]
+    write_row = p.write_rows[s]
+    width = pool.shape[2]
+    old = place_in_pool(pool, max(read_row, 0), layer, 0)
     for c in range(0, width, LANES):
         store(before, c, load_up_to(old, c, width - c) if read_row >= 0 else splat(ZERO))
     if write_row >= 0 and p.cu_seqlens[s + 1] == p.cu_seqlens[s]:
-        copy(before, width, shift(address(pool), (write_row * pool.shape[1] + layer) * width))
+        copy_row(before, width, place_in_pool(pool, write_row, layer, 0))
 
 
 @njit(**SERIAL)
@@ -323,17 +353,12 @@ def project(
     """The low-rank activations of one block from its mixes for v, w, a and g, (4, ROWS, Dp) in the
     dtype of `out`.
     """
-    step = numbers_per_word(out)
-    depth = padded // step
+    depth = padded // numbers_per_word(out)
     for part in range(4):
         left = shift(mixed, part * ROWS * depth)
         for panel in range(low_rank.first[part], low_rank.first[part + 1]):
             right = shift(address(low_rank.down), panel * depth * TILE_COLUMNS)
-            for t in range(0, tokens, TILE_ROWS):
-                target, source = shift(stage, t * TILE_COLUMNS), shift(left, t * depth)
-                strided_product(
-                    out, target, TILE_COLUMNS, ZERO, source, depth, 1, right, TILE_COLUMNS, depth
-                )
+            multiply_panel(out, left, depth, right, tokens, depth, ZERO, stage, TILE_COLUMNS)
             for i in range(0, tokens * TILE_COLUMNS, LANES):
                 x = load(stage, i)
                 if part == 1:
@@ -396,11 +421,9 @@ def _raise(
 ) -> None:
     """The low-rank products of one block and head. `low`: its first activation."""
     step = numbers_per_word(low)
-    panels, words, length = (
-        round_up(n, TILE_COLUMNS) // TILE_COLUMNS,
-        stride // step,
-        low_rank.up.shape[1],
-    )
+    panels = round_up(n, TILE_COLUMNS) // TILE_COLUMNS
+    words = stride // step
+    length = low_rank.up.shape[1]
     activations = as_kind(out, low)
     for part in range(4):
         first = low_rank.first[part] * TILE_COLUMNS // step
@@ -410,15 +433,12 @@ def _raise(
                 address(low_rank.up), ((h * panels + panel) * length + first) * TILE_COLUMNS
             )
             target = shift(out, (part * panels + panel) * BLOCK * TILE_COLUMNS)
-            for t in range(0, count, TILE_ROWS):
-                left, sums = shift(activations, t * words + first), shift(target, t * TILE_COLUMNS)
-                strided_product(
-                    low, sums, TILE_COLUMNS, ZERO, left, words, 1, right, TILE_COLUMNS, depth
-                )
+            left = shift(activations, first)
+            multiply_panel(low, left, words, right, count, depth, ZERO, target, TILE_COLUMNS)
 
 
 @njit(**SERIAL)
-def _raised(tiles: _Tiles, part: int, t: int, c: int, n: int) -> Any:
+def _raised(tiles: _Tiles, part: int, t: int, c: int, n: int) -> Vector:
     """Sixteen numbers of a low-rank product."""
     panel = part * (round_up(n, TILE_COLUMNS) // TILE_COLUMNS) + c // TILE_COLUMNS
     return load(tiles.up, (panel * BLOCK + t) * TILE_COLUMNS + c % TILE_COLUMNS)
@@ -460,10 +480,15 @@ def _prepare(
     _lengths(shift(address(x.k), at), stride, count, n, shift(address(w.k_k), place), tiles)
     unit = splat(ONE)
     for t in range(count):
-        scale, bonus = splat(tiles.scale[t]), splat(ZERO)
+        scale = splat(tiles.scale[t])
+        bonus = splat(ZERO)
         for c in range(0, size, LANES):
-            i, j, rest, m = at + t * stride + c, t * size + c, n - c, place + c
-            r, k = load_up_to(address(x.r), i, rest), load(tiles.k, j)
+            i = at + t * stride + c
+            j = t * size + c
+            rest = n - c
+            m = place + c
+            r = load_up_to(address(x.r), i, rest)
+            k = load(tiles.k, j)
             gate = sigmoid(add(_raised(tiles, 2, t, c, n), load(address(w.a0), m)))
             removed = mul(mul(k, load(address(w.k_k), m)), scale)
             k = mul(k, fma(sub(gate, unit), load(address(w.k_a), m), unit))
@@ -497,11 +522,10 @@ def _finish(
     tiles: _Tiles,
 ) -> None:
     """out = (norm(tile) + bonus v) g for `count` tokens from `begin` on."""
-    n, stride = s.head_size, out.shape[1]
-    own, in_bytes = (
-        shift(address(out), begin * stride + h * (stride // s.heads)),
-        numbers_per_word(address(out)) == 4,
-    )
+    n = s.head_size
+    stride = out.shape[1]
+    own = shift(address(out), begin * stride + h * (stride // s.heads))
+    in_bytes = numbers_per_word(address(out)) == 4
     size = round_up(n)
     place = h * size
     for t in range(count):
@@ -509,15 +533,14 @@ def _finish(
         sums = splat(ZERO)
         for c in range(0, size, LANES):
             sums = add(sums, load(tiles.out, row + c))
-        mean, squares = splat(total(sums) / np.float32(n)), splat(ZERO)
+        mean = splat(total(sums) / np.float32(n))
+        squares = splat(ZERO)
         for c in range(0, size, LANES):
             x = sub(load(tiles.out, row + c), mean)
             x = x if n - c >= LANES else keep(x, n - c)
             squares = fma(x, x, squares)
-        factor, bonus = (
-            splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps))),
-            splat(tiles.bonus[t]),
-        )
+        factor = splat(ONE / np.sqrt(total(squares) / np.float32(n) + np.float32(s.eps)))
+        bonus = splat(tiles.bonus[t])
         for c in range(0, size, LANES):
             x = mul(sub(load(tiles.out, row + c), mean), factor)
             x = fma(x, load(address(w.norm), place + c), load(address(w.bias), place + c))
@@ -546,40 +569,39 @@ def _mix_head(
     memory: Pointer,
 ) -> None:
     """All tokens of one head of one sequence."""
-    sequence, h, n = task // s.heads, task % s.heads, s.head_size
-    size, stride = round_up(n), x.r.shape[1]
-    begin, end = p.cu_seqlens[sequence], p.cu_seqlens[sequence + 1]
-    read_row, write_row = p.read_rows[sequence], p.write_rows[sequence]
+    sequence = task // s.heads
+    h = task % s.heads
+    n = s.head_size
+    size = round_up(n)
+    stride = x.r.shape[1]
+    begin = p.cu_seqlens[sequence]
+    end = p.cu_seqlens[sequence + 1]
+    read_row = p.read_rows[sequence]
+    write_row = p.write_rows[sequence]
     if begin == end and (write_row < 0 or write_row == read_row):
         return
-    state, tiles = memory, _tiles(shift(memory, size * size), size)
+    state = memory
+    tiles = _tiles(shift(memory, size * size), size)
     if read_row < 0 or size > n:
         for i in range(0, size * size, LANES):
             store(state, i, splat(ZERO))
     if read_row >= 0:
-        old = shift(address(pool), ((read_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        old = place_in_pool(pool, read_row, layer, h)
         for i in range(n):
-            copy(shift(old, i * n), n, shift(state, i * size))
+            copy_row(shift(old, i * n), n, shift(state, i * size))
     for t in range(begin, end, BLOCK):
-        count, at = min(BLOCK, end - t), t * stride + h * n
-        _raise(
-            shift(address(x.low), t * x.low.shape[1]),
-            x.low.shape[1],
-            count,
-            n,
-            low_rank,
-            h,
-            tiles.up,
-        )
-        _prepare(x, at, stride, layer == 0, count, n, w, h, tiles)
+        count = min(BLOCK, end - t)
+        ranks = x.low.shape[1]
+        _raise(shift(address(x.low), t * ranks), ranks, count, n, low_rank, h, tiles.up)
+        _prepare(x, t * stride + h * n, stride, layer == 0, count, n, w, h, tiles)
         advance(
             state, tiles.r, tiles.decay, tiles.k, tiles.v, tiles.a, tiles.b, count, size, tiles.out
         )
         _finish(out, scales, t, count, s, w, h, tiles)
     if write_row >= 0:
-        new = shift(address(pool), ((write_row * pool.shape[1] + layer) * s.heads + h) * n * n)
+        new = place_in_pool(pool, write_row, layer, h)
         for i in range(n):
-            copy(shift(state, i * size), n, shift(new, i * n))
+            copy_row(shift(state, i * size), n, shift(new, i * n))
 
 
 @njit(**PARALLEL)
@@ -633,77 +655,54 @@ def _shift_block(
     layer: int,
     p: BlockPlan,
     b: Buffers,
-    out: Array,
-    scales: Array,
-    kept: tuple[int, ...],
+    out: Mixes,
+    low_indices: tuple[int, ...],
     low_rank: LowRank,
-    low: Array,
     block: int,
     memory: Pointer,
 ) -> None:
     """The tokens of one block. `memory`: scratch."""
-    tokens, width = residual.shape[0], residual.shape[1]
-    padded, s, begin = round_up(width), p.first[block], block * ROWS
+    tokens, width = residual.shape
+    padded = round_up(width)
+    s = p.first[block]
+    begin = block * ROWS
     end = min(tokens, begin + ROWS)
-    before, now, other, mixed = (
-        shift(address(b.before), block * padded),
-        memory,
-        shift(memory, padded),
-        shift(memory, 2 * padded),
-    )
+    before = shift(address(b.before), block * padded)
+    now = memory
+    other = shift(memory, padded)
+    mixed = shift(memory, 2 * padded)
     stage = shift(mixed, 4 * ROWS * padded)
-    whole = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
+    wide = shift(stage, ROWS * TILE_COLUMNS)  # (3, Dp): mixes on their way to 8 bits
+    mixes = address(w.mixes)
+    low = address(out.low)
+    low_row = out.low.shape[1]
     for t in range(begin, end):
         while p.cu_seqlens[s + 1] <= t:  # empty sequences too
             s += 1
         if t == p.cu_seqlens[s]:
             before = shift(address(b.before), (p.first.shape[0] + s) * padded)
+        at = t * width
         norm_token(
-            shift(address(residual), t * width),
-            shift(address(added), t * width),
-            width,
-            w,
-            eps,
-            now,
-            True,
+            shift(address(residual), at), shift(address(added), at), width, w, eps, now, True
         )
-        if numbers_per_word(address(out)) == 4:
-            mix(now, before, padded, padded, address(w.mixes), indices, whole, padded)
+        if numbers_per_word(address(out.mixes)) == 4:
+            mix(now, before, padded, padded, mixes, indices, wide, padded)
             for m in range(len(indices)):
-                row = shift(address(out), (m * tokens + t) * out.shape[2])
-                scales[m, t] = quantize_row(shift(whole, m * padded), width, row)
+                row = shift(address(out.mixes), (m * tokens + t) * out.mixes.shape[2])
+                out.scales[m, t] = quantize_row(shift(wide, m * padded), width, row)
         else:
-            mix(
-                now,
-                before,
-                width,
-                padded,
-                address(w.mixes),
-                indices,
-                shift(address(out), t * width),
-                tokens * width,
-            )
-        if len(kept) > 0:
-            tile, mixes = (
-                shift(as_kind(address(low), mixed), (t - begin) * padded),
-                shift(address(w.mixes), 2 * padded),
-            )
-            mix(now, before, padded, padded, mixes, kept, tile, ROWS * padded)
+            first_mix = shift(address(out.mixes), at)
+            mix(now, before, width, padded, mixes, indices, first_mix, tokens * width)
+        if len(low_indices) > 0:
+            tile = shift(as_kind(low, mixed), (t - begin) * padded)
+            low_mixes = shift(mixes, 2 * padded)
+            mix(now, before, padded, padded, low_mixes, low_indices, tile, ROWS * padded)
         if t + 1 == p.cu_seqlens[s + 1] and p.write_rows[s] >= 0:
-            copy(
-                now, width, shift(address(pool), (p.write_rows[s] * pool.shape[1] + layer) * width)
-            )
+            copy_row(now, width, place_in_pool(pool, p.write_rows[s], layer, 0))
         before, now, other = now, other, now
-    if len(kept) > 0:
-        project(
-            mixed,
-            end - begin,
-            padded,
-            low_rank,
-            stage,
-            shift(address(low), begin * low.shape[1]),
-            low.shape[1],
-        )
+    if len(low_indices) > 0:
+        target = shift(low, begin * low_row)
+        project(mixed, end - begin, padded, low_rank, stage, target, low_row)
 
 
 @njit(**PARALLEL)
@@ -717,11 +716,9 @@ def add_norm_shift(
     layer: int,
     p: BlockPlan,
     b: Buffers,
-    out: Array,
-    scales: Array,
-    kept: tuple[int, ...],
+    out: Mixes,
+    low_indices: tuple[int, ...],
     low_rank: LowRank,
-    low: Array,
 ) -> None:
     """residual += added; y = norm(residual); x_m = y_t + (y_{t-1} - y_t) * mixes[m]. Call it inside
     `numba_math.parallel()`.
@@ -731,20 +728,19 @@ def add_norm_shift(
         added: (T, D) fp32 or bf16 bits (uint16).
         w: `ShiftWeights`: one mix, or those of r, k, v, w, a, g.
         eps: of the norm.
-        indices: (0,) or (0, 1, 2): the mixes that go to `out`, as a tuple so that the code is made
-            for this number of them.
+        indices: (0,) or (0, 1, 2): the mixes that go to `out.mixes`, as a tuple so that the code is
+            made for this number of them.
         pool: (R, L, D) fp32: y of the token before each sequence; the rows in `p.write_rows` are
             updated.
         layer: which layer of the pool.
         p, b: plan and buffers, `b.tasks` zero.
-        out: (M, T, D) fp32 or bf16 bits. Or in 8 bits for `int8_matmul.multiply`: (M, T, Kp) uint8.
-        scales: (M, T) fp32, filled with the scales of `out` in 8 bits; else not used.
-        kept: () or (0, 1, 2, 3): no low-rank activations, or those of v, w, a, g.
+        out: filled.
+        low_indices: () or (0, 1, 2, 3): no low-rank activations, or the activations of v, w, a, g.
         low_rank: `LowRank`, fp32 or bf16.
-        low: (at least T, Rw) in the same dtype, filled with down_v x_v, tanh(down_w x_w), down_a
-            x_a, sigmoid(down_g x_g).
     """
-    blocks, width, small = p.first.shape[0], residual.shape[1], np.float32(eps)
+    blocks = p.first.shape[0]
+    _, width = residual.shape
+    small = np.float32(eps)
     padded = round_up(width)
     for i in prange(blocks + p.read_rows.shape[0]):
         before = shift(address(b.before), i * padded)
@@ -752,15 +748,8 @@ def add_norm_shift(
             start(pool, layer, p, i - blocks, before)
         elif p.cu_seqlens[p.first[i]] < i * ROWS:
             row = (i * ROWS - 1) * width
-            norm_token(
-                shift(address(residual), row),
-                shift(address(added), row),
-                width,
-                w,
-                small,
-                before,
-                False,
-            )
+            old = shift(address(residual), row)
+            norm_token(old, shift(address(added), row), width, w, small, before, False)
     for worker in prange(b.scratch.shape[0]):
         memory = shift(address(b.scratch), worker * b.scratch.shape[1])
         block = next_task(address(b.tasks))
@@ -776,10 +765,8 @@ def add_norm_shift(
                 p,
                 b,
                 out,
-                scales,
-                kept,
+                low_indices,
                 low_rank,
-                low,
                 block,
                 memory,
             )
@@ -807,7 +794,7 @@ def add_norm(
             norm_token(
                 shift(address(residual), at), shift(address(added), at), width, w, small, row, False
             )
-            copy(row, width, shift(address(out), at))
+            copy_row(row, width, shift(address(out), at))
 
 
 @njit(**PARALLEL)
@@ -820,12 +807,11 @@ def square_relu(x: Array, out: Array, scales: Array, scratch: Scratch) -> None:
         scales: (T, G) fp32, filled with the scales of `out` in 8 bits; else (T, 0).
         scratch: F numbers, padded to LANES.
     """
-    (tokens, width), groups = x.shape, scales.shape[1]
-    size, padded, in_bytes = (
-        width // max(groups, 1),
-        out.shape[1] // max(groups, 1),
-        numbers_per_word(address(out)) == 4,
-    )
+    tokens, width = x.shape
+    groups = scales.shape[1]
+    size = width // max(groups, 1)
+    padded = out.shape[1] // max(groups, 1)
+    in_bytes = numbers_per_word(address(out)) == 4
     workers = scratch.rows.shape[0]
     for worker in prange(workers):
         row = shift(address(scratch.rows), worker * scratch.rows.shape[1])

@@ -7,9 +7,10 @@ x = norm_0(embeddings(ids)); each layer: x += att(norm_att(x)); x += ffn(norm_ff
 below is y + (y' - y) * x_name, where y is the normed token and y' the one before it in its sequence
 (zero before the first).
 
-att: r, k, v = receptance, key, value of their mixes;              w = -exp(-0.5) sigmoid(w0 + w_up
-                                                                   tanh(w_down .)), log decay
-     a = sigmoid(a0 + a_up a_down .);  g = g_up sigmoid(g_down .);  v += (v of layer 0 - v) * sigmoid(v0 + v_up v_down .)
+att: r, k, v = receptance, key, value of their mixes
+     w = -exp(-0.5) sigmoid(w0 + w_up tanh(w_down .)), the log decay
+     a = sigmoid(a0 + a_up a_down .);  g = g_up sigmoid(g_down .)
+     v += (v of layer 0 - v) * sigmoid(v0 + v_up v_down .)
      kk = k * k_k / |k * k_k| per head;  k *= 1 + (a - 1) * k_a;
      o = wkv7(r, w, k, v, -kk, kk * a)
      out = output(g * (group_norm(o) + (r * k * r_k).sum over N * v))
@@ -163,11 +164,9 @@ class Rwkv7TimeMix(nn.Module):
         """
         mixes = (self.x_r, self.x_w, self.x_k, self.x_v, self.x_a, self.x_g)
         x_r, x_w, x_k, x_v, x_a, x_g = (x + step_back * mix for mix in mixes)
-        r, k, v = (
-            apply_linear(self.receptance, x_r),
-            apply_linear(self.key, x_k),
-            apply_linear(self.value, x_v),
-        )
+        r = apply_linear(self.receptance, x_r)
+        k = apply_linear(self.key, x_k)
+        v = apply_linear(self.value, x_v)
         w = apply_linear(self.w_up, torch.tanh(apply_linear(self.w_down, x_w)))
         a = torch.sigmoid(self.a0 + apply_linear(self.a_up, apply_linear(self.a_down, x_a)))
         g = apply_linear(self.g_up, torch.sigmoid(apply_linear(self.g_down, x_g)))
@@ -309,11 +308,9 @@ class Rwkv7(Backbone):
         """
         c = self.config
         halves = max(7 * c.hidden_size, c.hidden_size + c.ffn_size)
-        in_8_bits = max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12
-        return (
-            4 * (5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank)
-            + in_8_bits
-        )
+        return 4 * (
+            5 * c.hidden_size + halves + c.decay_rank + c.a_rank + c.v_rank + c.gate_rank
+        ) + (max(3 * c.hidden_size, c.ffn_size) + 7 * c.num_heads + 12)
 
     @property
     def flops_per_token(self) -> int:
@@ -338,7 +335,8 @@ class Rwkv7(Backbone):
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False
     ) -> tuple[Tensor, State]:
         hidden = hidden.to(stream_dtype(self.embeddings.weight))
-        shift, sequences = Shift.of(cu_seqlens, hidden.device), cu_seqlens.numel() - 1
+        shift = Shift.of(cu_seqlens, hidden.device)
+        sequences = cu_seqlens.numel() - 1
         ends: dict[str, list[Tensor]] = {name: [] for name in self.state_shapes()}
         v_first: Tensor | None = None
         for index, layer in enumerate(self.blocks):
@@ -373,13 +371,16 @@ def _initialize(model: Rwkv7) -> None:
     # so small that training decides what they are
     nn.init.uniform_(model.embeddings.weight, -1e-4, 1e-4)
     channel = torch.arange(c.hidden_size, dtype=torch.float32)
-    part, even = channel / c.hidden_size, channel / max(1, c.hidden_size - 1)
+    part = channel / c.hidden_size
+    even = channel / max(1, c.hidden_size - 1)
     # from -1 to 1 within each head
     zigzag = (channel % c.head_size) / max(1, c.head_size - 1) * 2 - 1
     zigzag = zigzag * zigzag.abs()
     for index, layer in enumerate(model.blocks):
-        depth, height = index / max(1, c.num_layers - 1), 1 - index / c.num_layers
-        att, ffn, bound = layer.att, layer.ffn, 0.5 * c.hidden_size**-0.5
+        depth = index / max(1, c.num_layers - 1)
+        height = 1 - index / c.num_layers
+        att, ffn = layer.att, layer.ffn
+        bound = 0.5 * c.hidden_size**-0.5
         shares = (
             (att.x_r, 0.2),
             (att.x_w, 0.9),

@@ -60,7 +60,8 @@ def _config(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str
         return shape_of(tensors, f"layers.0.{name}.weight", 2, where)[0]
 
     vocab, hidden = shape_of(tensors, "embeddings.weight", 2, where)
-    layers, heads = count_layers(tensors), rows("mlstm_layer.igate_preact")
+    layers = count_layers(tensors)
+    heads = rows("mlstm_layer.igate_preact")
     sizes = {"vocab_size": vocab, "embedding_dim": hidden, "hidden_size": hidden}
     expect_agreement(
         config,
@@ -99,17 +100,17 @@ def _split_fused(tensors: Mapping[str, Stored], where: str) -> dict[str, Stored]
             expect_fit(
                 fits, f"tensor {name!r} is {stored.shape}, its rows must divide into 2 parts", where
             )
-            targets, ends = _HALVES[fused], [0, stored.shape[0] // 2, stored.shape[0]]
+            targets = _HALVES[fused]
+            ends = [0, stored.shape[0] // 2, stored.shape[0]]
         elif fused == "qkv_opreact":
             v_size = shape_of(tensors, prefix + ".out_proj.weight", 2, where)[1]
             total = shape_of(tensors, name, 2, where)[0]
             qk_size = (total - 2 * v_size) // 2
-            targets, ends = (
-                ("q", "k", "v", "ogate_preact"),
-                [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total],
-            )
+            targets = ("q", "k", "v", "ogate_preact")
+            ends = [0, qk_size, 2 * qk_size, 2 * qk_size + v_size, total]
         else:
-            targets, ends, named[name] = (), [], stored
+            named[name] = stored
+            continue
         for part, start, end in zip(targets, ends, ends[1:], strict=False):
             rows = (max(0, end - start), *stored.shape[1:])
             named[f"{prefix}.{part}.{kind}"] = stored.changed(rows, itemgetter(slice(start, end)))

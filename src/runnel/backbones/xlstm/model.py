@@ -127,7 +127,8 @@ class MlstmLayer(nn.Module):
         self, u: Tensor, cu_seqlens: Tensor, state: MlstmState | None
     ) -> tuple[Tensor, MlstmState]:
         """u (T, D) and the state -> out (T, D) in the weights' dtype and the new state in u's."""
-        heads, low = (self.config.num_heads, -1), as_weight(self.q, u)
+        heads = (self.config.num_heads, -1)
+        low = as_weight(self.q, u)
         q, k, v = (
             apply_linear(layer, low).unflatten(-1, heads) for layer in (self.q, self.k, self.v)
         )

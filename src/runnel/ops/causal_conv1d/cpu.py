@@ -105,18 +105,15 @@ def _weigh(window: Array, taps: Array, bias: Array, j: int, count: int, out: Arr
 def convolve(inputs: Inputs, y: Array, end: Array) -> None:
     """Compute outputs y (T, C) and end states (S, C, w-1)."""
     x, x_row, taps, bias, cu, state = inputs  # outside the loop, which then takes plain arrays
-    channels, before = y.shape[1], taps.shape[0] - 1
+    channels = y.shape[1]
+    before = taps.shape[0] - 1
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
-        own_taps, own_bias = (
-            taps[:, channel : channel + count].copy(),
-            bias[channel : channel + count],
-        )
-        window, value = (
-            np.empty((TOKENS + before, CHANNELS), np.float32),
-            np.empty(CHANNELS, np.float32),
-        )
+        own_taps = taps[:, channel : channel + count].copy()
+        own_bias = bias[channel : channel + count]
+        window = np.empty((TOKENS + before, CHANNELS), np.float32)
+        value = np.empty(CHANNELS, np.float32)
         for s in range(cu.shape[0] - 1):
             _read_state(state, s, channel, count, before, window)
             for t in range(cu[s], cu[s + 1], TOKENS):
@@ -139,7 +136,8 @@ def convolve(inputs: Inputs, y: Array, end: Array) -> None:
 def _spread_back(dy: FlatRows, t: int, size: int, channel: int, count: int, m: _Scratch) -> None:
     """Add the gradients of one block: of its window to `back`, of taps and bias to `sums`."""
     taps, bias, window, value, back, sums = m
-    dtaps, dbias = sums[:-1], sums[-1]
+    dtaps = sums[:-1]
+    dbias = sums[-1]
     for j in range(size):
         at = (t + j) * dy.distance + channel
         source = dy.line[at : at + count]
@@ -178,7 +176,9 @@ def _channels_back(
     inputs: Inputs, dy: FlatRows, dend: Array, channel: int, count: int, out: Gradients, m: _Scratch
 ) -> None:
     """Process `count` channels from `channel` on."""
-    cu, window, back, sums, width = inputs.cu, m.window, m.back, m.sums, m.taps.shape[0]
+    cu = inputs.cu
+    window, back, sums = m.window, m.back, m.sums
+    width = m.taps.shape[0]
     before = width - 1
     out.dtaps[:, channel : channel + count] = 0.0
     out.dbias[channel : channel + count] = 0.0
@@ -210,7 +210,8 @@ def _channels_back(
 @njit(**PARALLEL)
 def convolve_back(inputs: Inputs, dy: FlatRows, dend: Array, out: Gradients) -> None:
     """Compute gradients from dy (T, C) and dend (S, C, w-1), or (0, ...) for zeros."""
-    channels, width = out.dx.shape[1], inputs.taps.shape[0]
+    channels = out.dx.shape[1]
+    width = inputs.taps.shape[0]
     for share in prange(ceil_div(channels, CHANNELS)):
         channel = share * CHANNELS
         count = min(CHANNELS, channels - channel)
@@ -233,10 +234,8 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         channels, width = weight.shape
-        y, end = (
-            torch.empty(x.shape, dtype=x.dtype),
-            torch.empty(cu.numel() - 1, channels, width - 1),
-        )
+        y = torch.empty(x.shape, dtype=x.dtype)
+        end = torch.empty(cu.numel() - 1, channels, width - 1)
         with parallel():
             convolve(_inputs(x, weight, bias, cu, state), as_array(y), as_array(end))
         ctx.save_for_backward(x, weight, bias, cu, state)
@@ -248,14 +247,10 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, weight, bias, cu, state = ctx.saved_tensors
         channels, width = weight.shape
-        dx, dstate = (
-            torch.empty(x.shape, dtype=x.dtype),
-            torch.empty(cu.numel() - 1, channels, width - 1),
-        )
-        dtaps, dbias = (
-            torch.empty(width, channels, dtype=torch.float64),
-            torch.empty(channels, dtype=torch.float64),
-        )
+        dx = torch.empty(x.shape, dtype=x.dtype)
+        dstate = torch.empty(cu.numel() - 1, channels, width - 1)
+        dtaps = torch.empty(width, channels, dtype=torch.float64)
+        dbias = torch.empty(channels, dtype=torch.float64)
         out = Gradients(as_array(dx), as_array(dtaps), as_array(dbias), as_array(dstate))
         with parallel():
             convolve_back(
@@ -277,7 +272,8 @@ def _inputs(
     x: Tensor, weight: Tensor, bias: Tensor | None, cu: Tensor, state: Tensor | None
 ) -> Inputs:
     channels, width = weight.shape
-    taps, biases = float_array(weight.t()), float_array(bias, channels)
+    taps = float_array(weight.t())
+    biases = float_array(bias, channels)
     return Inputs(
         *flat_rows(x), taps, biases, cu.numpy(), float_array(state, 0, channels, width - 1)
     )

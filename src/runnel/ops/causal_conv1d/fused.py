@@ -3,16 +3,15 @@
 w  conv width
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.typing import Context
 from numba.extending import intrinsic
 
 from runnel.ops import simd
-from runnel.ops.numba_math import SERIAL, Pointer
+from runnel.ops.numba_math import SERIAL, Definition, Pointer, emitting
 from runnel.ops.simd import LANES, load_some, number, shift, store
 
 ZERO = np.float32(0.0)
@@ -20,18 +19,18 @@ ZERO = np.float32(0.0)
 
 @intrinsic
 def conv_silu(
-    typing_context: Any,
-    source: Any,
-    source_stride: Any,
-    history: Any,
-    history_stride: Any,
-    weights: Any,
-    weights_stride: Any,
-    target: Any,
-    target_stride: Any,
-    tokens: Any,
-    taps: Any,
-) -> Any:
+    typing_context: Context,
+    source: types.Type,
+    source_stride: types.Type,
+    history: types.Type,
+    history_stride: types.Type,
+    weights: types.Type,
+    weights_stride: types.Type,
+    target: types.Type,
+    target_stride: types.Type,
+    tokens: types.Type,
+    taps: types.Type,
+) -> Definition:
     """target[t] = silu(bias + sum over k of weight[k] * input[t - (w-1) + k]) for `tokens` tokens
     of sixteen channels.
 
@@ -41,28 +40,40 @@ def conv_silu(
     """
     width = len(taps)
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        def load(pointer: int, row: Any) -> Any:
-            at = builder.mul(values[pointer + 1], row)
-            return simd.build_load(builder, signature.args[pointer], values[pointer], at)
+    def build(
+        builder: ir.IRBuilder,
+        source_: ir.Value,
+        source_stride: ir.Value,
+        history_: ir.Value,
+        history_stride: ir.Value,
+        weights_: ir.Value,
+        weights_stride: ir.Value,
+        target_: ir.Value,
+        target_stride: ir.Value,
+        tokens: ir.Value,
+        _: ir.Value,
+    ) -> None:
+        def load(kind: types.Type, base: ir.Value, stride: ir.Value, row: ir.Value) -> ir.Value:
+            return simd.build_load(builder, kind, base, builder.mul(stride, row))
 
-        weight = [load(4, ir.Constant(simd.I64, k)) for k in range(width + 1)]
+        rows = [ir.Constant(simd.I64, k) for k in range(width + 1)]
+        weight = [load(weights, weights_, weights_stride, row) for row in rows]
         inputs = [cgutils.alloca_once(builder, simd.VF32) for _ in range(width - 1)]
-        for k, slot in enumerate(inputs):
-            builder.store(load(2, ir.Constant(simd.I64, k)), slot)
-        with cgutils.for_range(builder, values[8]) as loop:
-            window = [builder.load(slot) for slot in inputs] + [load(0, loop.index)]
+        for row, slot in zip(rows, inputs, strict=False):
+            builder.store(load(history, history_, history_stride, row), slot)
+        with cgutils.for_range(builder, tokens) as loop:
+            window = [builder.load(slot) for slot in inputs]
+            window.append(load(source, source_, source_stride, loop.index))
             result = weight[width]
             for w, x in zip(weight, window, strict=False):  # the bias has no input
                 result = simd.build_fma(builder, w, x, result)
-            at = builder.mul(values[7], loop.index)
-            simd.build_store(builder, target, values[6], at, simd.build_silu(builder, result))
+            at = builder.mul(target_stride, loop.index)
+            simd.build_store(builder, target, target_, at, simd.build_silu(builder, result))
             for slot, x in zip(inputs, window[1:], strict=True):
                 builder.store(x, slot)
-        return context.get_dummy_value()
 
     memory = [t for pointer in (source, history, weights, target) for t in (pointer, types.intp)]
-    return types.none(*memory, types.intp, taps), generate
+    return types.none(*memory, types.intp, taps), emitting(build)
 
 
 @njit(**SERIAL)

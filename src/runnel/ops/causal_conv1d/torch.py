@@ -15,7 +15,9 @@ def causal_conv1d_torch(
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.causal_conv1d`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(x)
-    (tokens, channels), sequences, before = x.shape, cu.numel() - 1, weight.shape[1] - 1
+    tokens, channels = x.shape
+    sequences = cu.numel() - 1
+    before = weight.shape[1] - 1
     # Put each sequence's state rows before its tokens: then every tap reads at a fixed distance.
     row = torch.arange(tokens) + (sequence_of_token(cu) + 1) * before
     first = cu[:-1] + torch.arange(sequences) * before

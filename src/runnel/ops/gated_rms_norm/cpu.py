@@ -67,10 +67,8 @@ def _normalize(
         for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
             for g in range(groups):
                 scale = _gate(_group(y, t, g, size), _group(z, t, g, size), eps, v)
-                weights, target = (
-                    weight[g * size : (g + 1) * size],
-                    out[t, g * size : (g + 1) * size],
-                )
+                weights = weight[g * size : (g + 1) * size]
+                target = out[t, g * size : (g + 1) * size]
                 for c in range(size):
                     target[c] = rounded_for(target, v[c] * scale * weights[c])
 
@@ -125,7 +123,8 @@ def _normalize_back(
         dweight[share] = np.float32(0.0)
         for t in range(share * _ROWS, min(tokens, (share + 1) * _ROWS)):
             for g in range(groups):
-                at, to = g * size, (g + 1) * size
+                at = g * size
+                to = (g + 1) * size
                 _group_back(
                     _group(y, t, g, size),
                     _group(z, t, g, size),
@@ -163,7 +162,8 @@ class _GatedNorm(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         y, z, weight = ctx.saved_tensors
         tokens, channels = y.shape
-        dy, dz = torch.empty(y.shape, dtype=y.dtype), torch.empty(z.shape, dtype=z.dtype)
+        dy = torch.empty(y.shape, dtype=y.dtype)
+        dz = torch.empty(z.shape, dtype=z.dtype)
         dweight = torch.empty(ceil_div(tokens, _ROWS), channels)
         with parallel():
             _normalize_back(

@@ -48,7 +48,8 @@ from runnel.ops.simd_tile import LOWER, multiply, read_rows, transpose
 # Q; a multiple of TILE_COLUMNS. Longer chunks do more work inside, shorter ones access the state
 # more often.
 CHUNK = 32
-_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+_ZERO = np.float32(0.0)
+_ONE = np.float32(1.0)
 
 
 class _States(NamedTuple):
@@ -87,11 +88,10 @@ class _Scratch(NamedTuple):
 @njit(inline="always")
 def _allocate(K: int, panels: int) -> _Scratch:
     columns = round_up(K, TILE_COLUMNS)
-    rows, squares = (
-        np.zeros((2, CHUNK, columns), np.float32),
-        np.zeros((2, CHUNK, CHUNK), np.float32),
-    )
-    lines, strips = np.zeros((3, CHUNK), np.float32), np.zeros((2, CHUNK, TILE_COLUMNS), np.float32)
+    rows = np.zeros((2, CHUNK, columns), np.float32)
+    squares = np.zeros((2, CHUNK, CHUNK), np.float32)
+    lines = np.zeros((3, CHUNK), np.float32)
+    strips = np.zeros((2, CHUNK, TILE_COLUMNS), np.float32)
     return _Scratch(
         rows[0],
         rows[1],
@@ -148,9 +148,11 @@ def _read_gates(
     for j in range(count):
         tops[j] = -softplus(-f[t + j, head])
     # double: m is exact within a chunk, and its rounding at the end goes into the factors
-    now, kept = np.float64(m), 0.0
+    now = np.float64(m)
+    kept = 0.0
     for j in range(count):
-        before, entering = now + np.float64(tops[j]), np.float64(i[t + j, head])
+        before = now + np.float64(tops[j])
+        entering = np.float64(i[t + j, head])
         now = entering if entering > before or entering != entering else before
         step = np.float32(before - now)
         kept += before - now
@@ -159,7 +161,8 @@ def _read_gates(
         leave[j] = np.float32(entering - now)
         for other in range(CHUNK):
             mix[j, other] = fast_exp(leave[other]) if other <= j else _ZERO
-        enter[j], tops[j] = fast_exp(np.float32(kept)), np.float32(now)
+        enter[j] = fast_exp(np.float32(kept))
+        tops[j] = np.float32(now)
     rounded = np.float32(now)
     rest = now - np.float64(rounded)
     for j in range(count):
@@ -200,7 +203,8 @@ def _chunk(
     after them.
     """
     queries, keys, turned, pairs, mix, _, _, tops, values, result, state = memory
-    columns, rows = queries.shape[1], round_up(count, TILE_ROWS)
+    columns = queries.shape[1]
+    rows = round_up(count, TILE_ROWS)
     read_rows(q.line, q.distance, t, count, rows, part.head * K, K, queries)
     read_rows(k.line, k.distance, t, count, rows, part.head * K, K, keys)
     for j in range(0, CHUNK, LANES):
@@ -226,7 +230,8 @@ def _chunk(
         multiply(state[panel], keys, 1, columns, values, columns, count, factor)
         if width < TILE_COLUMNS:
             for j in range(count):
-                size, least = abs(result[j, width]), fast_exp(-tops[j])
+                size = abs(result[j, width])
+                least = fast_exp(-tops[j])
                 tops[j] = _ONE / ((least if least > size else size) + eps)  # NaN stays NaN
         for j in range(count):
             target = h[t + j, part.head, first : first + width]
@@ -261,7 +266,8 @@ def _scan(
     """
     # outside the loop, which then takes plain arrays
     _, share_heads, share_first, share_order = shares
-    V, K = h.shape[2], ends.n.shape[2]
+    V = h.shape[2]
+    K = ends.n.shape[2]
     panels = ceil_div(V, TILE_COLUMNS)
     for share in prange(share_heads.shape[0]):
         memory = _allocate(K, ceil_div(panels, splits) + 1)
@@ -292,7 +298,10 @@ def mlstm_cpu(
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v, i, f, *(state or ()))):
         return mlstm_torch(q, k, v, i, f, cu, state, eps)
-    sequences, heads, width, size = cu.numel() - 1, v.shape[1], q.shape[2], v.shape[2]
+    sequences = cu.numel() - 1
+    heads = v.shape[1]
+    width = q.shape[2]
+    size = v.shape[2]
     threads = torch.get_num_threads()
     # Long sequences with few heads: the columns of V are divided too. Every part repeats only the
     # work on q and k.
@@ -302,10 +311,8 @@ def mlstm_cpu(
     start = _States(
         *(float_array(state and state[part], 0, *shape) for part, shape in enumerate(shapes))
     )
-    h, C, n, m = (
-        torch.empty(v.shape, dtype=v.dtype),
-        *(torch.empty(sequences, *shape) for shape in shapes),
-    )
+    h = torch.empty(v.shape, dtype=v.dtype)
+    C, n, m = (torch.empty(sequences, *shape) for shape in shapes)
     with parallel():
         _scan(
             flat_rows(q),

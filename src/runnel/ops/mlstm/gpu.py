@@ -31,7 +31,8 @@ from runnel.ops.triton_launch import GpuChunks, on_device_of, rows, with_torch_b
 
 _CHUNK = 64
 # the smallest and the largest tile of C in a program; 64 of K spill registers
-_TILE_K, _TILE_V = (16, 32), (32, 64)
+_TILE_K = (16, 32)
+_TILE_V = (32, 64)
 # With 16 columns a program that Triton 3.6 compiled for Hopper read beyond its shared memory.
 
 
@@ -131,7 +132,8 @@ def pass_states(
     end state (S, H, ...).
     """
     row = tl.program_id(0).to(tl.int64)
-    sequence, head = row // heads, row % heads
+    sequence = row // heads
+    head = row % heads
     key = tl.program_id(1) * TILE_K + tl.arange(0, TILE_K)
     column = tl.program_id(2) * TILE_V + tl.arange(0, TILE_V)
     inside = (key < K)[:, None] & (column < V)[None, :]
@@ -198,10 +200,8 @@ def _read(
     normalizer = tl.zeros((CHUNK,), tl.float32)
     for first in range(0, K, TILE_K):
         key = first + tl.arange(0, TILE_K)
-        queries, keys = (
-            _tile(q, q_row, token, stop, head, key, K),
-            _tile(k, k_row, token, stop, head, key, K),
-        )
+        queries = _tile(q, q_row, token, stop, head, key, K)
+        keys = _tile(k, k_row, token, stop, head, key, K)
         inside = (key < K)[:, None] & (column < V)[None, :]
         C = tl.load(C_in + (index * K + key[:, None]) * V + column[None, :], mask=inside, other=0.0)
         n = tl.load(n_in + index * K + key, mask=key < K, other=0.0)
@@ -240,7 +240,8 @@ def outputs(
     EXACT: constexpr,
 ) -> None:
     """Compute h of one chunk's tokens and one head, TILE_V of its columns; `scale` applies to q."""
-    chunk, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    chunk = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
     column = tl.program_id(2) * TILE_V + tl.arange(0, TILE_V)
     token = tl.load(table + chunks + chunk) + tl.arange(0, CHUNK)
     stop = tl.load(table + 2 * chunks + chunk)
@@ -266,7 +267,8 @@ def outputs(
     )
     forget = _forget_gate(f, f_row, token, stop, head)
     log_weight = _log_weights(_input_gate(i, i_row, token, stop, head), forget, CHUNK)
-    kept, m = tl.cumsum(forget, 0), tl.load(m_in + index)
+    kept = tl.cumsum(forget, 0)
+    m = tl.load(m_in + index)
     m_token = tl.maximum(kept + m, tl.max(log_weight, 1))
     mix = scores * scale * tl.exp(log_weight - m_token[:, None])
     entering = tl.exp(kept + (m - m_token)) * scale
@@ -318,7 +320,10 @@ def _forward(
     eps: float,
 ) -> tuple[Tensor, ...]:
     """Return h and the end state. `state`: C, n and m, or nothing."""
-    (_, heads, width), size, sequences, device = q.shape, v.shape[2], cu.numel() - 1, v.device
+    _, heads, width = q.shape
+    size = v.shape[2]
+    sequences = cu.numel() - 1
+    device = v.device
     h = torch.empty(v.shape, dtype=v.dtype, device=device)
     shapes = ((heads, width, size), (heads, width), (heads,))
     start = [part.detach().float().contiguous() for part in state] or [

@@ -38,14 +38,18 @@ def mlstm_torch(
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.mlstm`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(v)
-    (_, heads, width), size = q.shape, v.shape[2]
+    _, heads, width = q.shape
+    size = v.shape[2]
     grid = Grid(cu, chunk, dtype, v.device)
 
     def put(tensor: Tensor, hole: float = 0.0) -> Tensor:
         return grid.put(tensor, hole).transpose(1, 2)  # (N, H, Q, ...)
 
-    query, key, value = put(q) * width**-0.5, put(k), put(v)
-    forget, enter = put(F.logsigmoid(f.to(dtype))), put(i, _HOLE)  # (N, H, Q)
+    query = put(q) * width**-0.5
+    key = put(k)
+    value = put(v)
+    forget = put(F.logsigmoid(f.to(dtype)))  # (N, H, Q), as the next
+    enter = put(i, _HOLE)
 
     # log_weight[i, j] = i_j + the sum of lf over j+1 .. i. Differences of sums from the chunk's
     # start would cancel.
@@ -56,8 +60,7 @@ def mlstm_torch(
     log_weight = (steps + enter[..., None, :]).masked_fill(later, float("-inf"))  # (N, H, Q, Q)
     kept = forget.cumsum(2)
     top = log_weight.amax(3)  # m without the state before the chunk
-    local = top[..., -1].detach()
-    to_end = (log_weight[..., -1, :] - local[..., None]).exp()
+    to_end = (log_weight[..., -1, :] - top[..., -1].detach()[..., None]).exp()
     added_C = (key * to_end[..., None]).transpose(2, 3) @ value
     added_n = (key * to_end[..., None]).sum(2)
 

@@ -255,25 +255,26 @@ def _chunk_backward(
     gradient of A added.
     """
     place = tl.arange(0, CHANNELS)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    state, in_state = tl.arange(0, BLOCK), tl.arange(0, BLOCK) < STATES
+    state = tl.arange(0, BLOCK)
+    in_state = tl.arange(0, BLOCK) < STATES
     for back in range(0, stop - start):
         token = stop - 1 - back
         step = tl.load(dt + token * dt_row + channel, mask=inside, other=0.0).to(tl.float32)
         value = tl.load(x + token * x_row + channel, mask=inside, other=0.0).to(tl.float32)
         gradient = tl.load(dy + token * dy_row + channel, mask=inside, other=0.0).to(tl.float32)
-        b, c = (
-            _coefficients(B, B_row, token, STATES, BLOCK),
-            _coefficients(C, C_row, token, STATES, BLOCK),
-        )
+        b = _coefficients(B, B_row, token, STATES, BLOCK)
+        c = _coefficients(C, C_row, token, STATES, BLOCK)
         before = tl.load(room + (token - start) * (CHANNELS * BLOCK) + place)
-        kept, entered = tl.exp(step[:, None] * rates), step * value
+        kept = tl.exp(step[:, None] * rates)
+        entered = step * value
         h = kept * before + entered[:, None] * b[None, :]
         d_h = arriving + gradient[:, None] * c[None, :]
         arriving = d_h * kept
         d_exponent = arriving * before
         d_rates += d_exponent * step[:, None]
         d_entered = tl.sum(d_h * b[None, :], 1)
-        d_value, d_step = d_entered * step, d_entered * value + tl.sum(d_exponent * rates, 1)
+        d_value = d_entered * step
+        d_step = d_entered * value + tl.sum(d_exponent * rates, 1)
         if HAS_SKIP:
             d_value += gradient * tl.load(skip + channel, mask=inside, other=0.0)
         at = token * channels + channel
@@ -335,10 +336,12 @@ def backward(
         at_sequence = _state_at(sequence, channel, channels, STATES, BLOCK)
         arriving = tl.load(dstate + at_sequence, mask=mask, other=0.0)
         d_rates = tl.zeros((CHANNELS, BLOCK), tl.float32)
-        begin, behind = tl.load(first + sequence), tl.load(first + sequence + 1)
+        begin = tl.load(first + sequence)
+        behind = tl.load(first + sequence + 1)
         for back in range(0, behind - begin):
             chunk = behind - 1 - back
-            start, stop = tl.load(table + chunks + chunk), tl.load(table + 2 * chunks + chunk)
+            start = tl.load(table + chunks + chunk)
+            stop = tl.load(table + 2 * chunks + chunk)
             h = tl.load(
                 entering + _state_at(chunk, channel, channels, STATES, BLOCK), mask=mask, other=0.0
             )
@@ -445,10 +448,10 @@ class _Scan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, D, cu, state = ctx.saved_tensors
-        sequences, n = cu.numel() - 1, A.shape[1]
+        sequences = cu.numel() - 1
         dy = torch.zeros(x.shape, dtype=x.dtype, device=x.device) if dy is None else dy
         dx, ddt = (torch.empty(x.shape, dtype=like.dtype, device=x.device) for like in (x, dt))
-        dB, dC = torch.zeros(2, x.shape[0], n, device=x.device)
+        dB, dC = torch.zeros(2, x.shape[0], A.shape[1], device=x.device)
         dA = torch.zeros(sequences, *A.shape, device=x.device)
         dstate = (
             torch.zeros(dA.shape, device=x.device)
@@ -488,7 +491,9 @@ class _Scan(torch.autograd.Function):
                     num_warps=1,
                 )
         dD = None if D is None else (dy.float() * x.float()).sum(0).to(D.dtype)
-        dA, dB, dC = dA.sum(0).to(A.dtype), dB.to(B.dtype), dC.to(C.dtype)
+        dA = dA.sum(0).to(A.dtype)
+        dB = dB.to(B.dtype)
+        dC = dC.to(C.dtype)
         return dx, ddt, dA, dB, dC, dD, None, None if state is None else dstate.to(state.dtype)
 
 

@@ -30,22 +30,28 @@ def selective_scan_torch(
     Chunks start at the start of each sequence, and the j-th chunks of all sequences run together.
     """
     dtype = accumulation_dtype(x)
-    A, wide = A.to(dtype), x.to(dtype)
-    starts, ends, longest = cu[:-1], cu[1:], int(cu.diff().max()) if cu.numel() > 1 else 0
+    A = A.to(dtype)
+    wide = x.to(dtype)
+    starts = cu[:-1]
+    ends = cu[1:]
+    longest = int(cu.diff().max()) if cu.numel() > 1 else 0
     h = (
         torch.zeros(starts.numel(), *A.shape, dtype=dtype, device=x.device)
         if state is None
         else state.to(dtype).clone()
     )
-    outputs, places = [], []
+    outputs = []
+    places = []
     for first in range(0, longest, CHUNK):
         rows = (ends - starts > first).nonzero().squeeze(1)  # (K,)
         place = starts[rows, None] + first + torch.arange(CHUNK)  # (K, Q)
         inside = place < ends[rows, None]
-        index, hole = place.clamp(max=x.shape[0] - 1).to(x.device), ~inside.to(x.device)[..., None]
+        index = place.clamp(max=x.shape[0] - 1).to(x.device)
+        hole = ~inside.to(x.device)[..., None]
         # Holes read another token's numbers, but a step of 0 keeps the state unchanged; x is also
         # cleared, because it may be NaN.
-        step, value = dt[index].to(dtype).masked_fill(hole, 0.0), wide[index].masked_fill(hole, 0.0)
+        step = dt[index].to(dtype).masked_fill(hole, 0.0)
+        value = wide[index].masked_fill(hole, 0.0)
         b, c = (coefficient[index].to(dtype).masked_fill(hole, 0.0) for coefficient in (B, C))
         rows = rows.to(x.device)
         y, end = _scan_chunk(value, step, A, b, c, h[rows])

@@ -84,7 +84,9 @@ def spread(B: FlatRows, C: FlatRows, chunks: Chunks, width: int, out: ChunkPairs
         B, C: (T, G, N).   width: N.
     """
     # outside the loop, which then takes plain arrays
-    (b_line, b_row), (c_line, c_row), (queries, keys, pairs) = B, C, out
+    b_line, b_row = B
+    c_line, c_row = C
+    queries, keys, pairs = out
     _, groups, chunk, padded_width = keys.shape
     _, _, start, size = chunks
     for k in prange(start.shape[0]):
@@ -161,7 +163,8 @@ def read_steps(
     """Compute u = dt * x and the summed log decay of one chunk of one head; zero and constant in
     the holes up to `rows`.
     """
-    x, dt, A = inputs.x, inputs.dt, inputs.A[h]
+    x, dt = inputs.x, inputs.dt
+    A = inputs.A[h]
     total = np.float32(0.0)
     for j in range(size):
         factor = dt[t + j, h]
@@ -202,8 +205,11 @@ def _scale_rows(
 @njit(**SERIAL)
 def _chunk(part: ChunkPairs, size: int, rows: int, N: int, m: _Scratch) -> None:
     """Compute y of one chunk into `m.out` and the state after it. Overwrites u."""
-    u, out, log, width = m.u, m.out, m.log, part.keys.shape[1]
-    zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
+    u, out, log = m.u, m.out, m.log
+    width = part.keys.shape[1]
+    zero = np.float32(0.0)
+    unit = np.float32(1.0)
+    total = log[size - 1]
     multiply(out, part.queries, width, 1, m.state, rows, N, zero)
     _scale_rows(out, rows, log, unit, zero, out)
     decayed(part.pairs, log, rows, m.mix)
@@ -226,10 +232,12 @@ def _allocate(chunk: int, padded_size: int, padded_width: int) -> _Scratch:
 @njit(**SERIAL)
 def _write(inputs: Inputs, h: int, t: int, size: int, out: Array, y: Array) -> None:
     """Write one chunk of y = out + D x."""
-    P, D = y.shape[2], inputs.D[h]
+    P = y.shape[2]
+    D = inputs.D[h]
     for j in range(size):
         at = (t + j) * inputs.x_row + h * P
-        source, target = inputs.x[at : at + P], y[t + j, h]
+        source = inputs.x[at : at + P]
+        target = y[t + j, h]
         for p in range(P):
             target[p] = rounded_for(target, out[j, p] + D * as_f32(source[p]))
 
@@ -271,7 +279,8 @@ def scan(
             for h in range(share_heads[share, 0], share_heads[share, 1]):
                 start(state, s, h, m.state.T)
                 for k in range(of_sequence[s], of_sequence[s + 1]):
-                    size, t = sizes[k], starts[k]
+                    size = sizes[k]
+                    t = starts[k]
                     rows = round_up(size, TILE_ROWS)
                     read_steps(inputs, h, t, size, rows, P, m.u, m.log)
                     _chunk(of_chunk(grid, k, h // per_group), size, rows, N, m)
@@ -315,10 +324,8 @@ class _Back(NamedTuple):
 @njit(inline="always")
 def _allocate_back(chunks: int, chunk: int, columns: int, width: int) -> _Back:
     rows = np.zeros((4, chunk, columns), np.float32)
-    states, squares = (
-        np.zeros((2, columns, width), np.float32),
-        np.zeros((2, chunk, chunk), np.float32),
-    )
+    states = np.zeros((2, columns, width), np.float32)
+    squares = np.zeros((2, chunk, chunk), np.float32)
     return _Back(
         np.zeros(chunk, np.float32),
         np.zeros((chunks, chunk), np.float32),
@@ -353,8 +360,11 @@ def _first_chunk_pass(
     gradient.
     """
     queries, log, u, gradient, wide = part.queries, m.log, m.u, m.gradient, m.wide
-    columns, width = u.shape[1], queries.shape[1]
-    zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
+    columns = u.shape[1]
+    width = queries.shape[1]
+    zero = np.float32(0.0)
+    unit = np.float32(1.0)
+    total = log[size - 1]
     _scale_rows(gradient, rows, log, unit, zero, gradient)
     multiply(wide, gradient, columns, 1, m.S, rows, P, zero)
     for i in range(size):
@@ -393,7 +403,9 @@ def _second_chunk_pass(
     """
     (queries, keys, pairs), log, u, gradient = part, m.log, m.u, m.gradient
     turned, mix, weights, scaled, du = m.turned, m.mix, m.weights, m.scaled, m.du
-    columns, width, chunk = u.shape[1], keys.shape[1], mix.shape[1]
+    columns = u.shape[1]
+    width = keys.shape[1]
+    chunk = mix.shape[1]
     zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
     for j in range(rows):
         for p in range(P):
@@ -428,12 +440,17 @@ def _write_back(
     dD.
     """
     (x, x_row, dt, _, _), dx, du, gradient = inputs, out.dx, m.du, m.gradient
-    P, A, D = dx.shape[2], inputs.A[h], inputs.D[h]
+    P = dx.shape[2]
+    A = inputs.A[h]
+    D = inputs.D[h]
     dA, dD = 0.0, 0.0
     for j in range(size - 1, -1, -1):
-        step, at = dt[t + j, h], (t + j) * x_row + h * P
-        x_du, x_dy = np.float32(0.0), np.float32(0.0)
-        source, target = x[at : at + P], dx[t + j, h]
+        step = dt[t + j, h]
+        at = (t + j) * x_row + h * P
+        x_du = np.float32(0.0)
+        x_dy = np.float32(0.0)
+        source = x[at : at + P]
+        target = dx[t + j, h]
         for p in range(P):
             value = as_f32(source[p])
             x_du += value * du[j, p]
@@ -463,7 +480,9 @@ def _head(
 ) -> None:
     """Process one head of a sequence; `keep`: dB and dC contain another head of the group."""
     _, H, P, N = out.dstate.shape
-    first, last, g = chunks.first[s], chunks.first[s + 1], h // (H // grid.keys.shape[1])
+    first = chunks.first[s]
+    last = chunks.first[s + 1]
+    g = h // (H // grid.keys.shape[1])
     S, Z, Z_turned = m.S, m.Z, m.Z_turned
     start(state, s, h, S)
     for k in range(first, last):
@@ -479,7 +498,9 @@ def _head(
             r += np.float64(Z[p, n]) * np.float64(S[p, n])
             Z_turned[n, p] = Z[p, n]
     for k in range(last - 1, first - 1, -1):
-        t, size, dots = chunks.start[k], chunks.size[k], m.dots[k - first]
+        t = chunks.start[k]
+        size = chunks.size[k]
+        dots = m.dots[k - first]
         rows = _read_chunk(inputs, dy, h, t, size, P, m)
         _second_chunk_pass(
             of_chunk(grid, k, g), size, rows, P, N, keep, out.dB[k, g], out.dC[k, g], dots, m
@@ -551,7 +572,9 @@ class _SSD(torch.autograd.Function):
         cu: Tensor,
         state: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
-        heads, size, width = x.shape[1], x.shape[2], B.shape[2]
+        heads = x.shape[1]
+        size = x.shape[2]
+        width = B.shape[2]
         chunks = Chunks.of(cu.numpy(), CHUNK)
         y = torch.empty(x.shape, dtype=x.dtype)
         end = torch.empty(cu.numel() - 1, heads, size, width)
@@ -569,12 +592,16 @@ class _SSD(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor | None, dend: Tensor | None) -> tuple[Tensor | None, ...]:
         x, dt, A, B, C, D, cu, state = ctx.saved_tensors
-        heads, size, (groups, width) = x.shape[1], x.shape[2], B.shape[1:]
+        heads = x.shape[1]
+        size = x.shape[2]
+        groups, width = B.shape[1:]
         sequences = cu.numel() - 1
         chunks = Chunks.of(cu.numpy(), CHUNK)
         shares = Shares.of(cu.diff().numpy(), heads, torch.get_num_threads(), _MOST_SPLITS)
-        dx, ddt = torch.empty(x.shape, dtype=x.dtype), torch.empty(dt.shape)
-        dB, dC = torch.empty(B.shape, dtype=B.dtype), torch.empty(C.shape, dtype=C.dtype)
+        dx = torch.empty(x.shape, dtype=x.dtype)
+        ddt = torch.empty(dt.shape)
+        dB = torch.empty(B.shape, dtype=B.dtype)
+        dC = torch.empty(C.shape, dtype=C.dtype)
         dstate = torch.empty(sequences, heads, size, width)
         sums = np.zeros((2, len(shares.heads), heads))  # dA and dD, one part per share
         by_split = [

@@ -59,15 +59,20 @@ def ssd_gpu(
         coefficients[:, :, None].expand(-1, -1, per_group, -1).flatten(1, 2)[None]
         for coefficients in (C, B)
     )
-    value, decay = (dt.float()[..., None] * wide)[None], (dt.float() * A.float())[None]
-    run, more = fused_recurrent_simple_gla, {}
+    value = (dt.float()[..., None] * wide)[None]
+    decay = (dt.float() * A.float())[None]
+    run = fused_recurrent_simple_gla
+    more = {}
     if form == "chunk":  # only this kernel needs one dtype and reads the boundaries on the CPU
-        value, run, more = value.to(key.dtype), chunk_simple_gla, {"cu_seqlens_cpu": cu}
+        value = value.to(key.dtype)
+        run = chunk_simple_gla
+        more = {"cu_seqlens_cpu": cu}
     y, end = run(
         query, key, value, decay, scale=1.0, initial_state=kept.transpose(2, 3).contiguous(),
         output_final_state=True, cu_seqlens=cu.to(x.device), **more,
     )  # fmt: skip
-    y, end = y[0].float(), start.index_copy(0, left.to(x.device), end.transpose(2, 3).float())
+    y = y[0].float()
+    end = start.index_copy(0, left.to(x.device), end.transpose(2, 3).float())
     if D is not None:
         y = y + D.float()[:, None] * wide
     return y.to(x.dtype), end

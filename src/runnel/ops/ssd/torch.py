@@ -29,7 +29,8 @@ def ssd_torch(
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.ssd`; cu (S+1,) int64 on the CPU."""
     dtype = accumulation_dtype(x)
-    (_, heads, size), (groups, width) = x.shape, B.shape[1:]
+    _, heads, size = x.shape
+    groups, width = B.shape[1:]
     per_group = heads // groups
     grid = Grid(cu, chunk, dtype, x.device)
 
@@ -39,7 +40,8 @@ def ssd_torch(
     dt_grid = put(dt, groups, per_group)
     wide = x.to(dtype)  # converted once, so that a bf16 gradient is rounded once
     u = put(wide, groups, per_group, size) * dt_grid[..., None]
-    key, query = put(B, groups, width), put(C, groups, width)
+    key = put(B, groups, width)
+    query = put(C, groups, width)
     # (K, G, J, Q), inclusive
     log_decay = (dt_grid * A.to(dtype).view(groups, per_group)).cumsum(1).permute(0, 2, 3, 1)
 

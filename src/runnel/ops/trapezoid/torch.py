@@ -30,11 +30,15 @@ def trapezoid_torch(
     state: State | None,
 ) -> tuple[Tensor, State]:
     """See `runnel.ops.trapezoid`; cu (S+1,) int64 on the CPU."""
-    dtype, device = accumulation_dtype(v), v.device
-    (_, heads, rank, width), size = q.shape, v.shape[3]
+    dtype = accumulation_dtype(v)
+    device = v.device
+    _, heads, rank, width = q.shape
+    size = v.shape[3]
     # converted once, so that a bf16 gradient is rounded once
     q, k, v_wide, dt, trap = (x.to(dtype) for x in (q, k, v, dt, trap))
-    own, again, filled = trap * dt, (1 - trap) * dt, cu.diff() > 0
+    own = trap * dt
+    again = (1 - trap) * dt
+    filled = cu.diff() > 0
     # (T, H): the weight of a token's input at the next token of its sequence
     after = torch.cat([again[1:], again[:1]])
     after[(cu[1:][filled] - 1).to(device)] = 0
@@ -45,7 +49,9 @@ def trapezoid_torch(
     share[filled.to(device)] = again[cu[:-1][filled].to(device)]
     S = S + share[..., None, None] * (value_before.transpose(2, 3) @ key_before)
     grid = Grid(cu, max(1, CHUNK // power_of_two(rank)), dtype, device)
-    query, key, value = grid.put(q), grid.put(k), grid.put(v_wide)
+    query = grid.put(q)
+    key = grid.put(k)
+    value = grid.put(v_wide)
     own_grid, both_grid = (grid.put(x).transpose(1, 2) for x in (own, own + after))  # (K, H, Q)
     log_decay = grid.put(dt * A.to(dtype)).cumsum(1).transpose(1, 2)  # (K, H, Q), inclusive
 

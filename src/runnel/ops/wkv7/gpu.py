@@ -52,10 +52,12 @@ def wkv7_gpu(
 
     # The decay stays fp32. Only the chunked kernel needs one dtype for the others and reads the
     # boundaries on the CPU.
-    run, more = fused_recurrent_rwkv7, {}
+    run = fused_recurrent_rwkv7
+    more = {}
     if form == "chunk":
         r, k, a, b = (x.to(v.dtype) for x in (r, k, a, b))
-        run, more = chunk_rwkv7, {"cu_seqlens_cpu": cu}
+        run = chunk_rwkv7
+        more = {"cu_seqlens_cpu": cu}
     o, end = run(
         r[None],
         w[None].float(),
@@ -78,16 +80,12 @@ def _form(
     gradients = wants_gradients(*inputs, state)
     if not gradients and (cu.numel() < 2 or int(cu.diff().max()) <= _RECURRENT):
         return "recurrent"
-    what, why = (
-        f"float32 gradients and sequences of more than {_RECURRENT} tokens",
-        "the GPU kernels round to tf32",
-    )
+    what = f"float32 gradients and sequences of more than {_RECURRENT} tokens"
+    why = "the GPU kernels round to tf32"
     if inputs[3].dtype == torch.bfloat16:
         if not gradients or inputs[3].shape[2] >= _LEAST_VALUES:
             return "chunk"
-        what, why = (
-            f"gradients of heads of less than {_LEAST_VALUES} columns",
-            "the GPU kernels do not compile for them",
-        )
+        what = f"gradients of heads of less than {_LEAST_VALUES} columns"
+        why = "the GPU kernels do not compile for them"
     say_once(f"wkv7: plain torch for {what}, because {why}")
     return "torch"

@@ -10,29 +10,33 @@ A *block* is a tuple of vectors, neighboring columns of one row: four, or one wh
 remain.
 """
 
-from typing import Any
-
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.base import BaseContext
+from numba.core.typing import Context, Signature
 from numba.extending import intrinsic
 
-from runnel.ops.numba_math import SERIAL, Pointer
+from runnel.ops.numba_math import SERIAL, Definition, Pointer, Vector, emitting
 from runnel.ops.simd import I64, LANES, build_fma, build_load, build_store, shift, splat
 
 # columns processed together: four vectors each of u, v, o and the next u, a row of S, and five
 # factors
 BLOCK = 4 * LANES
 _ZERO = np.float32(0.0)
-Block = Any  # a tuple of vectors
+Block = tuple[Vector, ...]
 
 
 @intrinsic
-def block_fma(typing_context: Any, factor: Any, x: Any, sums: Any) -> Any:
+def block_fma(
+    typing_context: Context, factor: types.Type, x: types.Type, sums: types.Type
+) -> Definition:
     """Return factor * x + sums; factor: a vector."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
+    ) -> ir.Value:
         blocks = [cgutils.unpack_tuple(builder, value, sums.count) for value in values[1:]]
         results = [build_fma(builder, values[0], *vectors) for vectors in zip(*blocks, strict=True)]
         return context.make_tuple(builder, sums, results)
@@ -41,10 +45,14 @@ def block_fma(typing_context: Any, factor: Any, x: Any, sums: Any) -> Any:
 
 
 @intrinsic
-def block_load(typing_context: Any, base: Any, offset: Any, like: Any) -> Any:
+def block_load(
+    typing_context: Context, base: types.Type, offset: types.Type, like: types.Type
+) -> Definition:
     """Load a block with as many vectors as `like`."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
+    def generate(
+        context: BaseContext, builder: ir.IRBuilder, signature: Signature, values: list[ir.Value]
+    ) -> ir.Value:
         places = [builder.add(values[1], ir.Constant(I64, i * LANES)) for i in range(like.count)]
         return context.make_tuple(
             builder, like, [build_load(builder, base, values[0], place) for place in places]
@@ -54,21 +62,19 @@ def block_load(typing_context: Any, base: Any, offset: Any, like: Any) -> Any:
 
 
 @intrinsic
-def block_store(typing_context: Any, base: Any, offset: Any, block: Any) -> Any:
+def block_store(
+    typing_context: Context, base: types.Type, offset: types.Type, block: types.Type
+) -> Definition:
     """Store a block."""
 
-    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
-        for i, vector in enumerate(cgutils.unpack_tuple(builder, values[2], block.count)):
-            build_store(
-                builder,
-                base,
-                values[0],
-                builder.add(values[1], ir.Constant(I64, i * LANES)),
-                vector,
-            )
-        return context.get_dummy_value()
+    def build(
+        builder: ir.IRBuilder, pointer: ir.Value, offset: ir.Value, vectors: ir.Value
+    ) -> None:
+        for i, vector in enumerate(cgutils.unpack_tuple(builder, vectors, block.count)):
+            place = builder.add(offset, ir.Constant(I64, i * LANES))
+            build_store(builder, base, pointer, place, vector)
 
-    return types.none(base, types.intp, block), generate
+    return types.none(base, types.intp, block), emitting(build)
 
 
 @njit(inline="always")
@@ -93,16 +99,17 @@ def _advance_block(
         u = block_fma(splat(a[i]), block_load(S, i * size, zero), u)
     for t in range(count):
         # the u after the last token is not used
-        row, after = t * size, min(t + 1, count - 1) * size
-        o, next_u, values = zero, zero, block_load(v, row, zero)
+        row = t * size
+        after = min(t + 1, count - 1) * size
+        o = zero
+        next_u = zero
+        values = block_load(v, row, zero)
         for i in range(size):
             s = block_fma(splat(b[row + i]), u, block_fma(splat(k[row + i]), values, zero))
             s = block_fma(splat(decay[row + i]), block_load(S, i * size, zero), s)
             block_store(S, i * size, s)
-            o, next_u = (
-                block_fma(splat(r[row + i]), s, o),
-                block_fma(splat(a[after + i]), s, next_u),
-            )
+            o = block_fma(splat(r[row + i]), s, o)
+            next_u = block_fma(splat(a[after + i]), s, next_u)
         block_store(out, row, o)
         u = next_u
 
@@ -131,10 +138,14 @@ def advance(
     """
     zero = splat(_ZERO)
     for column in range(0, size - size % BLOCK, BLOCK):
-        state, values, target = shift(S, column), shift(v, column), shift(out, column)
+        state = shift(S, column)
+        values = shift(v, column)
+        target = shift(out, column)
         _advance_block(
             state, r, decay, k, values, a, b, count, size, target, (zero, zero, zero, zero)
         )
     for column in range(size - size % BLOCK, size, LANES):
-        state, values, target = shift(S, column), shift(v, column), shift(out, column)
+        state = shift(S, column)
+        values = shift(v, column)
+        target = shift(out, column)
         _advance_block(state, r, decay, k, values, a, b, count, size, target, (zero,))

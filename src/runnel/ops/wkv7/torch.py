@@ -35,8 +35,10 @@ def wkv7_torch(
     chunk: int = CHUNK,
 ) -> tuple[Tensor, Tensor]:
     """See `runnel.ops.wkv7`; cu (S+1,) int64 on the CPU."""
-    dtype, device = accumulation_dtype(v), v.device
-    (_, heads, key_size), value_size = k.shape, v.shape[2]
+    dtype = accumulation_dtype(v)
+    device = v.device
+    _, heads, key_size = k.shape
+    value_size = v.shape[2]
     grid = Grid(cu, chunk, dtype, device)
 
     def put(tensor: Tensor) -> Tensor:  # (T, H, size) -> (B, Q, size)
@@ -47,7 +49,8 @@ def wkv7_torch(
 
     value = put(v)
     # (B, 2, Q, K)
-    readers, writers = torch.stack([put(a), put(r)], 1), torch.stack([put(b), put(k)], 1)
+    readers = torch.stack([put(a), put(r)], 1)
+    writers = torch.stack([put(b), put(k)], 1)
     mix, from_start, to_end, decay = _decayed_products(readers, writers, put(w))
 
     # u = u_h h + u_0, likewise o, and the state after the chunk = keep h + added.
@@ -55,13 +58,16 @@ def wkv7_torch(
     # the diagonal is not read
     solved = torch.linalg.solve_triangular(-mix[:, 0, 0], right, upper=False, unitriangular=True)
     o_h, o_0 = (mix[:, 1, 0] @ solved).split([key_size, value_size], 2)
-    o_h, o_0 = o_h + from_start[:, 1], o_0 + mix[:, 1, 1] @ value
+    o_h = o_h + from_start[:, 1]
+    o_0 = o_0 + mix[:, 1, 1] @ value
     keep, added = (to_end[:, 0].transpose(1, 2) @ solved).split([key_size, value_size], 2)
-    keep, added = keep + torch.diag_embed(decay), added + to_end[:, 1].transpose(1, 2) @ value
+    keep = keep + torch.diag_embed(decay)
+    added = added + to_end[:, 1].transpose(1, 2) @ value
 
     start = torch.zeros(cu.numel() - 1, heads, key_size, value_size, dtype=dtype, device=device)
     start = start if state is None else state.to(dtype)
-    keep, added = by_head(keep), by_head(added)
+    keep = by_head(keep)
+    added = by_head(added)
 
     def advance(index: Tensor, states: States) -> States:
         return (keep[index] @ states[0] + added[index],)
