@@ -119,10 +119,9 @@ def test_imports_go_down():
     assert not wrong and {part(path) for path in FILES} == set(ALLOWED)
 
 
-# Imports that may close a circle: `Tokenizer.load` returns a class that derives from its own, a
-# stream names its owner's type, and what needs no torch hands over to what does.
-LATE = {"runnel.text.tokenizer": {"runnel.text.world"}}
-LATE["runnel.models.readers"] = {"runnel.models.embedder", "runnel.models.torch_readers"}
+# Imports that may close a circle: a stream names its owner's type, and what needs no torch hands
+# over to what does.
+LATE = {"runnel.models.readers": {"runnel.models.embedder", "runnel.models.torch_readers"}}
 LATE["runnel.models.base"] = {"runnel.models.torch_heads", "runnel.models.torch_models"}
 LATE["runnel.models.heads"] = {"runnel.models.torch_heads"}
 
@@ -204,7 +203,10 @@ def legends() -> dict[str, set[str]]:
 def test_every_letter_of_a_legend_is_explained():
     """docs/contributing.md has every letter that a legend at the top of a file explains."""
     found = legends()
-    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {*"STRLNwWG", "Di"}
+    assert len(found) > 15 and found["src/runnel/backbones/mamba1/kernels.py"] == {
+        *"STRLNwWG",
+        "Di",
+    }
     assert {
         file: letters - EXPLAINED for file, letters in found.items() if letters - EXPLAINED
     } == {}

@@ -31,7 +31,7 @@ from runnel.models.heads import (
 )
 from runnel.models.torch_heads import EndScore, MatchScore, MeanVector
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 TEMPLATES = {
     "document": "{begin}{document}{end}",
@@ -90,7 +90,7 @@ def tiny_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
-    tokenizer = Tokenizer.load(folder, begin=2, end=3)
+    tokenizer = read_tokenizer(folder, begin=2, end=3)
     torch.manual_seed(seed)
     if backbone is None:
         backbone = Mamba2(

@@ -22,7 +22,7 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.models.base import Model, load_model
 from runnel.models.heads import PlainMeanVector, TokenFeatures, VectorRelevance, VectorScore
 from runnel.text.templates import Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tools.train_pocket import relevance
 from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
@@ -74,7 +74,7 @@ def write_folder(
             "rerank": rerank,
         }
     )
-    tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
+    tokenizer = read_tokenizer(folder, begin="[CLS]", end="[SEP]")
     if target.exists():
         shutil.rmtree(target)
     templates = {"document": Template.parse("{begin}{document}{end}")}

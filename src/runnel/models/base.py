@@ -46,6 +46,7 @@ from runnel.request import Array
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -405,7 +406,7 @@ class Description:
                 " save the model again"
             )
         with valid_config(source):
-            tokenizer = Tokenizer.load(folder, begin=self.markers.begin, end=self.markers.end)
+            tokenizer = read_tokenizer(folder, begin=self.markers.begin, end=self.markers.end)
             templates = {name: Template.from_dict(value) for name, value in self.templates.items()}
         card = folder / "README.md"
         text = card.read_text(encoding="utf-8", errors="replace") if card.exists() else ""

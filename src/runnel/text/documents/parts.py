@@ -85,8 +85,10 @@ def first(archive: Archive, name: str, child: str) -> Element:
     """Return the first element of a part with a local name; ReadError if there is none."""
     element = parse(archive, name).find(f".//{{*}}{child}")
     if element is None:
-        problem = f"its part {name!r} has no {child}: not a complete document"
-        raise ReadError(f"{problem}; save it again with the program it comes from")
+        raise ReadError(
+            f"its part {name!r} has no {child}: not a complete document; save it again with the"
+            " program it comes from"
+        )
     return element
 
 
