@@ -190,7 +190,7 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
     strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
-    # Text after a matched token counts as the start of a text, which the one character kept before
+    # Text after a matched token counts as the start of a text, which the character kept before
     # a cut cannot show.
     starts = (strips or adds_space(spec)) and any(
         not token["content"].isspace() for token in matched

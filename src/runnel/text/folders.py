@@ -179,8 +179,8 @@ class Selection:
     each named folder.
 
     Attributes:
-        include: if there are any, a file or a folder above it must match one.
-        exclude: no file and no folder above it may match one.
+        include: globs, one of which a file or a folder above it must match, if there are any.
+        exclude: globs that no file and no folder above it may match.
         ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository
             all that git reads, elsewhere .gitignore files from the named folder on.
 
@@ -268,8 +268,8 @@ def find_files(
     selection: Selection = EVERYTHING,
     on_error: OnError | None = None,
 ) -> Iterator[Path]:
-    """Yield the files at `paths`, each path once: of a folder first its files, then those of its
-    folders, by name.
+    """Yield the files at `paths`, each path once: of a folder first its files, then the files of
+    its folders, by name.
 
     Names in folders that begin with a dot, links to folders, links to nothing and indexes of this
     package are skipped. `on_error` is called with the error of a folder or .gitignore file that

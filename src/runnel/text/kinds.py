@@ -1,9 +1,9 @@
 """Kinds of the sentences of a text: questions and headings lead to the text below them, and asides
 are no answers.
 
-A block is a paragraph, a list item, a line of its own: the sentences between two line ends that end
-one. Characters are looked at all together, and only short blocks one by one: there are many
-sentences.
+A block is a paragraph, a list item, or a line of its own: the sentences between two line ends that
+end a block. There are many sentences, so characters are looked at in arrays, and only short blocks
+in turn.
 
     S  sentences of a text   B  its blocks
 """
@@ -209,7 +209,7 @@ def _are(codes: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 class _Block(NamedTuple):
     first: int  # sentence
-    last: int  # the one after it
+    last: int  # the sentence after its last
     words: str  # "" if it is long
     kind: str | None  # of the document's block
 
@@ -232,7 +232,7 @@ def _titles(
     """Return the kind of each sentence of a block, or one kind for all of them; of the asides only
     tables of contents that the document's reader has marked.
     """
-    first, last, words, kind = block.first, block.last, block.words, block.kind
+    first, last, words, kind = block
     if kind == CONTENTS:
         return ASIDE
     if kind == "heading":

@@ -33,7 +33,7 @@ class Lines:
     """The lines of an open file, plain or packed, with their line ends. They can be read once,
     which closes the file.
 
-    The encoding None is that of the byte order mark, else UTF-8; after the first line,
+    The encoding None means: as the byte order mark says, else UTF-8; after the first line,
     `self.encoding` has it. `before` returns the number of lines before `file`, if that is part of a
     larger file. `advice`: what to do about text in another encoding.
     """

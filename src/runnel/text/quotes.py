@@ -420,8 +420,8 @@ def _widened(
 def _dense(
     quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
-    """Return the consecutive blocks with the most tokens: two for each in them, less one for each
-    word that the text has more.
+    """Return the consecutive blocks with the most tokens: two points for each token in them, less a
+    point for each word that the text has between them beyond the quote's.
     """
     best: list[tuple[int, int, int]] = []
     current: list[tuple[int, int, int]] = []

@@ -469,8 +469,8 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
 
 
 def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
-    """Join neighboring units until they have `least` tokens; a short last unit joins the one
-    before.
+    """Join neighboring units until they have `least` tokens; a short last unit joins the unit
+    before it.
     """
     count = len(units.spans)
     if not count:

@@ -1,7 +1,7 @@
 r"""The RWKV World tokenizer: greedy longest match of bytes, without merges or splitting into words.
 
 The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in
-bytes. Ids are those of the file, from 1; 0, which ends a document, is not in it. Every byte is a
+bytes. Ids are the file's, from 1; 0, which ends a document, is not in it. Every byte is a
 token, so there is no unknown token.
 
 The tokens are a trie in flat arrays, a hash table from (node, byte) to node with open addressing: a

@@ -28,7 +28,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the body in order, then the notes, with inserted text and without deleted text and page
     headers and footers.
 
-    Page numbers are those of a word processor's last layout, if it stored page breaks.
+    Page numbers are from a word processor's last layout, if it stored page breaks.
     """
     package = {kind: name for kind, name in related(archive, "").values()}
     main = package.get("officeDocument", "word/document.xml")
@@ -43,7 +43,8 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     canonical = Canonical()
     canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
     _read(canonical, body, levels)
-    pages, canonical.page = canonical.page, None
+    pages = canonical.page
+    canonical.page = None
     for kind, name in referred:
         if kind in _NOTES:
             _read(canonical, parse(archive, name), {}, "note")

@@ -16,7 +16,8 @@ class _Marks:
     """The blocks of a Markdown text: lines are collected until the block ends."""
 
     def __init__(self, text: str, canonical: Canonical) -> None:
-        self.text, self.canonical = text, canonical
+        self.text = text
+        self.canonical = canonical
         self.title: str | None = None  # the first heading of level 1
         self.start: int | None = None
         self.end = 0
@@ -25,7 +26,8 @@ class _Marks:
     def take(self, start: int, end: int, kind: str) -> None:
         """Add a line to the open block, or open a block."""
         if self.start is None:
-            self.start, self.kind = start, kind
+            self.start = start
+            self.kind = kind
         self.end = end
 
     def close(self) -> None:

@@ -42,13 +42,16 @@ _GAP = 1.5
 _TORN = 0.1  # line heights, up and sideways, within which a line continues
 # A raised number is at most this high, and at least this far above the line, in heights of the
 # character before it.
-_SMALL, _RAISED = 0.9, 0.1
+_SMALL = 0.9
+_RAISED = 0.1
 _DIGITS = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SPACES = re.compile(r"[ \t\xa0]+")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # widths to compare: at most, at least, and the tolerance for equality
-_LETTERS, _FEW, _SAME = 16, 4, 0.05
+_LETTERS = 16
+_FEW = 4
+_SAME = 0.05
 
 
 @dataclass(slots=True)
@@ -313,7 +316,8 @@ def _without_tables(pages: list[str]) -> list[str]:
         number = int(match[1]) if match[1].isdigit() else last
         run += number < last or number > len(pages) or page > at + 1
         runs.append(run)
-        last, at = number, page
+        last = number
+        at = page
     counts = Counter(runs)
     for (page, match), run in zip(places, runs, strict=True):
         if counts[run] < _ENTRIES:

@@ -80,7 +80,7 @@ def choose_row(documents: Iterable[DocumentText], name: str, row: str | None) ->
         return chosen
     if rows > _ROWS_NAMED:
         ids.append("...")
-    problem = f"none has the id {short_name(row)!r}"
-    if row is None:
-        problem = "name one of them by its id"
+    problem = "name one of them by its id"
+    if row is not None:
+        problem = f"none has the id {short_name(row)!r}"
     raise InputError(f"{name} has {rows or 'no'} rows; {problem}: {', '.join(ids) or 'none'}")

@@ -279,11 +279,8 @@ class DocumentReader:
             message = f"{name}: {answer['refused']}"
             if answer.get("scanned"):
                 raise ScannedPdf(message, answer["scanned"])
-            if answer.get("error") == "MissingDependency":
-                raise MissingDependency(message)
-            if answer.get("error") == "UnsupportedKind":
-                raise UnsupportedKind(message)
-            raise ReadError(message)
+            errors = {"MissingDependency": MissingDependency, "UnsupportedKind": UnsupportedKind}
+            raise errors.get(answer.get("error", ""), ReadError)(message)
         return answer
 
     def _failure(self, late: bool, code: int) -> str:
