@@ -279,8 +279,10 @@ class DocumentReader:
             message = f"{name}: {answer['refused']}"
             if answer.get("scanned"):
                 raise ScannedPdf(message, answer["scanned"])
-            errors = {"MissingDependency": MissingDependency, "UnsupportedKind": UnsupportedKind}
-            raise errors.get(answer.get("error", ""), ReadError)(message)
+            if answer.get("error") == MissingDependency.__name__:
+                raise MissingDependency(message)
+            unsupported = answer.get("error") == UnsupportedKind.__name__
+            raise (UnsupportedKind if unsupported else ReadError)(message)
         return answer
 
     def _failure(self, late: bool, code: int) -> str:

@@ -28,7 +28,7 @@ class _Task(TypedDict):
     kind: str  # of `FORMATS`, or "zip"
     path: str
     encoding: str | None
-    limits: dict[str, int]  # the fields of `Limits`
+    limits: dict[str, Any]  # the fields of `Limits`
     part: NotRequired[dict[str, Any]]  # the fields of a `PagePart`: draw this page
     pixels: NotRequired[int]
     recognized: NotRequired[dict[str, str]]  # the text that OCR found, by page
