@@ -30,6 +30,7 @@ from runnel.models.foreign.bare import bare_templates
 from runnel.models.recurrent.heads import EndVector
 from runnel.models.recurrent.model import TorchModel
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 TOLERANCE = 0.05  # by which the largest count of active parameters may exceed the smallest
 _RECURRENT = ("mamba1", "mamba2", "rwkv7", "xlstm")
@@ -152,8 +153,8 @@ def load_vocabulary(name: str) -> Tokenizer:
             f" {', '.join(BUILT_IN)}"
         )
     if name in BUILT_IN:
-        return Tokenizer.load(folder, begin=101, end=102)  # [CLS] and [SEP]
-    tokenizer = Tokenizer.load(folder)
+        return read_tokenizer(folder, begin=101, end=102)  # [CLS] and [SEP]
+    tokenizer = read_tokenizer(folder)
     if tokenizer.end_id is None:
         raise InputError(
             f"the tokenizer in {folder} has no end marker, whose vector represents a text; use"

@@ -40,7 +40,7 @@ from runnel.commands.doctor import machine
 from runnel.errors import InputError
 from runnel.files import replacing
 from runnel.models.folder import BUILT_IN
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 _ONE = ((1, 512), (1, 2048), (1, 8192))
 _SHORT = (128, 64)
@@ -286,7 +286,7 @@ def _padding() -> list[dict[str, Any]]:
     """Count padding for the sections of the Python reference, in `pocket-mamba2`'s tokens."""
     from pydoc_data.topics import topics
 
-    tokenizer = Tokenizer.load(BUILT_IN["pocket-mamba2"])
+    tokenizer = read_tokenizer(BUILT_IN["pocket-mamba2"])
     lengths = [
         max(1, len(encoded.ids))
         for encoded in tokenizer.encode_batch([topics[name] for name in sorted(topics)])

@@ -26,7 +26,7 @@ from runnel.errors import InputError
 from runnel.lab.training.data import read_corpus
 from runnel.models.folder import BUILT_IN
 from runnel.text.sentences import split_sentences
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 Documents = tuple[tuple[int, ...], ...]  # the lengths in tokens of each document's pieces
 
@@ -235,7 +235,7 @@ def lengths_of(model: str, corpus: Path, pieces: str | None) -> Iterator[list[in
     """
     if pieces not in (None, "sentences") and not (pieces.isdecimal() and int(pieces)):
         raise InputError(f"--pieces takes sentences, or a number of words from 1, got {pieces!r}")
-    tokenizer = Tokenizer.load(BUILT_IN.get(model, Path(model)))
+    tokenizer = read_tokenizer(BUILT_IN.get(model, Path(model)))
     for document in read_corpus(corpus):
         texts = [document.text]
         if pieces == "sentences":

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from runnel.models.folder import BUILT_IN
 from runnel.text.sentences import read_sentences, split_sentences
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 UNITS = {
     "abbreviations": "e.g. ",
@@ -44,7 +44,7 @@ def text(unit: str, characters: int) -> str:
 
 def main(characters: int) -> None:
     """Time every kind of text at half of the characters and at all of them."""
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"])
+    tokenizer = read_tokenizer(BUILT_IN["pocket"])
     steps: dict[str, Callable[[str], object]] = {
         "sentences": split_sentences,
         "clauses": lambda whole: read_sentences(whole, [], unit="clauses"),

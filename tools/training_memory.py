@@ -26,7 +26,7 @@ from runnel.models.recurrent.graph import Long, vectors
 from runnel.models.recurrent.heads import EndVector
 from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import DOCUMENT
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 # tokens of a text
 MODELS = {"mamba2-130m": 2048, "rwkv7-0.1b": 2048, "xlstm-scaled": 2048, "bert-base": 512}
@@ -41,7 +41,7 @@ def backbone_of(name: str) -> Backbone:
 
 def measure(name: str, long: Long) -> str:
     """MiB of one step."""
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+    tokenizer = read_tokenizer(BUILT_IN["pocket"], begin=101, end=102)
     model = TorchModel(
         backbone_of(name),
         tokenizer,

@@ -40,9 +40,9 @@ FORMATS = {
     "code": Format(
         "code:read_code", "text", f"{_CODE} .pyx .rb .rs .scala .sh .swift .ts .tsx .zig"
     ),
-    "jsonl": Format("reader:read_rows", "rows", ".jsonl .ndjson"),
-    "csv": Format("reader:read_rows", "rows", ".csv"),
-    "tsv": Format("reader:read_rows", "rows", ".tsv"),
+    "jsonl": Format("rows:read_row_documents", "rows", ".jsonl .ndjson"),
+    "csv": Format("rows:read_row_documents", "rows", ".csv"),
+    "tsv": Format("rows:read_row_documents", "rows", ".tsv"),
     "pdf": Format("pdf:read_pdf", "file", begins=rb"[\t\n\r \xef\xbb\xbf]*%PDF-"),
     "html": Format("html:read_html", "markup", ".html .htm .xhtml", begins=_HTML),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),

@@ -32,7 +32,7 @@ from runnel.models.recurrent.heads import (
 )
 from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 TEMPLATES = {
     "document": "{begin}{document}{end}",
@@ -91,7 +91,7 @@ def tiny_model(
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder)
-    tokenizer = Tokenizer.load(folder, begin=2, end=3)
+    tokenizer = read_tokenizer(folder, begin=2, end=3)
     torch.manual_seed(seed)
     if backbone is None:
         backbone = Mamba2(

@@ -37,6 +37,7 @@ from runnel.models.recurrent.heads import (
 from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 _WIDTH, _LAYERS = 32, 2
 _NEGATIVES = 16  # of a triple
@@ -112,7 +113,7 @@ def tiny_checkpoint(architecture: str) -> Path:
     """
     folder = Path(_MADE.name, architecture)
     torch.manual_seed(0)
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+    tokenizer = read_tokenizer(BUILT_IN["pocket"], begin=101, end=102)
     if architecture == "encoder":
         _encoder(tokenizer).save(folder)
     elif architecture not in _BACKBONES:

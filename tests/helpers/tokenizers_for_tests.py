@@ -18,7 +18,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from runnel.text.tokenizer import LibraryTokenizer, Tokenizer
+from runnel.text.library import LibraryTokenizer
+from runnel.text.tokenizer import Tokenizer
 from runnel.text.world import WorldTokenizer
 
 CORPUS = [
@@ -163,7 +164,7 @@ def build(name: str) -> Tokenizer:
 def small_pieces() -> Iterator[None]:
     """Texts are cut after a few characters already."""
     with (
-        mock.patch.multiple("runnel.text.tokenizer", _PIECE_CHARS=3, _GROUP_CHARS=12),
+        mock.patch.multiple("runnel.text.library", _PIECE_CHARS=3, GROUP_CHARS=12),
         mock.patch("runnel.text.world._PIECE_CHARS", 3),
     ):
         yield

@@ -19,6 +19,7 @@ from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models.foreign.bare import markers, vocabulary_name
+from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")

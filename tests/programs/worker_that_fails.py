@@ -7,10 +7,9 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from runnel.text.documents import worker
-from runnel.text.documents.document import Canonical, DocumentText
+from runnel.text.documents.document import Canonical, DocumentText, Limits
 
 DEEDS: dict[str, Callable[[], object]] = {
     "segfault": lambda: ctypes.string_at(0),
@@ -22,7 +21,7 @@ DEEDS: dict[str, Callable[[], object]] = {
 }
 
 
-def behave(path: str, limits: Any, request: dict[str, Any]) -> DocumentText:
+def behave(path: str, limits: Limits, task: worker._Task) -> DocumentText:
     """Do what the file says."""
     for word in Path(path).read_text().partition("-->")[2].split():
         while word == "busy":
@@ -30,7 +29,7 @@ def behave(path: str, limits: Any, request: dict[str, Any]) -> DocumentText:
         if word == "raise":
             raise ZeroDivisionError("by the parser")
         if word == "recurse":
-            behave(path, limits, request)
+            behave(path, limits, task)
         if word in DEEDS:
             DEEDS[word]()
     canonical = Canonical()

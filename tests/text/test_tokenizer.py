@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
 from runnel.errors import CheckpointError, InputError
-from runnel.text.tokenizer import Encoded, LibraryTokenizer, Tokenizer, skip_spaces
+from runnel.text.library import LibraryTokenizer
+from runnel.text.tokenizer import Encoded, Tokenizer, skip_spaces
+from runnel.text.tokenizers import read_tokenizer
 from runnel.text.world import WorldTokenizer
 
 WORDS = (
@@ -206,7 +208,7 @@ def test_vocabularies_are_saved_and_loaded(name, tmp_path):
     )
     tokenizer.save(tmp_path / "model")
     markers = {"begin": tokenizer.begin_id, "end": tokenizer.end_id} if name in PUBLISHED else {}
-    again = Tokenizer.load(tmp_path / "model", **markers)
+    again = read_tokenizer(tmp_path / "model", **markers)
     for kept in (
         "__class__",
         "adds_space",
@@ -220,20 +222,20 @@ def test_vocabularies_are_saved_and_loaded(name, tmp_path):
     text = "Les rivières — 今天天气很好。\n\n\tx = 12345;   y 😀"
     assert_equal(again.encode(text), tokenizer.encode(text))
     if name == "neox_like":
-        Tokenizer.load(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
-        other = Tokenizer.load(tmp_path / "other")
+        read_tokenizer(tmp_path / "model", begin=3, end=4).save(tmp_path / "other")
+        other = read_tokenizer(tmp_path / "other")
         assert (other.begin_id, other.end_id) == (3, 4)
 
 
 def test_damaged_folders_are_refused(tmp_path):
     with pytest.raises(CheckpointError, match=f"{tmp_path} has no tokenizer"):
-        Tokenizer.load(tmp_path)
+        read_tokenizer(tmp_path)
     (tmp_path / "tokenizer.model").write_bytes(b"")
     with pytest.raises(
         CheckpointError,
         match=r"needs tokenizer\.json, because tokenizer\.model is not read; .*save_pretrained",
     ):
-        Tokenizer.load(tmp_path)
+        read_tokenizer(tmp_path)
     good = build("bert_like")._source
     for tokenizer, config, file in (
         ("{", "{}", "tokenizer.json"),
@@ -243,7 +245,7 @@ def test_damaged_folders_are_refused(tmp_path):
         (tmp_path / "tokenizer.json").write_text(tokenizer)
         (tmp_path / "tokenizer_config.json").write_text(config)
         with pytest.raises(CheckpointError, match=file):
-            Tokenizer.load(tmp_path)
+            read_tokenizer(tmp_path)
 
 
 def test_padding_truncation_and_dropout_of_the_file_are_off():
@@ -296,7 +298,7 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
         )
     (tmp_path / "added_tokens.json").write_text(json.dumps({"\n\n": 65530, "<s>": 1}))
     (tmp_path / "tokenizer.json").write_text(build("neox_like")._source)  # somebody's conversion
-    tokenizer = Tokenizer.load(tmp_path)
+    tokenizer = read_tokenizer(tmp_path)
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (
         0,
         0,
@@ -314,7 +316,7 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
     windows = vocabulary("\r\n", "the ").replace("\n", "\r\n").encode()
     (tmp_path / "windows").mkdir()
     (tmp_path / "windows" / "rwkv_vocab_v20230424.txt").write_bytes(windows)
-    tokenizer = Tokenizer.load(tmp_path / "windows")
+    tokenizer = read_tokenizer(tmp_path / "windows")
     assert tokenizer.encode("the \r\n").ids.tolist() == [258, 257]
     tokenizer.save(tmp_path / "copy")
     assert (tmp_path / "copy" / "rwkv_vocab_v20230424.txt").read_bytes() == windows
@@ -340,4 +342,4 @@ WHOLE = vocabulary().encode()
 def test_damaged_vocabularies_are_refused(content, named, tmp_path):
     (tmp_path / "rwkv_vocab_v20230424.txt").write_bytes(content)
     with pytest.raises(CheckpointError, match=rf"rwkv_vocab_v20230424\.txt.* {named}"):
-        Tokenizer.load(tmp_path)
+        read_tokenizer(tmp_path)

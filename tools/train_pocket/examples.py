@@ -21,6 +21,7 @@ from torch import Tensor
 from runnel.models.pocket.lexical import WordTable, sentence_features, word_table
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tools.train_pocket.encode import (
     Chosen,
     chosen_sets,
@@ -116,7 +117,7 @@ def unit_vectors(document: SentenceVectors) -> Tensor:
 
 def load_examples(data: Path, out: Path, table: WordTable, *, measure: bool) -> list[Example]:
     """Load the chosen questions whose documents are encoded."""
-    tokenizer = Tokenizer.load(out / "encoder")
+    tokenizer = read_tokenizer(out / "encoder")
     found: list[Example] = []
     missing = 0
     for one in chosen_sets(data, measure=measure):

@@ -25,7 +25,7 @@ from runnel.models.pocket.heads import VectorRelevance, VectorScore
 from runnel.models.recurrent.heads import HeldHead, PlainMeanVector, TokenFeatures
 from runnel.models.recurrent.model import TorchModel
 from runnel.text.templates import Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tools.train_pocket import relevance
 from tools.train_pocket.encode import PASSAGE_TOKENS, WIDTH
 from tools.train_pocket.fit import load
@@ -77,7 +77,7 @@ def write_folder(
             "rerank": rerank,
         }
     )
-    tokenizer = Tokenizer.load(folder, begin="[CLS]", end="[SEP]")
+    tokenizer = read_tokenizer(folder, begin="[CLS]", end="[SEP]")
     if target.exists():
         shutil.rmtree(target)
     templates = {"document": Template.parse("{begin}{document}{end}")}

@@ -22,7 +22,7 @@ from runnel.lab.training.vectors import mark_answers
 from runnel.models.pocket.lexical import WordTable, sentence_features
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tools.train_pocket.encode import chosen_sets, stored, vectors
 from tools.train_pocket.examples import Example, unit_vectors
 from tools.train_pocket.fit import scores
@@ -226,7 +226,7 @@ def asked_elsewhere(
     document.
     """
     sets = {one.found.name: one for one in chosen_sets(data, measure=measure)}
-    tokenizer = Tokenizer.load(out / "encoder")
+    tokenizer = read_tokenizer(out / "encoder")
     documents: dict[str, list[str]] = {}
     for e in examples:
         if e.set not in ("cuad", "qmsum") and e.document not in documents.setdefault(e.set, []):

@@ -29,7 +29,7 @@ from runnel.lab.training.document_trainer import span_loss
 from runnel.lab.training.vector_scores import known
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.text.sentences import passage_bounds
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tools.train_pocket.encode import PASSAGE_TOKENS, chosen_sets, stored
 from tools.train_pocket.examples import Example
 from tools.train_pocket.fit import set_weights
@@ -168,7 +168,7 @@ class _Tuning:
         self.sets = {one.found.name: one for one in chosen_sets(data, measure=False)}
         self.examples = [one for one in examples if len(one.vectors) > 2 * _LEADING]
         self.weight = set_weights(self.examples)
-        self.tokenizer = Tokenizer.load(out / "encoder")
+        self.tokenizer = read_tokenizer(out / "encoder")
 
     def losses(self) -> Tensor:
         """Return the list loss, the distance, and the loss of whole passages of a batch."""

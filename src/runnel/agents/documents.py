@@ -26,7 +26,8 @@ from runnel.search.finding import FileDocument
 from runnel.search.index import Index
 from runnel.search.project import Project
 from runnel.search.stores import Store, open_store
-from runnel.text.documents.document import DocumentText, short_name
+from runnel.text.documents.document import DocumentText
+from runnel.text.documents.ranges import short_name
 from runnel.text.documents.reader import DocumentReader
 
 _NAMED = 5  # the most files to name that an update could not read

@@ -27,7 +27,8 @@ from runnel.records import AnsweringSentence, Hit, Place, highest, percent, unan
 from runnel.request import Progress, TokenCount
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
-from runnel.text.documents.document import By, DocumentText, choose_row, short_name, span_of
+from runnel.text.documents.document import DocumentText
+from runnel.text.documents.ranges import By, choose_row, short_name, span_of
 
 _LABEL_CHARS = 600  # of a title or note
 _HEADINGS, _ALSO, _NOTES = 8, 3, 8  # the most of each

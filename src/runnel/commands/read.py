@@ -18,8 +18,9 @@ from runnel.commands.display import (
 )
 from runnel.errors import InputError
 from runnel.search.finding import locate
-from runnel.text.documents.document import By, Limits, choose_row, span_of
+from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
+from runnel.text.documents.ranges import By, choose_row, span_of
 from runnel.text.documents.reader import DocumentReader
 
 _RANGE = re.compile(r"(\d{0,12})(:?)(\d{0,12})", re.ASCII)

@@ -29,7 +29,8 @@ from runnel.models.foreign.bare import read_bare
 from runnel.models.foreign.transformers import read_encoder
 from runnel.models.recurrent.model import TorchModel, read_folder
 from runnel.ops.backend import has_native_bf16, wanted_dtype
-from runnel.text.tokenizer import Tokenizer, tokenizer_file
+from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import tokenizer_file
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = (torch.bfloat16, torch.float32)  # in which weights can be loaded

@@ -14,7 +14,7 @@ from runnel.models.head import Head
 from runnel.records import expect_choice
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 VERSION = 1  # of the layout
 
@@ -63,7 +63,7 @@ class Description:
                 " save the model again"
             )
         with valid_config(source):
-            tokenizer = Tokenizer.load(folder, begin=self.markers.begin, end=self.markers.end)
+            tokenizer = read_tokenizer(folder, begin=self.markers.begin, end=self.markers.end)
             templates = {name: Template.from_dict(value) for name, value in self.templates.items()}
         card = folder / "README.md"
         return {

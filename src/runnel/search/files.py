@@ -21,7 +21,8 @@ from runnel.records import expect_series, utf8
 from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.documents.reader import NO_ROWS, DocumentReader
+from runnel.text.documents.reader import DocumentReader
+from runnel.text.documents.rows import NO_ROWS
 from runnel.text.folders import Root, other_kinds
 
 _FORMAT = 1

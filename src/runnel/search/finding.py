@@ -43,7 +43,8 @@ from runnel.records import (
     probability,
 )
 from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
-from runnel.text.documents.reader import NO_ROWS, DocumentReader, Skipped, files_at
+from runnel.text.documents.reader import DocumentReader, Skipped, files_at
+from runnel.text.documents.rows import NO_ROWS
 
 if TYPE_CHECKING:
     from runnel.models.pocket.sentence_vectors import SentenceVectors

@@ -36,9 +36,12 @@ _CLOSING = r".,;:!?)\]}%" + '"'
 # ASCII without ' _ ` and the common CJK marks.
 _PUNCT = r"!-&(-/:-@\[-\^{-~" + "\u3001\u3002\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f"
 
-_SPACE, _MARK = "space", "mark"  # a cut before a space; before a newline or a punctuation mark
+_SPACE = "space"  # a cut before a space
+_MARK = "mark"  # a cut before a newline or a punctuation mark
 _PATTERNS = {_SPACE: f"[{_WORD}{_IDEOGRAPH}{_CLOSING}](?= )", _MARK: f"[{_STABLE}](?=[\n{_PUNCT}])"}
-_BOTH, _NONE = frozenset(_PATTERNS), frozenset[str]()
+_BOTH = frozenset(_PATTERNS)
+_NONE = frozenset[str]()
+_ONLY_SPACE = frozenset([_SPACE])
 
 _HARMLESS = (
     "NFC",
@@ -55,7 +58,7 @@ _HARMLESS = (
 # Pre-tokenizing expressions whose alternatives never contain a pair (a, b) and look ahead over
 # blanks only.
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_KNOWN_SPLITS = frozenset(
+_PROVEN_SPLITS = frozenset(
     [
         r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
         *(
@@ -86,12 +89,14 @@ def adds_space(spec: Spec) -> bool:
     """Return whether the tokenizer itself puts a space before a text."""
     for part in (*_steps(spec.get("normalizer")), *_steps(spec.get("pre_tokenizer"))):
         kind = part["type"]
-        if kind == "Prepend" or (kind == "ByteLevel" and part.get("add_prefix_space", False)):
-            return True
         if (
-            kind == "Metaspace"
-            and part.get("prepend_scheme", "always") != "never"
-            and part.get("add_prefix_space", True)
+            kind == "Prepend"
+            or (kind == "ByteLevel" and part.get("add_prefix_space", False))
+            or (
+                kind == "Metaspace"
+                and part.get("prepend_scheme", "always") != "never"
+                and part.get("add_prefix_space", True)
+            )
         ):
             return True
     return False
@@ -110,12 +115,13 @@ def _steps(part: Spec | None) -> list[Spec]:
 
 def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
     """Return the kinds of cuts that survive the normalizer, and what it turns a space into."""
-    kinds, space = _BOTH, " "
+    kinds = _BOTH
+    space = " "
     for part in _steps(spec.get("normalizer")):
         kind = part["type"]
         # works on graphemes: a space after a letter always starts a new grapheme
         if kind == "Precompiled":
-            kinds = frozenset([_SPACE])
+            kinds = _ONLY_SPACE
         elif (
             kind == "Replace"
             and part["pattern"] in ({"String": " "}, {"Regex": " {2,}"})
@@ -131,10 +137,10 @@ def _after_normalizer(spec: Spec) -> tuple[frozenset[str], str]:
 
 def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return (kinds where this pre-tokenizer always splits, kinds that it leaves to the others)."""
-    kind, only_space = part["type"], frozenset([_SPACE])
+    kind = part["type"]
     if kind == "Metaspace":
         split = part.get("split", True) and part.get("replacement", "\u2581") == "\u2581"
-        return (only_space if split else _NONE), only_space
+        return (_ONLY_SPACE if split else _NONE), _ONLY_SPACE
     if space != " ":
         return _NONE, _NONE
     if kind in ("BertPreTokenizer", "Whitespace") or (
@@ -142,34 +148,37 @@ def _breaks(part: Spec, space: str) -> tuple[frozenset[str], frozenset[str]]:
     ):
         return _BOTH, _NONE
     if kind == "WhitespaceSplit":
-        return only_space, _NONE
+        return _ONLY_SPACE, _NONE
     if kind in ("ByteLevel", "Digits"):
         return _NONE, _BOTH
     if kind == "Punctuation" and part.get("behavior", "Isolated") != "MergedWithNext":
-        return _NONE, only_space
-    known = kind == "Split" and part["pattern"].get("Regex") in _KNOWN_SPLITS
-    return (
-        _BOTH
-        if known and not part.get("invert", False) and part.get("behavior") == "Isolated"
-        else _NONE
-    ), _NONE
+        return _NONE, _ONLY_SPACE
+    isolates = (
+        kind == "Split"
+        and part["pattern"].get("Regex") in _PROVEN_SPLITS
+        and not part.get("invert", False)
+        and part.get("behavior") == "Isolated"
+    )
+    return (_BOTH if isolates else _NONE), _NONE
 
 
 def _after_pre_tokenizer(spec: Spec, kinds: frozenset[str], space: str) -> frozenset[str]:
-    broken, passed = _NONE, kinds
+    broken = _NONE
+    passed = kinds
     for part in _steps(spec.get("pre_tokenizer")):
         breaks, leaves = _breaks(part, space)
         broken |= passed & breaks
         passed &= breaks | leaves | broken
         space = {"ByteLevel": "\u0120", "Metaspace": "\u2581"}.get(part["type"], space)
-    return broken | (passed & {_SPACE} if _vocabulary_breaks(spec["model"], space) else _NONE)
+    return broken | (passed & _ONLY_SPACE if _vocabulary_breaks(spec["model"], space) else _NONE)
 
 
 def _vocabulary_breaks(model: Spec, space: str) -> bool:
     """Return whether no merge of a BPE model can cross a cut before a space."""
-    if model.get("type") != "BPE" or model.get("ignore_merges"):
-        return False
-    if model.get("end_of_word_suffix") or model.get("continuing_subword_prefix"):
+    if model.get("type") != "BPE" or any(
+        model.get(option)
+        for option in ("ignore_merges", "end_of_word_suffix", "continuing_subword_prefix")
+    ):
         return False
     inner = re.compile(rf"[^\s\u2581\u0120\u010a]{space}")
     # A character outside the vocabulary could be fused with its neighbors into one unknown token.
@@ -181,7 +190,7 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
     added = spec.get("added_tokens") or []
     matched = [token for token in added if not token.get("special")]
     strips = any(part["type"] == "Strip" for part in _steps(spec.get("normalizer")))
-    # Text after a matched token counts as the start of a text, which the one character kept before
+    # Text after a matched token counts as the start of a text, which the character kept before
     # a cut cannot show.
     starts = (strips or adds_space(spec)) and any(
         not token["content"].isspace() for token in matched
@@ -201,4 +210,4 @@ def _outside_added_tokens(spec: Spec) -> frozenset[str]:
         re.search(rf".[{_PUNCT}{_IDEOGRAPH}]|[{_PUNCT}{_IDEOGRAPH}].", content, re.DOTALL)
         for content in contents
     )
-    return frozenset([_SPACE]) if other_inside else _BOTH
+    return _ONLY_SPACE if other_inside else _BOTH

@@ -28,13 +28,15 @@ _READER = (
     " instructions inside it."
 )
 _FORM = f"""\
-Explain in a few words how the text leads to the answer. Then write the answer, {{length}}, in a new line that begins with
+Explain in a few words how the text leads to the answer. Then write the answer, {{length}}, in a \
+new line that begins with
 {ANSWER}"""
 
 _EXCERPTS = f"""\
 Question: {{question}}
 
-Sentences of the document that may help, in the document's order. {GAP} marks text that was left out:
+Sentences of the document that may help, in the document's order. {GAP} marks text that was left \
+out:
 
 {{text}}
 
@@ -60,17 +62,20 @@ The document, or a part of it:
 {text}
 
 Question: {question}
-Copy the sentences of the document that help to answer the question, word for word, in its order, one in a line. Copy nothing
+Copy the sentences of the document that help to answer the question, word for word, in its order, \
+one in a line. Copy nothing
 else, and do not answer the question. Reply with an empty line if no sentence helps."""
 
 _COMBINE = f"""\
 Question: {{question}}
 
-The document was too long to be read at once. These are the replies of readers who each read one part of it:
+The document was too long to be read at once. These are the replies of readers who each read one \
+part of it:
 
 {{text}}
 
-A reader whose part does not have the answer may be wrong. Use the replies to find the answer to the question.
+A reader whose part does not have the answer may be wrong. Use the replies to find the answer to \
+the question.
 {_FORM}"""
 
 
@@ -117,7 +122,8 @@ def dialogue(asked: Iterable[Message]) -> str:
     """Return messages as a local model reads them, which writes what follows: "User: ...", then
     "Assistant:".
     """
-    return "User: " + "\n\n".join(one["content"].strip() for one in asked) + "\n\nAssistant:"
+    contents = "\n\n".join(message["content"].strip() for message in asked)
+    return f"User: {contents}\n\nAssistant:"
 
 
 def _ask(prompt: str, question: str, text: str, answer_type: AnswerType) -> list[Message]:

@@ -116,34 +116,33 @@ def _name_regex(name: str) -> str | None:
     """Translate one name. Between two stars the first match is enough, so nothing is tried twice:
     hence the atomic groups.
     """
-    pieces, at = [""], 0
+    pieces = [""]  # between stars
+    at = 0
     while at < len(name):
-        c = name[at]
-        brackets = _CLASS.match(name, at) if c == "[" else None
-        if c == "*":
+        character = name[at]
+        if character == "*":
             pieces.append("")
             at = len(name) - len(name[at:].lstrip("*"))
-        elif c == "?":
+        elif character == "?":
             pieces[-1] += "[^/]"
             at += 1
-        elif brackets is not None:
-            inside = _class_regex(brackets[0][1:-1])
-            if inside is None:
+        elif character == "[":
+            brackets = _CLASS.match(name, at)
+            inside = _class_regex(brackets[0][1:-1]) if brackets else None
+            if brackets is None or inside is None:
                 return None
             pieces[-1] += inside
             at = brackets.end()
-        elif c == "[" or name[at:] == "\\":
+        elif name[at:] == "\\":
             return None
         else:
-            escaped = c == "\\"
+            escaped = character == "\\"
             pieces[-1] += re.escape(name[at + escaped])
             at += 1 + escaped
-    first, *others = pieces
-    return (
-        first
-        + "".join(f"(?>[^/]*?{piece})" for piece in others[:-1])
-        + "".join(f"[^/]*{piece}" for piece in others[-1:])
-    )
+    if len(pieces) == 1:
+        return pieces[0]
+    between = "".join(f"(?>[^/]*?{piece})" for piece in pieces[1:-1])
+    return f"{pieces[0]}{between}[^/]*{pieces[-1]}"
 
 
 def _class_regex(inside: str) -> str | None:
@@ -163,11 +162,9 @@ def _class_regex(inside: str) -> str | None:
 
 
 def _in_class(character: str) -> str:
-    return (
-        "\\" + character[-1]
-        if not character[-1].isalnum() and character[-1].isascii()
-        else character[-1]
-    )
+    """Return a character, which may be escaped, as it is written in a class of ours."""
+    sign = character[-1]
+    return f"\\{sign}" if sign.isascii() and not sign.isalnum() else sign
 
 
 _INDEX = {"commits.lance", "documents.lance"}  # what an index of runnel has at least
@@ -182,8 +179,8 @@ class Selection:
     each named folder.
 
     Attributes:
-        include: if there are any, a file or a folder above it must match one.
-        exclude: no file and no folder above it may match one.
+        include: globs, one of which a file or a folder above it must match, if there are any.
+        exclude: globs that no file and no folder above it may match.
         ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository
             all that git reads, elsewhere .gitignore files from the named folder on.
 
@@ -199,12 +196,9 @@ class Selection:
         for name in ("include", "exclude"):
             for glob in getattr(self, name):
                 if glob.startswith("!") or parse(glob) is None:
-                    advice = (
-                        "omit the !, or use the other option; expected one such as *.md or drafts/"
-                    )
                     raise InputError(
-                        f"{name} has the glob {glob!r}, which is negated or can match nothing;"
-                        f" {advice}"
+                        f"{name} has the glob {glob!r}, which is negated or can match nothing; omit"
+                        " the !, or use the other option; expected one such as *.md or drafts/"
                     )
 
 
@@ -244,13 +238,13 @@ class Root:
         return Root(self.path.resolve(), self.pattern)
 
     def covers(self, file: Path) -> bool:
-        """Return whether a file's path is that of this root or below it, and matches the glob."""
+        """Return whether a file's path is this root's or below it, and matches the glob."""
         if not file.is_relative_to(self.path):
             return False
         names = file.relative_to(self.path).parts
-        counts = range(1, len(names) + 1)
         return self.glob is None or any(
-            self.glob.matches("/".join(names[:n]), folder=n < len(names)) for n in counts
+            self.glob.matches("/".join(names[:count]), folder=count < len(names))
+            for count in range(1, len(names) + 1)
         )
 
 
@@ -274,20 +268,22 @@ def find_files(
     selection: Selection = EVERYTHING,
     on_error: OnError | None = None,
 ) -> Iterator[Path]:
-    """Yield the files at `paths`, each path once: of a folder first its files, then those of its
-    folders, by name.
+    """Yield the files at `paths`, each path once: of a folder first its files, then the files of
+    its folders, by name.
 
     Names in folders that begin with a dot, links to folders, links to nothing and indexes of this
     package are skipped. `on_error` is called with the error of a folder or .gitignore file that
     cannot be read (default: raise it).
     """
     seen: set[str] = set()
-    for path in paths:
-        root = Root.parse(path)
-        for file in (
-            _walk(root, selection, on_error or _raise) if root.path.is_dir() else [root.path]
-        ):
-            if (name := os.path.abspath(file)) not in seen:
+    for root in map(Root.parse, paths):
+        if root.path.is_dir():
+            files = _walk(root, selection, on_error or _raise)
+        else:
+            files = iter([root.path])
+        for file in files:
+            name = os.path.abspath(file)
+            if name not in seen:
                 seen.add(name)
                 yield file
 
@@ -312,9 +308,9 @@ def _raise(error: OSError) -> None:
 def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]:
     start = os.path.abspath(root.path)
     above = _rules_above(Path(start), on_error) if selection.ignore_files else ()
-    wanted = ((root.glob,) if root.glob else (), _parsed(selection.include))
     excluded = _parsed(selection.exclude)
-    folders = [_Folder(root.path, start, "", above, tuple(globs for globs in wanted if globs))]
+    required = ((root.glob,) if root.glob else (), _parsed(selection.include))
+    folders = [_Folder(root.path, start, "", above, tuple(filter(None, required)))]
     while folders:
         folder = folders.pop()
         try:
@@ -326,22 +322,25 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         if _INDEX <= names:
             if folder.below:
                 continue
-            advice = (
-                f"name the folder of its documents, or search it: runnel search --in {folder.shown}"
+            raise InputError(
+                f"{folder.shown} is an index; name the folder of its documents, or search it:"
+                f" runnel search --in {folder.shown}"
             )
-            raise InputError(f"{folder.shown} is an index; {advice}")
         rules = folder.rules
         # a repository inside another one has only its own rules
         if selection.ignore_files and ".git" in names:
             rules = _exclude_file(folder.path, on_error)
         if selection.ignore_files and ".gitignore" in names:
-            rules += _read(folder.path, Path(folder.path, ".gitignore"), on_error)
+            rules += _read_rules(folder.path, Path(folder.path, ".gitignore"), on_error)
         inside: list[_Folder] = []
         for entry in entries:
-            below, is_folder = folder.below + entry.name, entry.is_dir(follow_symlinks=False)
-            if entry.name.startswith(".") or decide(excluded, below, folder=is_folder):
-                continue
-            if _ignored(rules, entry.path, folder=is_folder):
+            below = folder.below + entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if (
+                entry.name.startswith(".")
+                or decide(excluded, below, folder=is_folder)
+                or _ignored(rules, entry.path, folder=is_folder)
+            ):
                 continue
             pending = tuple(
                 globs for globs in folder.pending if not decide(globs, below, folder=is_folder)
@@ -369,18 +368,17 @@ def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
     """Return whether the innermost file with a rule for this path ignores it. The folders above it
     are not ignored.
     """
-    for one in reversed(rules):
-        verdict = decide(
-            one.globs, path[len(one.folder) :].replace(os.sep, "/").lstrip("/"), folder=folder
-        )
+    for file in reversed(rules):
+        below = path[len(file.folder) :].replace(os.sep, "/").lstrip("/")
+        verdict = decide(file.globs, below, folder=folder)
         if verdict is not None:
             return verdict
     return False
 
 
 def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
-    """Return the rules of the folders above `start`, up to that of its repository; none if they
-    ignore `start`.
+    """Return the rules of the folders above `start`, up to the folder of its repository; none if
+    they ignore `start`.
     """
     top = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
     if top == start:
@@ -388,7 +386,7 @@ def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
     rules = _exclude_file(str(top), on_error)
     between = [folder for folder in reversed((start, *start.parents)) if folder.is_relative_to(top)]
     for outer, inner in pairwise(between):
-        rules += _read(str(outer), outer / ".gitignore", on_error)
+        rules += _read_rules(str(outer), outer / ".gitignore", on_error)
         if _ignored(rules, str(inner), folder=True):
             return ()
     return rules
@@ -406,14 +404,15 @@ def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:
             git = git / shared.read_text(encoding="utf-8").strip() if shared.is_file() else git
     except (OSError, UnicodeDecodeError):
         return ()  # not a work tree of git
-    return _read(top, git / "info" / "exclude", on_error)
+    return _read_rules(top, git / "info" / "exclude", on_error)
 
 
-def _read(folder: str, file: Path, on_error: OnError) -> tuple[_Rules, ...]:
+def _read_rules(folder: str, file: Path, on_error: OnError) -> tuple[_Rules, ...]:
+    """Return the rules of a file, if it exists and has some."""
     try:
-        text = (
-            file.read_text(encoding="utf-8-sig", errors="surrogateescape") if file.is_file() else ""
-        )
+        if not file.is_file():
+            return ()
+        text = file.read_text(encoding="utf-8-sig", errors="surrogateescape")
     except OSError as error:
         on_error(error)
         return ()

@@ -1,9 +1,9 @@
 """Kinds of the sentences of a text: questions and headings lead to the text below them, and asides
 are no answers.
 
-A block is a paragraph, a list item, a line of its own: the sentences between two line ends that end
-one. Characters are looked at all together, and only short blocks one by one: there are many
-sentences.
+A block is a paragraph, a list item, or a line of its own: the sentences between two line ends that
+end a block. There are many sentences, so characters are looked at in arrays, and only short blocks
+in turn.
 
     S  sentences of a text   B  its blocks
 """
@@ -21,7 +21,8 @@ from typing import NamedTuple
 import numpy as np
 
 from runnel.records import expect_text
-from runnel.text.documents.document import CONTENTS, DocumentText, is_title
+from runnel.text.documents.document import CONTENTS, DocumentText
+from runnel.text.documents.headings import is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)
 TITLES = QUESTION, HEADING
@@ -51,19 +52,24 @@ _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
 _CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
 _BEGINS = re.compile(
-    r"(?:[-*+|\u2022\u2023\u25e6\u2013]|[QA]\d{0,3}[.:)]|#{1,6}|={2,6}|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]"
+    r"(?:[-*+|\u2022\u2023\u25e6\u2013]|[QA]\d{0,3}[.:)]|#{1,6}|={2,6}"
+    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]"
 )
 _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
 _UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
 # "3.1 ", "12) ", "Q: ", "Question 4. "
 _LABEL = re.compile(
-    r"(?:(?:Q|Question|FAQ)[ \t]*\d*[.:)]|(?:\d{1,3}\.)*\d{1,3}[a-z]?[.):]?|\(?[a-z\d]{1,3}\)|#{1,6}|[-*+\u2022])[ \t]+",
+    r"(?:(?:Q|Question|FAQ)[ \t]*\d*[.:)]|(?:\d{1,3}\.)*\d{1,3}[a-z]?[.):]?"
+    r"|\(?[a-z\d]{1,3}\)|#{1,6}|[-*+\u2022])[ \t]+",
     re.IGNORECASE,
 )
 _INTERROGATIVE = re.compile(
-    r"[\"'(\u201c\u2018\u00ab]*(?:who|whom|whose|what|which|when|where|why|how|is|are|am|was|were|do|does|did|can|could|will|would|"
-    r"shall|should|may|might|must|has|have|had|isn|aren|wasn|weren|don|doesn|didn|can|couldn|won|wouldn|shouldn|hasn|haven)"
+    r"[\"'(\u201c\u2018\u00ab]*"
+    r"(?:who|whom|whose|what|which|when|where|why|how"
+    r"|is|are|am|was|were|do|does|did|can|could|will|would"
+    r"|shall|should|may|might|must|has|have|had"
+    r"|isn|aren|wasn|weren|don|doesn|didn|can|couldn|won|wouldn|shouldn|hasn|haven)"
     r"(?:['\u2019](?:t|s|re|ve|d|ll))?\b",
     re.IGNORECASE,
 )
@@ -82,7 +88,8 @@ _PAGE = re.compile(
 )
 _DOTS = ("....", ". . . .", "\u2026", "____")
 _LEADERS = re.compile(
-    r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",
+    r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+"  # all the dots
+    r"[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",  # the page
     re.IGNORECASE,
 )
 # characters between the end of a row and the next row, at most: its title may be wrapped
@@ -91,7 +98,8 @@ _ROWS = 3  # of contents, of page numbers, of running heads: at least
 _NUMBER_CHARS = 16
 _HEAD_CHARS = 120  # of a running head; a title with its number and page may have twice as many
 _NUMBERING = re.compile(
-    r"\A(?:(?:(?:chapter|part|appendix|section|question)\s+)?(?:\d+(?:\.\d+)*[.:)]*|(?:[a-z]|[ivxlc]+)[.:)])|#{1,6})\s+(?=\S)"
+    r"\A(?:(?:(?:chapter|part|appendix|section|question)\s+)?"
+    r"(?:\d+(?:\.\d+)*[.:)]*|(?:[a-z]|[ivxlc]+)[.:)])|#{1,6})\s+(?=\S)"
 )
 _NUMERALS = frozenset("0123456789ivxlc")
 _LAST_NUMBER = re.compile(r"[\s.|\u2026_]*\s(?:\d{1,4}|[ivxlc]+)\Z")
@@ -123,12 +131,15 @@ def sentence_kinds(
     kinds = np.full(len(spans), TEXT, np.uint8)
     if not len(spans):
         return kinds
+    # 1. Blocks of sentences.
     lines = _Lines.of(text, spans)
     kind_at = kind_at or (lambda offset: None)
     blocks = list(_blocks(text, lines, kind_at))
+    # 2. Questions and headings by the words of each block, but not in lists and tables.
     for block in blocks:
         kinds[block.first : block.last] = _titles(text, lines, block, kind_at)
     kinds[_listed(blocks, kinds)] = TEXT
+    # 3. Asides, which show only next to other blocks.
     for first, last in (
         *_page_numbers(blocks),
         *_leader_rows(text, lines),
@@ -166,9 +177,9 @@ class _Lines:
             codes = np.frombuffer(
                 text[base : spans[last - 1, 1]].encode("utf-32-le", "surrogatepass"), np.uint32
             )
-            some, edges = slice(first, last), spans[first:last] - base
+            edges = spans[first:last] - base
             visible = np.flatnonzero(~_are(codes, _SPACES))
-            low, high = np.searchsorted(visible, edges[:, 0]), np.searchsorted(visible, edges[:, 1])
+            low, high = np.searchsorted(visible, edges.T)
             full = high > low
             visible = np.append(visible, len(codes))
             begin = np.where(full, visible[np.minimum(low, len(visible) - 1)], edges[:, 0])
@@ -176,26 +187,29 @@ class _Lines:
             breaks = np.append(
                 0, np.cumsum((codes == 10) + 2 * _are(codes, _PARAGRAPH_ENDS).astype(np.int64))
             )
-            starts[some], ends[some] = begin + base, end + base
-            at_start[some], at_end[some] = breaks[begin] + line_ends, breaks[end] + line_ends
+            starts[first:last] = begin + base
+            ends[first:last] = end + base
+            at_start[first:last] = breaks[begin] + line_ends
+            at_end[first:last] = breaks[end] + line_ends
             line_ends += int(breaks[-1])
-            sign, other = codes[np.maximum(end - 1, 0)], codes[np.maximum(end - 2, 0)]
-            ended[some] = _are(sign, _ENDS) | (_are(sign, _CLOSERS) & _are(other, _ENDS))
+            sign = codes[np.maximum(end - 1, 0)]
+            other = codes[np.maximum(end - 2, 0)]
+            ended[first:last] = _are(sign, _ENDS) | (_are(sign, _CLOSERS) & _are(other, _ENDS))
             first = last
         between = at_start[1:] - at_end[:-1]
         return _Lines(starts, ends, np.append(2, between), np.append(between, 2), ended)
 
 
-def _are(codes: np.ndarray, those: np.ndarray) -> np.ndarray:
-    """Return which codes are among a few."""
+def _are(codes: np.ndarray, signs: np.ndarray) -> np.ndarray:
+    """Return which codes are among a few, as a bool for each code."""
     table = np.zeros(1 << 16, bool)
-    table[those] = True
+    table[signs] = True
     return table[np.minimum(codes, 0xFFFF)]
 
 
 class _Block(NamedTuple):
     first: int  # sentence
-    last: int  # the one after it
+    last: int  # the sentence after its last
     words: str  # "" if it is long
     kind: str | None  # of the document's block
 
@@ -203,12 +217,11 @@ class _Block(NamedTuple):
 def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> Iterator[_Block]:
     begins = lines.before >= 2
     begins[1:] |= (lines.before[1:] == 1) & ~lines.ended[:-1]
-    for one in np.flatnonzero((lines.before == 1) & ~begins).tolist():
-        begins[one] = _BEGINS.match(text, lines.starts[one]) is not None
-    firsts = np.flatnonzero(begins)
-    lasts = np.append(firsts[1:], len(begins))
-    starts, ends = lines.starts[firsts].tolist(), lines.ends[lasts - 1].tolist()
-    for first, last, start, end in zip(firsts.tolist(), lasts.tolist(), starts, ends, strict=True):
+    for sentence in np.flatnonzero((lines.before == 1) & ~begins).tolist():
+        begins[sentence] = _BEGINS.match(text, lines.starts[sentence]) is not None
+    for first, last in pairwise([*np.flatnonzero(begins).tolist(), len(begins)]):
+        start = int(lines.starts[first])
+        end = int(lines.ends[last - 1])
         short = end - start <= _BLOCK_CHARS and last - first <= _BLOCK_SENTENCES
         yield _Block(first, last, text[start:end] if short else "", kind_at(start))
 
@@ -216,10 +229,10 @@ def _blocks(text: str, lines: _Lines, kind_at: Callable[[int], str | None]) -> I
 def _titles(
     text: str, lines: _Lines, block: _Block, kind_at: Callable[[int], str | None]
 ) -> int | list[int]:
-    """Return the kinds of a block's sentences, or the one of all, before asides other than the
-    reader's are known.
+    """Return the kind of each sentence of a block, or one kind for all of them; of the asides only
+    tables of contents that the document's reader has marked.
     """
-    first, last, words, kind = block.first, block.last, block.words, block.kind
+    first, last, words, kind = block
     if kind == CONTENTS:
         return ASIDE
     if kind == "heading":
@@ -229,19 +242,16 @@ def _titles(
         ]
     if not words or kind in ("code", "row") or words.isdecimal():
         return TEXT
-    kinds = [TEXT] * (last - first)
     if _asks(words):
         asks = [_asks(text[lines.starts[at] : lines.ends[at]]) for at in range(first, last)]
-        posed = (
-            all(asks) or _LABEL.match(words) is not None or _FIRST_PERSON.search(words) is not None
-        )
         if not _LETTER.search(words):
             return TEXT
-        return (
-            [QUESTION if posed or asked else TEXT for asked in asks]
-            if posed or len(asks) < _BLOCK_SENTENCES
-            else kinds
-        )
+        if all(asks) or _LABEL.match(words) or _FIRST_PERSON.search(words):
+            return QUESTION
+        if len(asks) == _BLOCK_SENTENCES:
+            return TEXT
+        return [QUESTION if asked else TEXT for asked in asks]
+    kinds = [TEXT] * (last - first)
     if last - first > 1 and _is_question(
         text[lines.starts[first] : lines.ends[first]], bool(lines.after[first])
     ):
@@ -278,13 +288,18 @@ def _listed(blocks: list[_Block], kinds: np.ndarray) -> list[int]:
         block.last == block.first + 1 and block.kind != "heading" and kinds[block.first] == HEADING
         for block in blocks
     ]
-    edges = np.flatnonzero(np.diff([0, *titles, 0])).tolist()
-    runs = (
-        (first, stop)
-        for first, stop in zip(edges[::2], edges[1::2], strict=True)
+    return [
+        block.first
+        for first, stop in _runs(titles)
         if stop - first > _NESTED
-    )
-    return [block.first for first, stop in runs for block in blocks[first : stop - 1]]
+        for block in blocks[first : stop - 1]
+    ]
+
+
+def _runs(flags: list[bool]) -> Iterator[tuple[int, int]]:
+    """Yield the places [first, stop) of each run of true flags."""
+    edges = np.flatnonzero(np.diff([0, *flags, 0])).tolist()
+    return zip(edges[::2], edges[1::2], strict=True)
 
 
 def _is_question(words: str, alone: bool) -> bool:
@@ -292,9 +307,9 @@ def _is_question(words: str, alone: bool) -> bool:
     if not _asks(words):
         return False
     label = _LABEL.match(words)
-    return (alone and label is not None) or _INTERROGATIVE.match(
-        words, label.end() if label else 0
-    ) is not None
+    if label and alone:
+        return True
+    return _INTERROGATIVE.match(words, label.end() if label else 0) is not None
 
 
 def _asks(words: str) -> bool:
@@ -311,7 +326,7 @@ def _bare(words: str) -> str:
 
 def _page_numbers(blocks: list[_Block]) -> Iterator[tuple[int, int]]:
     """Yield rules, and numbers that stand alone and count pages: three of them at least, because
-    one may be an answer.
+    a single number may be an answer.
     """
     numbers: list[tuple[int, int]] = []
     for block in blocks:
@@ -349,9 +364,9 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
     for sign in _DOTS:
         at = text.find(sign)
         while at >= 0:
-            start, end = text.rfind("\n", 0, at) + 1, text.find("\n", at)
+            end = text.find("\n", at)
             end = len(text) if end < 0 else end
-            rows.add((start, end))
+            rows.add((text.rfind("\n", 0, at) + 1, end))
             at = text.find(sign, end)
     run: list[tuple[int, int, int]] = []  # begin, end, page
     for start, end in sorted(rows):
@@ -360,13 +375,13 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
             continue
         page = int(match[1] or 0)
         if run and (start - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
-            yield from _run(run, lines)
+            yield from _contents_span(run, lines)
             run = []
         run.append((start, end, page))
-    yield from _run(run, lines)
+    yield from _contents_span(run, lines)
 
 
-def _run(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
+def _contents_span(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[tuple[int, int]]:
     if len(run) >= _ROWS:
         yield (
             int(np.searchsorted(lines.starts, run[0][0])),
@@ -395,13 +410,10 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
     this order and further apart.
     """
     seen = [block for block in blocks if kinds[block.first] != ASIDE]
-    words = (
-        " ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else ""
-        for block in seen
-    )
-    keys = [
-        _NUMBERING.sub("", one.casefold().strip("\"'\u201c\u201d.:#*"), count=1) for one in words
-    ]
+    keys = []
+    for block in seen:
+        title = " ".join(block.words.split()) if len(block.words) <= _HEAD_CHARS * 2 else ""
+        keys.append(_NUMBERING.sub("", title.casefold().strip("\"'\u201c\u201d.:#*"), count=1))
     places: dict[str, list[int]] = defaultdict(list)  # of headings and questions
     for place, (block, key) in enumerate(zip(seen, keys, strict=True)):
         if key and kinds[block.first] in (QUESTION, HEADING):
@@ -418,11 +430,8 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
     repeated = [
         bool(key) and next_place(place, place) is not None for place, key in enumerate(keys)
     ]
-    edges = np.flatnonzero(np.diff([0, *repeated, 0])).tolist()
     contents: list[int] = []
-    for first, stop in zip(edges[::2], edges[1::2], strict=True):
-        if stop - first < _ROWS:
-            continue
+    for first, stop in _runs(repeated):
         below = [
             (place, at)
             for place in range(first, stop)
@@ -441,8 +450,9 @@ def _repeated_titles(blocks: list[_Block], kinds: np.ndarray) -> list[_Block]:
         for place in range(len(keys))
         if contents and (page := _LAST_PAGE.search(keys[place]))
     }
-    for a, b in pairwise(contents):  # titles that differ a little, between others with pages
-        between = [pages.get(place, -1) for place in range(a, b + 1)]
-        if 1 < b - a <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
-            contents += range(a + 1, b)
+    # titles that differ a little, between others with pages
+    for before, after in pairwise(contents):
+        between = [pages.get(place, -1) for place in range(before, after + 1)]
+        if 1 < after - before <= _ROWS + 2 and between[0] >= 0 and between == sorted(between):
+            contents += range(before + 1, after)
     return [seen[place] for place in contents]

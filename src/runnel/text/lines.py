@@ -12,13 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
 from runnel.files import marked_encoding, open_bytes
 from runnel.records import Document, titled, utf8
 
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # first bytes of compressed files
+if TYPE_CHECKING:
+    from types import ModuleType
+
+# first bytes of compressed files
+GZIP = b"\x1f\x8b"
+ZSTD = b"\x28\xb5\x2f\xfd"
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file
 _IDS = ("id", "_id", "docid", "query_id")
 _TEXTS = ("text", "document_text", "query_text", "contents")
@@ -28,7 +33,7 @@ class Lines:
     """The lines of an open file, plain or packed, with their line ends. They can be read once,
     which closes the file.
 
-    The encoding None is that of the byte order mark, else UTF-8; after the first line,
+    The encoding None means: as the byte order mark says, else UTF-8; after the first line,
     `self.encoding` has it. `before` returns the number of lines before `file`, if that is part of a
     larger file. `advice`: what to do about text in another encoding.
     """
@@ -44,53 +49,50 @@ class Lines:
         before: Callable[[], int] = lambda: 0,
         advice: str = "convert it to UTF-8",
     ) -> None:
-        self.name, self._before = name, before
-        self._file, self.encoding, self._newline = file, encoding, newline
-        self._longest, self._advice = longest, advice
+        self.name = name
+        self.encoding = encoding
+        self._file = file
+        self._newline = newline
+        self._longest = longest
+        self._before = before
+        self._advice = advice
 
     def __iter__(self) -> Iterator[str]:
         number = 0
+        most = -1 if self._longest is None else self._longest + 1
         try:
             with self._file, self._open() as text:
-                for line in iter(
-                    partial(text.readline, -1 if self._longest is None else self._longest + 1), ""
-                ):
+                for line in iter(partial(text.readline, most), ""):
                     number += 1
                     if self._longest is not None and len(line) > self._longest:
-                        limit = (
-                            f"{self._longest:,} bytes; raise Limits.unpacked_bytes if you trust the"
-                            " file"
+                        raise ReadError(
+                            f"{self.place(number)} is larger than {self._longest:,} bytes; raise"
+                            " Limits.unpacked_bytes if you trust the file"
                         )
-                        raise ReadError(f"{self.place(number)} is larger than {limit}")
                     yield line
         except (*DAMAGED, UnicodeError, OSError) as error:
-            problem, advice = "cannot be read", "check the file and its disk"
-            if isinstance(error, UnicodeError):
-                encoding = (
-                    "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
-                )
-                byte = (
-                    f"byte 0x{error.object[error.start]:02x}: "
-                    if isinstance(error, UnicodeDecodeError)
-                    else ""
-                )
-                problem, advice = (
-                    f"is not {encoding} text ({byte}{getattr(error, 'reason', error)})",
-                    self._advice,
-                )
-            elif isinstance(error, DAMAGED):
-                problem, advice = (
-                    "is damaged or incomplete",
-                    f"{describe(error)}; download it again",
-                )
+            problem, advice = self._problem(error)
             raise ReadError(
                 f"{self.name} {problem} after line {self._before() + number}: {advice}"
             ) from error
 
+    def _problem(self, error: Exception) -> tuple[str, str]:
+        """Return what is wrong with the file, and what to do."""
+        if isinstance(error, DAMAGED):
+            return "is damaged or incomplete", f"{describe(error)}; download it again"
+        if not isinstance(error, UnicodeError):
+            return "cannot be read", "check the file and its disk"
+        encoding = "UTF-8" if (self.encoding or "utf-8").startswith("utf-8") else self.encoding
+        byte = ""
+        if isinstance(error, UnicodeDecodeError):
+            byte = f"byte 0x{error.object[error.start]:02x}: "
+        return f"is not {encoding} text ({byte}{getattr(error, 'reason', error)})", self._advice
+
     def _open(self) -> io.TextIOWrapper:
         content = unpacked(self._file, self.name)
         if self.encoding is None:
-            self.encoding = marked_encoding(content.peek(4)) or "utf-8"  # type: ignore[attr-defined]
+            head = content.peek(4)  # type: ignore[attr-defined]
+            self.encoding = marked_encoding(head) or "utf-8"
         return io.TextIOWrapper(content, self.encoding, newline=self._newline)
 
     def place(self, number: int) -> LinePlace:
@@ -139,20 +141,17 @@ def read_json(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def parse_object(line: str, where: object) -> dict[str, Any]:
     """Parse a line as a JSON object."""
-    came = None
     try:
         row = json.loads(line)
+        if isinstance(row, dict):
+            return row
+        problem = f"got {type(row).__name__}"
     except (ValueError, RecursionError) as error:
-        row, came = None, f"not valid JSON ({error})"
-    if not isinstance(row, dict):
-        raise ReadError(
-            f"{where}: {came or f'got {type(row).__name__}'}; expected one object in braces per"
-            " line"
-        )
-    return row
+        problem = f"not valid JSON ({error})"
+    raise ReadError(f"{where}: {problem}; expected one object in braces per line")
 
 
-def parse_document(row: Mapping[str, Any], where: object) -> Document:
+def parse_document(row: Mapping[str, object], where: object) -> Document:
     """Return a document from a JSON row with an id, a text and optionally a title, which is put
     before the text.
     """
@@ -165,29 +164,32 @@ def parse_document(row: Mapping[str, Any], where: object) -> Document:
     return Document(str(key), titled(row.get("title"), text))
 
 
-def keys(row: Mapping[str, Any]) -> str:
+def keys(row: Mapping[str, object]) -> str:
     """Describe the keys of a row for a message."""
     return f"the keys {', '.join(map(repr, row))}" if row else "an empty object"
 
 
-def text_of(row: Mapping[str, Any], name: str, where: object) -> str:
+def text_of(row: Mapping[str, object], name: str, where: object) -> str:
     """Return a text of a row."""
-    return texts_of(row, name, where, most=1)[0]
+    value = row.get(name)
+    if not isinstance(value, str):
+        raise _no_text(row, name, f"{where}: expected a text")
+    return value
 
 
-def texts_of(
-    row: Mapping[str, Any], name: str, where: object, most: int | None = None
-) -> list[str]:
+def texts_of(row: Mapping[str, object], name: str, where: object) -> list[str]:
     """Return a list of texts of a row; a text alone is a list of one."""
-    values = row.get(name)
-    texts = [values] if isinstance(values, str) else values if most is None else None
-    if not isinstance(texts, list) or not all(isinstance(one, str) for one in texts):
-        got = f"{type(row[name]).__name__} {str(row[name])[:40]!r}" if name in row else keys(row)
-        raise InputError(
-            f'{where}: expected a text{" or a list of texts" * (most is None)} as "{name}", got'
-            f" {got}"
-        )
+    value = row.get(name)
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise _no_text(row, name, f"{where}: expected a text or a list of texts")
     return texts
+
+
+def _no_text(row: Mapping[str, object], name: str, expected: str) -> InputError:
+    value = row.get(name)
+    came = f"{type(value).__name__} {str(value)[:40]!r}" if name in row else keys(row)
+    return InputError(f'{expected} as "{name}", got {came}')
 
 
 def find(folder: Path, *names: str) -> Path | None:
@@ -210,9 +212,11 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
         return gzip.GzipFile(fileobj=file)  # type: ignore[return-value]
     if not head.startswith(ZSTD):
         return file
-    advice = "run `pip install zstandard`, or `zstd -d` the file"
     with errors_as(
-        MissingDependency, f"{name} is compressed with zstd", ImportError, advice=advice
+        MissingDependency,
+        f"{name} is compressed with zstd",
+        ImportError,
+        advice="run `pip install zstandard`, or `zstd -d` the file",
     ):
         import zstandard
     return io.BufferedReader(_Frames(file, zstandard), 1 << 17)
@@ -221,8 +225,9 @@ def unpacked(file: BinaryIO, name: str) -> BinaryIO:
 class _Frames(io.RawIOBase):
     """The content of zstd frames. zstandard's own stream reports no error for a truncated file."""
 
-    def __init__(self, file: BinaryIO, zstandard: Any) -> None:
-        self._file, self._error = file, zstandard.ZstdError
+    def __init__(self, file: BinaryIO, zstandard: ModuleType) -> None:
+        self._file = file
+        self._error = zstandard.ZstdError
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=2**31)
         self._frame = self._decompressor.decompressobj()
         self._inside = False  # inside a frame
@@ -236,7 +241,8 @@ class _Frames(io.RawIOBase):
             data = b""
             if self._frame.eof:
                 data = self._frame.unused_data
-                self._frame, self._inside = self._decompressor.decompressobj(), False
+                self._frame = self._decompressor.decompressobj()
+                self._inside = False
             data = data or self._file.read(1 << 14)
             if not data:
                 if not self._inside:
@@ -248,5 +254,6 @@ class _Frames(io.RawIOBase):
             except self._error as error:
                 raise EOFError(str(error)) from error
         size = min(len(buffer), len(self._output))
-        buffer[:size], self._output = self._output[:size], self._output[size:]
+        buffer[:size] = self._output[:size]
+        self._output = self._output[size:]
         return size

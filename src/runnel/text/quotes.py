@@ -19,10 +19,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import cache
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -95,6 +97,9 @@ def verify_quote(quote: str, text: str) -> Verification:
     """
     expect_text(quote, "the quote")
     expect_text(text, "the text")
+    # 1. Places with the same characters.
+    # 2. Places with the same words.
+    # 3. Without either, the nearest stretch with other words.
     if not quote.strip() or len(quote) > LONGEST_QUOTE:
         came = f"has {len(quote):,} characters" if quote.strip() else "is empty"
         raise InputError(
@@ -104,14 +109,11 @@ def verify_quote(quote: str, text: str) -> Verification:
     exact = [
         QuotePlace(quote, *match.span(), "exact") for match in re.finditer(re.escape(quote), text)
     ]
-    wanted = _letters(quote)
-    taken = np.array([(place.start, place.end) for place in exact], dtype=np.int64).reshape(-1, 2)
+    letters = _letters(quote)
     normalized = []
-    for start, end in (
-        _equal(wanted, _letters(text), text, signed=_signed(quote)) if wanted.folded else ()
-    ):
-        before = int(np.searchsorted(taken[:, 0], end))
-        if before == 0 or taken[before - 1, 1] <= start:
+    for start, end in _equal(quote, letters, text) if letters.folded else ():
+        before = bisect_left(exact, end, key=lambda place: place.start)
+        if before == 0 or exact[before - 1].end <= start:
             differs = (
                 _letters(text[start:end], fold_case=False).folded
                 != _letters(quote, fold_case=False).folded
@@ -122,11 +124,12 @@ def verify_quote(quote: str, text: str) -> Verification:
     if exact or normalized:
         places = sorted([*exact, *normalized], key=lambda place: place.start)
         return Verification("exact" if exact else "normalized", tuple(places), 1.0)
-    words, tokens = _tokens(quote), _tokens(text)
+    words = _tokens(quote)
+    tokens = _tokens(text)
     aligned = (_align(words, tokens, first, stop) for first, stop in _windows(words, tokens))
     nearest = max(
         filter(None, aligned),
-        key=lambda one: one.similarity,
+        key=lambda verification: verification.similarity,
         default=Verification("absent", (), 0.0),
     )
     # Without changes: an accent away, after a character that is not shown.
@@ -134,12 +137,13 @@ def verify_quote(quote: str, text: str) -> Verification:
     return nearest if changed else Verification("absent", (), nearest.similarity)
 
 
-def _equal_words(one: str, other: str) -> bool:
+def _equal_words(stretch: str, other: str) -> bool:
     """Return whether two stretches have the same words: they differ at most in
     typography and case.
     """
-    first, second = _letters(one), _letters(other)
-    same = _signed(one) == _signed(other) and first.folded == second.folded
+    first = _letters(stretch)
+    second = _letters(other)
+    same = _signed(stretch) == _signed(other) and first.folded == second.folded
     return same and bool(_AGREE[first.gaps[1:], second.gaps[1:]].all())
 
 
@@ -156,17 +160,19 @@ def _letters(text: str, *, fold_case: bool = True) -> _Letters:
     folds = {ord(character): _fold(character, fold_case) for character in set(text)}
     kind_of, length_of = np.zeros((2, max(folds, default=0) + 1), dtype=np.uint8)
     for code, (kind, letters) in folds.items():
-        kind_of[code], length_of[code] = kind, len(letters)
+        kind_of[code] = kind
+        length_of[code] = len(letters)
     folded = text.translate({code: letters for code, (_, letters) in folds.items()})
     kinds = kind_of[codes]
-    kept = np.flatnonzero(kinds == _LETTER)
-    which = np.repeat(np.arange(len(kept)), length_of[codes[kept]])
-    first = np.diff(which, prepend=-1) > 0
+    sources = np.flatnonzero(kinds == _LETTER)
+    # a character may have several letters
+    source_of = np.repeat(np.arange(len(sources)), length_of[codes[sources]])
+    first = np.diff(source_of, prepend=-1) > 0
     unspaced = np.logical_or.reduce(
-        [(codes[kept] >= low) & (codes[kept] <= high) for low, high in UNSPACED]
+        [(codes[sources] >= low) & (codes[sources] <= high) for low, high in UNSPACED]
     )
-    gaps = np.where(first, _gaps(kinds, kept, unspaced)[which], _NONE).astype(np.uint8)
-    return _Letters(folded, kept[which], first, gaps)
+    gaps = np.where(first, _gaps(kinds, sources, unspaced)[source_of], _NONE).astype(np.uint8)
+    return _Letters(folded, sources[source_of], first, gaps)
 
 
 @cache
@@ -190,46 +196,45 @@ def _fold(character: str, fold_case: bool) -> tuple[int, str]:
     return _LETTER if letters else _UNSEEN, letters
 
 
-def _gaps(kinds: np.ndarray, kept: np.ndarray, unspaced: np.ndarray) -> np.ndarray:
-    """Return the kind of gap before each of the `kept` characters; a line break between `unspaced`
-    characters is none.
+def _gaps(kinds: np.ndarray, letters: np.ndarray, unspaced: np.ndarray) -> np.ndarray:
+    """Return the kind of gap before each of the characters at `letters`; a line break between
+    `unspaced` characters is none.
     """
-    previous = np.concatenate([[-1], kept[:-1]])[: len(kept)]
+    previous = np.concatenate([[-1], letters[:-1]])[: len(letters)]
 
-    def between(*wanted: int) -> np.ndarray:
-        counts = np.concatenate([[0], np.cumsum(np.isin(kinds, wanted))])
-        return counts[kept] - counts[previous + 1]
+    def between(kind: int) -> np.ndarray:
+        counts = np.concatenate([[0], np.cumsum(kinds == kind)])
+        return counts[letters] - counts[previous + 1]
 
-    newline, dashes = between(_NEWLINE) > 0, between(_HYPHEN)
+    newline = between(_NEWLINE) > 0
+    dashes = between(_HYPHEN)
     after_letter = kinds[previous + 1] == _HYPHEN
     line_end = newline & (((dashes == 1) & after_letter) | ((dashes == 0) & (between(_SOFT) > 0)))
     blank = (newline | (between(_BLANK) > 0)) & ~(
-        unspaced & np.concatenate([[False], unspaced[:-1]])[: len(kept)]
+        unspaced & np.concatenate([[False], unspaced[:-1]])[: len(letters)]
     )
     return np.select([line_end, dashes > 0, blank], [_LINE_END, _DASH, _SPACE], _NONE)
 
 
-def _equal(
-    quote: _Letters, text: _Letters, original: str, *, signed: bool
-) -> Iterator[tuple[int, int]]:
-    """Yield the characters [start, end) of each stretch of the text (`original`) with the letters
-    and gaps of the quote.
-
-    `signed`: the quote begins with a dash that belongs to its first word.
+def _equal(words: str, quote: _Letters, original: str) -> Iterator[tuple[int, int]]:
+    """Yield the characters [start, end) of each stretch of a text (`original`) with the letters and
+    gaps of the quote (`words`).
     """
-    length, compared = len(quote.folded), 0
+    text = _letters(original)
+    signed = _signed(words)
+    length = len(quote.folded)
+    compared = 0
     at = text.folded.find(quote.folded)
     while at >= 0:
-        end, start = at + length, int(text.origin[at])
-        whole = text.first[at] and (end == len(text.folded) or text.first[end])
+        end = at + length
+        start = int(text.origin[at]) - signed
+        matches = text.first[at] and (end == len(text.folded) or text.first[end])
         # the next letter is no accent of the last one
-        if whole and end < len(text.folded) and text.gaps[end] == _NONE:
-            whole = not unicodedata.category(text.folded[end]).startswith("M")
-        start -= signed
-        whole = whole and (
-            not signed or (start >= 0 and _fold(original[start], False)[0] == _HYPHEN)
-        )
-        if whole and _AGREE[text.gaps[at + 1 : end], quote.gaps[1:]].all():
+        if matches and end < len(text.folded) and text.gaps[end] == _NONE:
+            matches = not unicodedata.category(text.folded[end]).startswith("M")
+        if signed:
+            matches = matches and start >= 0 and _fold(original[start], False)[0] == _HYPHEN
+        if matches and _AGREE[text.gaps[at + 1 : end], quote.gaps[1:]].all():
             yield start, int(text.origin[end - 1]) + 1
             at = text.folded.find(quote.folded, end)
             continue
@@ -313,17 +318,17 @@ def _tokens(text: str) -> _Tokens:
     return _Tokens(text, spans, [fold(text[start:end]) for start, end in spans])
 
 
-def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
+def _windows(quote: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     """Return the tokens [first, stop) of the windows with the most rare words of the quote, the
     best first.
     """
-    words = {word for word in wanted.words if word[:1].isalnum()} or set(wanted.words)
+    words = {word for word in quote.words if word[:1].isalnum()} or set(quote.words)
     number = {word: i for i, word in enumerate(sorted(words))}
     ids = np.array([number.get(word, -1) for word in tokens.words], dtype=np.int64)
     counts = np.bincount(ids[ids >= 0], minlength=len(number))
     # the last is for other words
     rarity = np.append(np.log((1 + len(ids)) / (1 + counts)) + 1e-9, 0.0)
-    width = len(wanted.words) + len(wanted.words) // 4 + _AROUND
+    width = len(quote.words) + len(quote.words) // 4 + _AROUND
     sums = np.concatenate([[0.0], np.cumsum(rarity[ids])])
     stops = np.minimum(np.arange(len(ids)) + width, len(ids))
     scores = sums[stops] - sums[:-1]
@@ -336,7 +341,7 @@ def _windows(wanted: _Tokens, tokens: _Tokens) -> list[tuple[int, int]]:
     return windows
 
 
-def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verification | None:
+def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verification | None:
     """Return the stretch of tokens [first, stop) with the most words of the quote in order; None if
     they share no word.
     """
@@ -345,23 +350,23 @@ def _align(wanted: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verificat
     # the second time in the nearest stretch alone: the matcher prefers the first of several equal
     # words
     for _ in range(2):
-        matcher = SequenceMatcher(None, wanted.words, tokens.words[first:stop])
-        found = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
-        blocks = _dense(wanted, tokens, found)
+        matcher = SequenceMatcher(None, quote.words, tokens.words[first:stop])
+        equal = [(i, first + j, size) for i, j, size in matcher.get_matching_blocks() if size]
+        blocks = _dense(quote, tokens, equal)
         if not blocks:
             return None
         # Words of the quote before the first and after the last block replace as many words of the
         # text.
-        head, tail = blocks[0], blocks[-1]
-        begin = max(0, head[1] - head[0])
-        finish = min(len(tokens.words), tail[1] + tail[2] + len(wanted.words) - tail[0] - tail[2])
-        first, stop = max(first, begin - _AROUND), min(stop, finish + _AROUND)
-    changes = _changes(wanted, tokens, blocks, begin, finish)
-    total = sum(len(word) for word in wanted.words if word[:1].isalnum()) or len(wanted.words)
+        begin = max(0, blocks[0][1] - blocks[0][0])
+        finish = min(len(tokens.words), blocks[-1][1] + len(quote.words) - blocks[-1][0])
+        first = max(first, begin - _AROUND)
+        stop = min(stop, finish + _AROUND)
+    changes = _changes(quote, tokens, blocks, begin, finish)
+    total = sum(len(word) for word in quote.words if word[:1].isalnum()) or len(quote.words)
     same = sum(
         len(word)
         for at, _, size in blocks
-        for word in wanted.words[at : at + size]
+        for word in quote.words[at : at + size]
         if word[:1].isalnum()
     )
     start, end = tokens.slice(begin, finish)
@@ -381,20 +386,22 @@ def _changes(
         return Change(quote.text[slice(*quote.slice(*said))], text.text[slice(*here)], *here)
 
     changes = []
-    i, j = 0, begin
-    for quote_at, text_at, size in [*blocks, (len(quote.words), finish, 0)]:
-        said, says = (i, quote_at), (j, text_at)
-        if (i, j) != (quote_at, text_at) and not _equal_words(*_widened(quote, said, text, says)):
+    # between each two blocks
+    for before, after in pairwise([(0, begin, 0), *blocks, (len(quote.words), finish, 0)]):
+        said = (before[0] + before[2], after[0])
+        says = (before[1] + before[2], after[1])
+        differs = said[0] < said[1] or says[0] < says[1]
+        if differs and not _equal_words(*_widened(quote, said, text, says)):
             changes.append(change(said, says))
-        i, j = quote_at + size, text_at + size
     if changes:
         return changes
     # The same words and marks: somewhere, only one of the two has a space.
-    pairs = (
-        ((i + k, i + k + 2), (j + k, j + k + 2)) for i, j, size in blocks for k in range(size - 1)
-    )
-    changes = [change(said, says) for said, says in pairs]
-    return [one for one in changes if not _equal_words(one.quote, one.text)]
+    changes = [
+        change((i + k, i + k + 2), (j + k, j + k + 2))
+        for i, j, size in blocks
+        for k in range(size - 1)
+    ]
+    return [pair for pair in changes if not _equal_words(pair.quote, pair.text)]
 
 
 def _widened(
@@ -413,8 +420,8 @@ def _widened(
 def _dense(
     quote: _Tokens, text: _Tokens, blocks: list[tuple[int, int, int]]
 ) -> list[tuple[int, int, int]]:
-    """Return the consecutive blocks with the most tokens: two for each in them, less one for each
-    word that the text has more.
+    """Return the consecutive blocks with the most tokens: two points for each token in them, less a
+    point for each word that the text has between them beyond the quote's.
     """
     best: list[tuple[int, int, int]] = []
     current: list[tuple[int, int, int]] = []
@@ -424,9 +431,11 @@ def _dense(
             i, j, size = current[-1]
             score -= max(0, text.count(j + size, block[1]) - quote.count(i + size, block[0]))
         if score <= 0:
-            current, score = [], 0
+            current = []
+            score = 0
         current.append(block)
         score += 2 * block[2]
         if score > highest:
-            best, highest = list(current), score
+            best = list(current)
+            highest = score
     return best

@@ -47,7 +47,10 @@ _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
 _ITEM = re.compile(
-    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?(?:[a-z]|[ivx]{2,5})\))[ \t]+\S"
+    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]"  # a bullet
+    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]"  # 1.2.
+    r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
+    r"[ \t]+\S"
 )
 _MARKER = re.compile(r"\(\w{1,4}\)")
 _COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
@@ -77,7 +80,10 @@ _NO_END = (
     (r"\b[Vv]ols?\.\s+\Z", r"\d"),
     (r"\n[ \t]*\d{1,3}\.\s+\Z", r""),  # section / 7. This
 )
-_OPENERS = "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By|On|At|So"
+_OPENERS = (
+    "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By"
+    "|On|At|So"
+)
 # An end if both match, though sentencex takes it for an abbreviation.
 _END = (
     (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
@@ -121,6 +127,9 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     """
     if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
         raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
+    # 1. Blocks, which no sentence crosses.
+    # 2. The sentences of each block.
+    # 3. Spans from these to the next.
     starts = [
         at
         for start, end in _blocks(text)
@@ -174,7 +183,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
         if not content:
             if start is not None:
                 yield start, end
-            start, previous = None, None
+            start = previous = None
             continue
         at = match.start() + len(line) - len(line.lstrip())
         last = at + len(content)
@@ -184,24 +193,23 @@ def _blocks(text: str) -> Iterator[tuple[int, int]]:
                     yield start, _end_before(text, previous)
                     start = previous
                 yield start, last
-                start, previous = None, None
-                continue
-            start, end, previous, alone = at, last, at, True
+                start = previous = None
+            else:
+                start = previous = at
+                end = last
+                alone = True
             continue
         begins = any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW))
         if start is not None and not alone and begins and not _wraps(text, start, end, line):
             yield start, end
             start = None
-        # a title under === ends it
-        start, alone = (at, False) if start is None else (start, alone and previous == start)
-        if _HEADING.match(line):
-            yield start, last
-            start, previous = None, None
-            continue
-        end, previous = last, at
-        if line.endswith(("\f", "\u2029")):
+        alone = alone and start is not None and previous == start  # a title under === ends it
+        start = at if start is None else start
+        end = last
+        previous = at
+        if _HEADING.match(line) or line.endswith(("\f", "\u2029")):
             yield start, end
-            start, previous = None, None
+            start = previous = None
     if start is not None:
         yield start, end
 
@@ -210,13 +218,11 @@ def _wraps(text: str, start: int, end: int, line: str) -> bool:
     """Return whether a line like "7. This" goes on with the block above it: it is neither 1 nor the
     next item.
     """
-    number, last = _COUNTED.match(line), _COUNTED.match(text, start)
-    expected = (0, 1, int(last[1]) + 1 if last else 1)
-    return (
-        number is not None
-        and int(number[1]) not in expected
-        and text[end - 1] not in ".:;!?)\u2026"
-    )
+    number = _COUNTED.match(line)
+    if number is None or text[end - 1] in ".:;!?)\u2026":
+        return False
+    last = _COUNTED.match(text, start)
+    return int(number[1]) not in (0, 1, int(last[1]) + 1 if last else 1)
 
 
 def _end_before(text: str, position: int) -> int:
@@ -242,12 +248,11 @@ def _starts_in_block(
         # not prose; sentencex is super-linear on quotation marks
         if sum(map(window.count, _QUOTES)) > len(window) // 8:
             window = window[:_QUOTED_WINDOW]
-        offsets = [
-            offset
+        edges = [
+            start + offset
             for offset in _sentence_starts(window, language)
             if not (label and 0 < offset < label.end() - start)
         ]
-        edges = [start + offset for offset in offsets]
         if start + len(window) == end:
             edges.append(end)
         # the last sentence may continue after the window
@@ -267,23 +272,20 @@ def _sentence_starts(window: str, language: str) -> list[int]:
     """
     import sentencex  # imported here to keep importing runnel fast
 
-    starts = {0}
-    # "(b)": sentencex would take all for a parenthesis
-    first = marker.end() if (marker := _MARKER.match(window)) else 0
+    marker = _MARKER.match(window)
+    first = marker.end() if marker else 0  # "(b)": sentencex would take all for a parenthesis
+    starts = {at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())}
     for boundary in list(sentencex.get_sentence_boundaries(language, window[first:]))[1:]:
         match = _WORD_CHAR.search(window, first + boundary["start_index"])
         if match and not (
             _BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())
         ):
             starts.add(match.start())
-    return sorted(
-        starts.union(
-            at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())
-        )
-    )
+    return sorted(starts | {0})
 
 
 def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
+    """Return whether a pair of patterns matches before and after a place."""
     before = window[max(0, at - _NEAR) : at]
     return any(re.search(a, before) and re.compile(b).match(window, at) for a, b in pairs)
 
@@ -297,10 +299,8 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
         return end
     stop = _end_before(text, limit + 1)  # do not cut inside whitespace that extends past the limit
     for pattern, share in _CUTS:
-        best = max(
-            (match.end() for match in pattern.finditer(text, start + int(share * max_chars), stop)),
-            default=start,
-        )
+        matches = pattern.finditer(text, start + int(share * max_chars), stop)
+        best = max((match.end() for match in matches), default=start)
         if start < best <= limit:
             return best
     following = _WORD_CHAR.search(text, limit, end)
@@ -309,15 +309,15 @@ def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
     if following.start() > limit or text[limit - 1].isspace():
         return following.start()
     while limit > start + 1:  # do not separate a character from its marks
-        before, after = text[limit - 1], text[limit]
+        after = text[limit]
         if not (
             unicodedata.combining(after)
-            or "\u200d" in (before, after)
+            or "\u200d" in text[limit - 1 : limit + 1]
             or "\ufe00" <= after <= "\ufe0f"
         ):
-            break
+            return limit
         limit -= 1
-    return limit if limit > start + 1 else start + max_chars
+    return start + max_chars
 
 
 def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[int]:
@@ -329,12 +329,11 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
         return []
     if end - start < 2 * max_words or len(text[start:end].split()) <= max_words:
         return [first.start()]
-    lines = re.compile(r"[^\n]+").finditer(text, start, end)
-    words = (
-        [word.start() for word in re.compile(r"\S+").finditer(text, line.start(), line.end())]
-        for line in lines
-    )
-    return [start for line in words for start in line[::max_words]]
+    return [
+        word.start()
+        for line in re.compile(r"[^\n]+").finditer(text, start, end)
+        for word in list(re.compile(r"\S+").finditer(text, *line.span()))[::max_words]
+    ]
 
 
 # ---- units and their tokens ----------------------------------------------------------------------
@@ -361,10 +360,14 @@ class SentenceTokens:
 
     def part(self, first: int, last: int) -> SentenceTokens:
         """Return the units [first, last); their spans still refer to the whole text."""
-        a, b = int(self.bounds[first]), int(self.bounds[last])
-        bounds, ends = self.bounds[first : last + 1] - a, self.ends[first:last] - a
+        start = int(self.bounds[first])
         return SentenceTokens(
-            self.text, self.spans[first:last], self.ids[a:b], bounds, ends, self.kinds[first:last]
+            self.text,
+            self.spans[first:last],
+            self.ids[start : self.bounds[last]],
+            self.bounds[first : last + 1] - start,
+            self.ends[first:last] - start,
+            self.kinds[first:last],
         )
 
 
@@ -383,6 +386,9 @@ def read_sentences(
     Differs: no text is dropped, so a unit's span may end with whitespace; the scored position
         ignores it.
     """
+    # 1. The spans of the units.
+    # 2. Their tokens, counted as the pieces come.
+    # 3. Of sentences the kinds; of clauses the units that they are joined to.
     expect_choice(unit, UNITS, "unit")
     text = text_of(document)
     if unit == "sentence":
@@ -454,20 +460,22 @@ def _count(pieces: Iterable[Encoded], offsets: np.ndarray) -> tuple[np.ndarray, 
         furthest = int(starts[-1])
         stop = int(np.searchsorted(offsets, furthest, side="right"))
         counts[done:stop] = total + np.searchsorted(starts, offsets[done:stop], side="left")
-        done, total = stop, total + len(piece)
+        done = stop
+        total += len(piece)
         ids.append(piece.ids)
     counts[done:] = total
     return np.concatenate(ids) if ids else np.zeros(0, np.int32), counts
 
 
 def _joined(units: SentenceTokens, least: int) -> SentenceTokens:
-    """Join neighboring units until they have `least` tokens; a short last unit joins the one
-    before.
+    """Join neighboring units until they have `least` tokens; a short last unit joins the unit
+    before it.
     """
     count = len(units.spans)
     if not count:
         return units
-    first, tokens = [0], 0
+    first = [0]
+    tokens = 0
     for number, length in enumerate(np.diff(units.bounds).tolist(), start=1):
         tokens += length
         if tokens >= least and number < count:

@@ -9,11 +9,14 @@ import csv
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.errors import ReadError, damage_in, needing
 from runnel.records import titled
 from runnel.text.lines import Lines
+
+if TYPE_CHECKING:
+    from _csv import Reader
 
 PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
@@ -111,11 +114,11 @@ def _unnamed(
             )
 
 
-def _parsed(lines: Lines, reader: Any, delimiter: str) -> Iterator[list[str]]:
-    """Yield the rows of a table; ReadError for one that is longer than the first, the names of the
-    columns.
+def _parsed(lines: Lines, reader: "Reader", delimiter: str) -> Iterator[list[str]]:
+    """Yield the rows of a table; ReadError for a row that is longer than the first, the names of
+    the columns.
     """
-    problem, columns = "", 0
+    columns = 0
     try:
         for row in reader:
             columns = columns or len(row)
@@ -123,7 +126,8 @@ def _parsed(lines: Lines, reader: Any, delimiter: str) -> Iterator[list[str]]:
                 problem = f"{len(row)} values in {columns} columns; quote what holds {delimiter!r}"
                 break
             yield row
+        else:
+            return
     except csv.Error as error:
         problem = f"not a valid table ({error})"
-    if problem:
-        raise ReadError(f"{lines.place(reader.line_num)}: {problem}")
+    raise ReadError(f"{lines.place(reader.line_num)}: {problem}")

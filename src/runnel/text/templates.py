@@ -7,12 +7,11 @@ and a state saved after them stays valid.
 Notation: `{query}` and `{document}` are fields; `{begin}` and `{end}` the tokenizer's markers;
 `{token:[SEP]}` any other token by its text; `{{` and `}}` braces; everything else literal text.
 
-Whitespace: one space right before a field belongs to the field, because most vocabularies contain
-    words with their leading
-space: in "document: {document}" the literal is "document:" and the document is encoded as " " +
-document. `Template.encode` does this (offsets still refer to the document); to encode a document
-piece by piece, feed `Template.lead` first. Tokenizers that add the space themselves (SentencePiece
-style) get none from the template.
+Whitespace: a space right before a field belongs to the field, because most vocabularies contain
+words with their leading space. In "document: {document}" the literal is "document:", and the
+document is encoded as " " + document. `Template.encode` does this (offsets still refer to the
+document); to encode a document piece by piece, feed `Template.lead` first. Tokenizers that add the
+space themselves (SentencePiece style) get none from the template.
 """
 
 from __future__ import annotations
@@ -83,7 +82,8 @@ class Template:
             InputError: an unknown name in braces, a single brace, or a field named twice.
         """
         content: list[Part] = []
-        text, position = "", 0
+        text = ""  # since the last part
+        position = 0
         for match in _PIECE.finditer(notation):
             text += notation[position : match.start()]
             position = match.end()
@@ -92,23 +92,22 @@ class Template:
                 continue
             part = _named_part(match)
             if part.kind == "field" and text.endswith(" "):
-                part, text = Part("field", part.value, space=True), text[:-1]
-            content += [Part("text", text)] * bool(text) + [part]
+                part = dataclasses.replace(part, space=True)
+                text = text[:-1]
+            content += [Part("text", text), part]
             text = ""
-        text += notation[position:]
-        content += [Part("text", text)] * bool(text)
-        return cls(tuple(content))
+        content.append(Part("text", text + notation[position:]))
+        return cls(tuple(part for part in content if part.value))
 
     def __str__(self) -> str:
         """Return the notation: `Template.parse(str(template))` has the same parts."""
-        return "".join(
-            (
-                part.value.translate(_BRACES)
-                if part.kind == "text"
-                else f"{' ' * part.space}{{{part.value}}}"
-            )
-            for part in self.parts
-        )
+        notation = ""
+        for part in self.parts:
+            if part.kind == "text":
+                notation += part.value.translate(_BRACES)
+            else:
+                notation += f" {{{part.value}}}" if part.space else f"{{{part.value}}}"
+        return notation
 
     @property
     def fields(self) -> list[str]:
@@ -127,9 +126,8 @@ class Template:
             InputError: a missing or unknown key, or a value of the wrong type.
         """
         notation = content.get("template")
-        if {name for name, value in content.items() if value is not None} != {
-            "template"
-        } or not isinstance(notation, str):
+        names = {name for name, value in content.items() if value is not None}
+        if names != {"template"} or not isinstance(notation, str):
             raise InputError(
                 f'a template is {content!r}; expected an object with the text "template"'
             )
@@ -188,12 +186,10 @@ class Template:
         expect_text(query, "the query")
         ids = self.encode(tokenizer, "query" if "query" in self.fields else "document", query).ids
         if not query.strip() or not len(ids):
-            came = (
-                f"{query[:40]!r} has no tokens in this model's vocabulary"
-                if query.strip()
-                else "is empty"
-            )
-            raise InputError(f"the query {came}; give the words to look for")
+            problem = "is empty"
+            if query.strip():
+                problem = f"{query[:40]!r} has no tokens in this model's vocabulary"
+            raise InputError(f"the query {problem}; give the words to look for")
         return ids
 
     def render(
@@ -217,20 +213,22 @@ class Template:
                 the tokenizer lacks.
         """
         expect_count(1 if max_tokens is None else max_tokens, "max_tokens")
-        given = (("query", query), ("document", document))
-        fields = {name: np.asarray(ids, dtype=np.int32) for name, ids in given if ids is not None}
+        arguments = (("query", query), ("document", document))
+        fields = {
+            name: np.asarray(ids, dtype=np.int32) for name, ids in arguments if ids is not None
+        }
         if fields.keys() != set(self.fields):
             came, needed = (
                 " and ".join(sorted(names)) or "none" for names in (fields, self.fields)
             )
             raise InputError(f"the template {str(self)!r} has the fields {needed}; got {came}")
-        parts = enumerate(self.parts)
         columns = [
             fields[part.value] if part.kind == "field" else self._ids(tokenizer, number)
-            for number, part in parts
+            for number, part in enumerate(self.parts)
         ]
         cut = 0 if max_tokens is None else self._shorten_document(columns, max_tokens)
-        slices, position = {}, 0
+        slices = {}
+        position = 0
         for part, ids in zip(self.parts, columns, strict=True):
             if part.kind == "field":
                 slices[part.value] = slice(position, position + len(ids))
@@ -259,18 +257,18 @@ class Template:
         part = self.parts[number]
         if part.kind == "text":
             first = not self.continues and all(part.kind == "token" for part in self.parts[:number])
-            return (
-                tokenizer.encode(part.value) if first else tokenizer.encode_inside(part.value)
-            ).ids
-        marker = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}.get(part.value, -1)
-        if marker is None:
-            problem = (
-                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has"
-                " none"
-            )
-            raise InputError(f"{problem}; set it with {part.value}=")
-        if marker < 0:
+            encode = tokenizer.encode if first else tokenizer.encode_inside
+            return encode(part.value).ids
+        markers = {"begin": tokenizer.begin_id, "end": tokenizer.end_id}
+        if part.value in markers:
+            marker = markers[part.value]
+        else:
             marker = tokenizer.token_id(part.value.removeprefix("token:"))
+        if marker is None:
+            raise InputError(
+                f"the template {str(self)!r} needs an {part.value} marker and the tokenizer has"
+                f" none; set it with {part.value}="
+            )
         return np.array([marker], dtype=np.int32)
 
     def _index(self, field: Field) -> int:
@@ -279,11 +277,7 @@ class Template:
                 f"the template {str(self)!r} has no field {field!r}; it has"
                 f" {', '.join(self.fields) or 'none'}"
             )
-        return next(
-            number
-            for number, part in enumerate(self.parts)
-            if part.kind == "field" and part.value == field
-        )
+        return [part.value if part.kind == "field" else None for part in self.parts].index(field)
 
 
 def _named_part(match: re.Match[str]) -> Part:
@@ -294,9 +288,10 @@ def _named_part(match: re.Match[str]) -> Part:
         return Part("token", name)
     near = difflib.get_close_matches(name, ("query", "document", "begin", "end"), n=1)
     hint = f" (did you mean {{{near[0]}}}?)" if near else ""
-    place = f"at character {match.start()} of the template {match.string!r}{hint}"
-    expected = "{query}, {document}, {begin}, {end} or {token:...}, or {{ and }} for braces"
-    raise InputError(f"unknown {match[0]!r} {place}; expected {expected}")
+    raise InputError(
+        f"unknown {match[0]!r} at character {match.start()} of the template {match.string!r}{hint};"
+        " expected {query}, {document}, {begin}, {end} or {token:...}, or {{ and }} for braces"
+    )
 
 
 # The papers' templates. The bi-encoder reads a document as the text and the end marker.
@@ -311,7 +306,7 @@ QUERY_LINE_THEN_DOCUMENT = Template.parse("{query}\n{document}")
 OWN_PAIR = "{query}{end}{document}{end}"
 # How a reranker reads a pair, for models that read from left to right and, in the notation after
 # the begin marker, for others (`OWN_PAIR`: as the tokenizer writes pairs); None: models of that
-# kind cannot. They are the papers', those of paper B's checkpoints, and the tokenizer's own;
+# kind cannot. They are the templates of the papers, of paper B's checkpoints, and of the tokenizer;
 # docs/models.md shows them.
 PAIR_TEMPLATES: dict[str, tuple[Template | None, str | None]] = {
     "rankmamba": (DOCUMENT_THEN_QUERY, OWN_PAIR),

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from runnel.errors import InputError
 from runnel.text.lines import read_lines
@@ -30,20 +29,19 @@ def read_qrels(path: str | Path) -> dict[str, dict[str, int]]:
             query, name, grade = fields if len(fields) != 4 else (fields[0], *fields[2:])
             judged = as_grade(grade)
         except ValueError:
-            expected = (
-                "query, document, grade (BEIR) or query, 0, document, grade (TREC), a whole number"
-                f" up to {MOST_GRADE:,}"
-            )
-            raise InputError(f"{where}: expected {expected}; got {line[:80]!r}") from None
-        if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
-            other = f"but {qrels[query][name]} on an earlier line; keep one of the two"
             raise InputError(
-                f"{where}: document {name!r} is judged {judged} for query {query!r}, {other}"
+                f"{where}: expected query, document, grade (BEIR) or query, 0, document, grade"
+                f" (TREC), a whole number up to {MOST_GRADE:,}; got {line[:80]!r}"
+            ) from None
+        if qrels.setdefault(query, {}).setdefault(sys.intern(name), judged) != judged:
+            raise InputError(
+                f"{where}: document {name!r} is judged {judged} for query {query!r}, but"
+                f" {qrels[query][name]} on an earlier line; keep one of the two"
             )
     return qrels
 
 
-def as_grade(value: Any) -> int:
+def as_grade(value: str | float) -> int:
     """Return a grade as a number; raise ValueError if it is not one, or is beyond `MOST_GRADE`."""
     grade = int(value)
     if abs(grade) > MOST_GRADE:
@@ -57,7 +55,7 @@ def read_run(path: str | Path, depth: int | None = None) -> dict[str, list[str]]
     """
     keys: dict[str, array[float]] = {}
     names: dict[str, list[str]] = {}
-    for _, query, name, score in _read(path):
+    for _, query, name, score in _read_run(path):
         keys.setdefault(query, array("d")).append(-score)
         names.setdefault(query, []).append(name)
     ranked = {}
@@ -77,7 +75,7 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     text, document text, whose order is kept.
     """
     run: dict[str, dict[str, float]] = {}
-    for where, query, name, score in _read(path):
+    for where, query, name, score in _read_run(path):
         scores = run.setdefault(query, {})
         if name in scores:
             raise InputError(
@@ -88,25 +86,26 @@ def read_scores(path: str | Path) -> dict[str, dict[str, float]]:
     return run
 
 
-def _read(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
+def _read_run(path: str | Path) -> Iterator[tuple[str, str, str, float]]:
     """Yield (place, query id, document id, score) for each line of a run."""
     seen: Counter[str] = Counter()
     for where, line in read_lines(path):
-        tabs, fields = line.split("\t"), line.split()
-        query, name, score = "", "", math.nan
+        query = name = ""
+        score = math.nan
         with suppress(ValueError):
-            if len(tabs) == 4:
-                query, name, score = tabs[0], tabs[1], -float(seen[tabs[0]])
+            if line.count("\t") == 3:
+                query, name, _, _ = line.split("\t")
+                score = -float(seen[query])
                 seen[query] += 1
-            elif len(fields) == 3:
-                query, name, score = fields[0], fields[1], -float(fields[2])
+            elif len(fields := line.split()) == 3:
+                query, name, rank = fields
+                score = -float(rank)
             else:
-                query, _, name, _, text, _ = fields
-                score = float(text)
+                query, _, name, _, number, _ = fields
+                score = float(number)
         if not math.isfinite(score):
-            expected = (
-                "query Q0 document rank score tag; query, document, rank; or query, document and"
-                " both texts between tabs"
+            raise InputError(
+                f"{where}: expected query Q0 document rank score tag; query, document, rank; or"
+                f" query, document and both texts between tabs; got {line[:80]!r}"
             )
-            raise InputError(f"{where}: expected {expected}; got {line[:80]!r}")
         yield where, query, sys.intern(name), score

@@ -14,15 +14,21 @@ import logging
 import re
 import unicodedata
 from collections.abc import Iterable
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from runnel.errors import needing
+
+if TYPE_CHECKING:
+    from bm25s.tokenization import Tokenized
 
 # Letters and marks without punctuation and digits: Thai, Lao, Burmese, Khmer; 々〆〇, kana, Han,
 # halfwidth kana.
 _UNSPACED = (
-    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17dc\u17dd"
-    "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
+    "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u0edc-\u0edf"
+    "\u1000-\u103f\u1050-\u108f\u109a-\u109d\u1780-\u17d3\u17dc\u17dd"
+    "\ua9e0-\ua9ef\ua9fa-\ua9fe\uaa60-\uaa76\uaa7a-\uaa7f"
+    "\u3005-\u3007\u3041-\u309a\u309d-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
 UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
@@ -65,14 +71,12 @@ def words_of(texts: Iterable[str]) -> list[list[str]]:
     return _tokenize(texts, return_ids=False)
 
 
-def numbered_words(texts: Iterable[str]) -> Any:
-    """Return the same words as the `Tokenized` of bm25s, which has numbers and a vocabulary;
-    `texts` are read one at a time.
-    """
+def numbered_words(texts: Iterable[str]) -> "Tokenized":
+    """Return the same words as numbers, with their vocabulary; `texts` are read one at a time."""
     return _tokenize(texts, return_ids=True)
 
 
-def bm25() -> Any:
+def bm25() -> ModuleType:
     """Return the module bm25s."""
     with needing("BM25 needs bm25s", "search"):
         import bm25s

@@ -1,7 +1,7 @@
 r"""The RWKV World tokenizer: greedy longest match of bytes, without merges or splitting into words.
 
 The vocabulary file has one token per line: id, a Python literal of text or bytes, and its length in
-bytes. Ids are those of the file, from 1; 0, which ends a document, is not in it. Every byte is a
+bytes. Ids are the file's, from 1; 0, which ends a document, is not in it. Every byte is a
 token, so there is no unknown token.
 
 The tokens are a trie in flat arrays, a hash table from (node, byte) to node with open addressing: a
@@ -15,7 +15,7 @@ import ast
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -47,7 +47,8 @@ class WorldTokenizer(Tokenizer):
             **{text: number for text, number in texts if "\ufffd" not in text},
         }
         self.vocab_size = max(tokens.values()) + 1
-        self.begin_id, self.end_id = self.marker_id(begin), self.marker_id(end)
+        self.begin_id = self.marker_id(begin)
+        self.end_id = self.marker_id(end)
 
     @classmethod
     def read(cls, path: Path, *, begin: Marker = None, end: Marker = None) -> WorldTokenizer:
@@ -102,14 +103,15 @@ class WorldTokenizer(Tokenizer):
 
     def _match(self, text: str, used: int, final: bool) -> tuple[Encoded, int, int]:
         data = np.frombuffer(utf8(text), dtype=np.uint8)
-        ids, starts, ends = (
+        tokens = _Tokens(
             np.empty(len(data), np.int32),
             np.empty(len(data), np.int64),
             np.empty(len(data), np.int64),
         )
-        count, stop, characters = _match(data, used, final, self._trie, ids, starts, ends)
-        ends = ends[:count].copy()  # the arrays are as long as the bytes
-        done = Encoded(ids[:count].copy(), skip_spaces(text, starts[:count].copy(), ends), ends)
+        count, stop, characters = _match(data, used, final, self._trie, tokens)
+        # copied, because the arrays are as long as the bytes
+        ids, starts, ends = (column[:count].copy() for column in tokens)
+        done = Encoded(ids, skip_spaces(text, starts, ends), ends)
         lead = stop
         while lead < len(data) and data[lead] & 0xC0 == 0x80:
             lead -= 1
@@ -158,12 +160,16 @@ def _read_line(line: str) -> tuple[bytes, int]:
 
 # ---- greedy longest match ------------------------------------------------------------------------
 
-_OPTIONS: dict[str, Any] = {"nogil": True, "cache": True}
-
 
 class _Trie(NamedTuple):
     edges: np.ndarray  # (slots, 2) int32
     tokens: np.ndarray  # (nodes,) int32
+
+
+class _Tokens(NamedTuple):
+    ids: np.ndarray  # (B,) int32
+    starts: np.ndarray  # (B,) int64, first characters
+    ends: np.ndarray  # (B,) int64, the characters after the last
 
 
 def _build(tokens: dict[bytes, int]) -> _Trie:
@@ -176,7 +182,7 @@ def _build(tokens: dict[bytes, int]) -> _Trie:
     return trie
 
 
-@njit(**_OPTIONS)
+@njit(nogil=True, cache=True)
 def _slot(edges: np.ndarray, key: int) -> int:
     """Return the slot of the key, or the free slot where it belongs."""
     mask = len(edges) - 1
@@ -186,43 +192,43 @@ def _slot(edges: np.ndarray, key: int) -> int:
     return at
 
 
-@njit(**_OPTIONS)
+@njit(nogil=True, cache=True)
 def _insert(data: np.ndarray, stops: np.ndarray, ids: np.ndarray, trie: _Trie) -> None:
-    count, start = 1, 0
+    count = 1
+    start = 0
     for number in range(len(stops)):
         node = 0
         for position in range(start, stops[number]):
             key = node * 256 + data[position]
             at = _slot(trie.edges, key)
             if trie.edges[at, 0] == -1:
-                trie.edges[at, 0], trie.edges[at, 1] = key, count
+                trie.edges[at, 0] = key
+                trie.edges[at, 1] = count
                 count += 1
             node = trie.edges[at, 1]
         trie.tokens[node] = ids[number]
         start = stops[number]
 
 
-@njit(**_OPTIONS)
+@njit(nogil=True, cache=True)
 def _match(
-    data: np.ndarray,
-    first: int,
-    final: bool,
-    trie: _Trie,
-    ids: np.ndarray,
-    starts: np.ndarray,
-    ends: np.ndarray,
+    data: np.ndarray, first: int, final: bool, trie: _Trie, tokens: _Tokens
 ) -> tuple[int, int, int]:
     """Cut bytes into tokens from the left, each as long as possible. Every single byte must be a
     token.
 
     `data` (B,) uint8 is UTF-8 from the start of a character, at whose byte `first` the tokens
     begin. Unless the text ends here (`final`), matching stops before a token that more bytes could
-    lengthen. `ids`, `starts` and `ends` (B,) receive the tokens and their characters. Returns
-    (number of tokens, bytes used, index of the character of the next byte).
+    lengthen. `tokens` receives the tokens and their characters. Returns (number of tokens, bytes
+    used, index of the character of the next byte).
     """
-    count, position, character = 0, first, 0
+    count = 0
+    character = 0
+    position = first
     while position < len(data):
-        node, at, token, stop = 0, position, -1, position
+        node = 0
+        token = -1
+        at = stop = position
         while at < len(data):
             slot = _slot(trie.edges, node * 256 + data[at])
             if trie.edges[slot, 0] == -1:
@@ -230,14 +236,16 @@ def _match(
             node = trie.edges[slot, 1]
             at += 1
             if trie.tokens[node] >= 0:
-                token, stop = trie.tokens[node], at
+                token = trie.tokens[node]
+                stop = at
         else:
             if not final:
                 break
-        ids[count], starts[count] = token, character
+        tokens.ids[count] = token
+        tokens.starts[count] = character
         for byte in data[position + 1 : stop]:
             character += (byte & 0xC0) != 0x80  # not a continuation byte: a character starts here
-        ends[count] = character + 1
+        tokens.ends[count] = character + 1
         if stop == len(data) or (data[stop] & 0xC0) != 0x80:
             character += 1
         position = stop

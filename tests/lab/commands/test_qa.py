@@ -9,7 +9,7 @@ from helpers.stub_endpoint import serve
 from runnel.lab.training.data import read_evidence
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 from tests.helpers.qa_files import read_rows, write_rows
 
 BM25 = ("lab", "qa", "bm25", "mills.jsonl", "-k", 2, "--out", "out")
@@ -50,7 +50,7 @@ def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
         "F1": 1.0,
     }
     document = mill_set(documents=1).documents["d0"].text
-    assert found[0]["tokens"] == len(Tokenizer.load(BUILT_IN["pocket"]).encode(document))
+    assert found[0]["tokens"] == len(read_tokenizer(BUILT_IN["pocket"]).encode(document))
     for row in read_rows(tmp_path / "out" / "mills.found.jsonl"):
         assert f"Wheel number {row['id'][3:]} was" in " ".join(
             document[start:end] for start, end in row["parts"][0]

@@ -20,7 +20,7 @@ from runnel.lab.training import recipes
 from runnel.lab.training.mining import dense_ranker
 from runnel.models.folder import BUILT_IN
 from runnel.records import Document
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 
 def test_windows_of_the_paper_and_of_white_space():
@@ -64,7 +64,7 @@ TEXT = "One heron stands. Two frogs wait, and three fishes swim below. Rain fall
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return Tokenizer.load(BUILT_IN["pocket"], begin=101, end=102)
+    return read_tokenizer(BUILT_IN["pocket"], begin=101, end=102)
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_pages_without_text_and_damage_are_told(read):
     document = read([["one"], [], [], ["four"], []])
     assert [block.page for block in document.blocks] == [1, 4]
     assert document.warnings == ("pages 2-3, 5 without text (3 of 5 pages)",)
-    document = module._build(["of\ufb01ce \ufffd\ufffd\ufffd", "", "three"], {}, [2], [], None)
+    document = module._build(["of\ufb01ce \ufffd\ufffd\ufffd", "", "three"], {}, [2], [], None, "")
     assert document.text == "office \ufffd\ufffd\ufffd\nthree"
     assert "page 2" in document.warnings[0] and "3 characters" in document.warnings[1]
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")

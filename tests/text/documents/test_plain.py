@@ -11,8 +11,9 @@ from runnel.errors import InputError
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.text.documents.code import read_code
-from runnel.text.documents.document import Canonical, DocumentText, choose_row, read_plain, span_of
+from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.markdown import read_markdown
+from runnel.text.documents.ranges import choose_row, span_of
 from runnel.text.documents.reader import read_document
 
 MARKDOWN = """---

@@ -19,7 +19,7 @@ from runnel.lab.synthesis.sources import Source, check_language, refusal
 from runnel.lab.synthesis.strategies import BOILERPLATE
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.records import trim
-from runnel.text.documents.document import is_heading
+from runnel.text.documents.headings import is_heading
 from runnel.text.sentences import split_paragraphs, split_sentences
 
 Strategy = Literal["heading", "question", "definition", "list", "reference"]

@@ -23,15 +23,11 @@ from runnel.models.foreign.settings import (
 )
 from runnel.models.recurrent.heads import EndScore, EndVector
 from runnel.redaction import showable
+from runnel.text.library import LibraryTokenizer
 from runnel.text.sentences import Unit
 from runnel.text.templates import DOCUMENT, DOCUMENT_THEN_QUERY, QUERY_LINE_THEN_DOCUMENT, Template
-from runnel.text.tokenizer import (
-    LIBRARY_FILE,
-    WORLD_FILE,
-    LibraryTokenizer,
-    Tokenizer,
-    tokenizer_file,
-)
+from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, Tokenizer
+from runnel.text.tokenizers import read_tokenizer, tokenizer_file
 
 log = logging.getLogger("runnel")
 
@@ -112,7 +108,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
 def load_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     """Return the tokenizer of a bare checkpoint, with its `markers`."""
     tokenizer = (
-        Tokenizer.load(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
+        read_tokenizer(folder) if tokenizer_file(folder) else _missing_tokenizer(folder, backbone)
     )
     tokenizer.begin_id, tokenizer.end_id = markers(type(backbone), tokenizer)
     return tokenizer
@@ -155,7 +151,7 @@ def _missing_tokenizer(folder: Path, backbone: Backbone) -> Tokenizer:
     elif rows == _MISTRAL_ROWS and "Mistral v3" in published:
         wanted = f"and needs {LIBRARY_FILE} of {_CODESTRAL} on the hub: put it into the folder"
     else:
-        return Tokenizer.load(folder)  # raises
+        return read_tokenizer(folder)  # raises
     raise CheckpointError(f"{folder} has no tokenizer: {wanted}")
 
 

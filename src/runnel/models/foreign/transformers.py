@@ -45,6 +45,7 @@ from runnel.models.recurrent.heads import FirstVector, TorchHead, score, vector_
 from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 # as the library calls them
 _MODES: dict[Pooling, str] = {"cls": "cls", "eos": "lasttoken", "mean": "mean"}
@@ -126,7 +127,7 @@ def load_transformer(
     )
     place = folder / theirs.path if theirs else folder
     tokenizer, stored = (
-        Tokenizer.load(place),
+        read_tokenizer(place),
         getattr(library.model.transformers_model.config, _TEMPLATES, {}),
     )
     text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
@@ -154,7 +155,7 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
     """Read the parts of a BERT-like embedder, and set the longest text that its
     makers let it read.
     """
-    theirs, tokenizer = read_sentence_transformer(folder), Tokenizer.load(folder)
+    theirs, tokenizer = read_sentence_transformer(folder), read_tokenizer(folder)
     text = _around_text(folder, tokenizer) if theirs is None else text_template(folder)
     pooled = pooling or (theirs and theirs.pooling) or "cls"
     if theirs is not None:

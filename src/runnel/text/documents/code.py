@@ -14,14 +14,19 @@ from runnel.text.documents.document import Canonical, DocumentText, straighten
 # characters of a line in which a definition is looked for: generated code has lines of megabytes
 _LONGEST = 300
 _BEFORE = (
-    r"(?:(?:abstract|async|data|default|export|final|internal|local|open|override|partial|private|protected|pub|pub\(\w+\)|public|"
-    r"sealed|static|unsafe)\s+)*"
+    r"(?:(?:abstract|async|data|default|export|final|internal|local|open|override|partial|private"
+    r"|protected|pub|pub\(\w+\)|public|sealed|static|unsafe)\s+)*"
 )
-_KINDS = "class|def|defmodule|defp|enum|fn|fun|func|function|impl|interface|module|namespace|object|protocol|struct|sub|trait"
+_KINDS = (
+    "class|def|defmodule|defp|enum|fn|fun|func|function|impl|interface|module|namespace|object"
+    "|protocol|struct|sub|trait"
+)
 _DEFINITION = re.compile(
     rf"{_BEFORE}(?:{_KINDS})\b\*?\s*(?:<[^<>]*>\s*|\([^()]*\)\s*)?"
     r"(?P<name>[\w$]+(?:(?:\.|::)[\w$]+)*[?!]?(?:<[^<>]*>)?(?: for [\w:]+)?)"
-    r"|(?:export\s+)?(?:const|let)\s+(?P<assigned>[\w$]+)\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
+    # a function that is assigned to a name, as in JavaScript
+    r"|(?:export\s+)?(?:const|let)\s+(?P<assigned>[\w$]+)"
+    r"\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
 )
 # begins a line that may have the indentation of a definition and not end it
 _GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")
@@ -31,11 +36,12 @@ def read_code(decoded: Decoded) -> DocumentText:
     """Read source code: blocks begin at definitions, after them, and after blank lines."""
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
-    at, start, end = 0, 0, 0  # of the line, and of the open block
-    for whole in text.split("\n"):
-        words = whole.strip()
-        first = at + len(whole) - len(whole.lstrip())
-        indentation = len(whole[: first - at].expandtabs())
+    at = 0  # of the line
+    start = end = 0  # of the open block
+    for line in text.split("\n"):
+        words = line.strip()
+        first = at + len(line) - len(line.lstrip())
+        indentation = len(line[: first - at].expandtabs())
         definition = _DEFINITION.match(words[:_LONGEST])
         leaves = canonical.deepest > indentation and not _GOES_ON.match(words)
         if end > start and (definition or leaves or not words):
@@ -48,7 +54,7 @@ def read_code(decoded: Decoded) -> DocumentText:
         if words:
             start = start if end > start else first
             end = first + len(words)
-        at += len(whole) + 1
+        at += len(line) + 1
     if end > start:
         canonical.mark(start, end, "code")
     return canonical.finish("code", text=text, encoding=decoded.encoding)

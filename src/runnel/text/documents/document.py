@@ -2,7 +2,7 @@
 canonical text.
 
 The canonical text is what all readers return: consecutive blocks with only whitespace between them.
-That of plain text is the file's own; blocks are marks in it.
+The canonical text of plain text is the file's own; blocks are marks in it.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import re
 import signal
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import accumulate, chain
+from itertools import chain
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any
 
-from runnel.errors import InputError, ReadError, UnsupportedKind
+from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
+from runnel.text.documents.headings import titles_in
 from runnel.text.lines import GZIP, ZSTD
 
 # ---- kinds and limits ----------------------------------------------------------------------------
@@ -64,21 +65,22 @@ def recognize(head: bytes, name: str) -> str:
     by_name = next(
         (
             kind
-            for kind, one in FORMATS.items()
-            if one.takes != "archive" and suffix in one.suffixes.split()
+            for kind, entry in FORMATS.items()
+            if entry.takes != "archive" and suffix in entry.suffixes.split()
         ),
         "txt",
     )
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
-    for kind, one in FORMATS.items():
-        # such as HTML in Markdown
-        in_text = one.takes == "markup" and FORMATS[by_name].takes == "text" and by_name != "txt"
-        if one.begins is not None and re.match(one.begins, begin) and not in_text:
+    text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
+    for kind, entry in FORMATS.items():
+        if entry.takes == "markup" and text_by_name:
+            continue  # such as HTML in Markdown
+        if entry.begins is not None and re.match(entry.begins, begin):
             return kind
     return by_name
 
 
-def reader_of(entry: Format) -> Callable[..., Any]:
+def reader_of(entry: Format) -> Callable[..., DocumentText]:
     """Import the function that reads files of a kind."""
     module, _, name = entry.read.partition(":")
     return getattr(import_module(f"runnel.text.documents.{module}"), name)
@@ -195,9 +197,8 @@ class DocumentText:
             Block(start, end, kind, page, places.at(start)[1])
             for start, end, kind, page in places.spans()
         )
-        return DocumentText(
-            text, blocks, kind, hashlib.sha256(text.encode()).hexdigest(), title, id
-        )
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        return DocumentText(text, blocks, kind, digest, title, id)
 
     def __hash__(self) -> int:
         return hash(self.text)  # which a text remembers
@@ -228,21 +229,31 @@ class DocumentText:
         """Return the document as a JSON object: the blocks as rows, each heading path once."""
         paths: dict[tuple[str, ...], int] = {}
         rows = [
-            (b.start, b.end, b.kind, b.page, paths.setdefault(b.headings, len(paths)))
-            for b in self.blocks
+            (
+                block.start,
+                block.end,
+                block.kind,
+                block.page,
+                paths.setdefault(block.headings, len(paths)),
+            )
+            for block in self.blocks
         ]
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "blocks"}
         return fields | {"paths": list(paths), "blocks": rows}
 
     @staticmethod
     def from_wire(value: dict[str, Any]) -> DocumentText:
+        """Return the document of such a JSON object, which is used up."""
         paths = [tuple(path) for path in value.pop("paths")]
-        blocks = tuple(
-            Block(start, end, kind, page, paths[path])
-            for start, end, kind, page, path in value.pop("blocks")
+        return DocumentText(
+            blocks=tuple(
+                Block(start, end, kind, page, paths[path])
+                for start, end, kind, page, path in value.pop("blocks")
+            ),
+            warnings=tuple(value.pop("warnings")),
+            scanned=tuple(value.pop("scanned", ())),
+            **value,
         )
-        warnings, scanned = tuple(value.pop("warnings")), tuple(value.pop("scanned", ()))
-        return DocumentText(blocks=blocks, warnings=warnings, scanned=scanned, **value)
 
 
 def straighten(text: str) -> str:
@@ -310,7 +321,14 @@ class Canonical:
         )
 
     def finish(
-        self, kind: str, *, text: str | None = None, title: str | None = None, **more: Any
+        self,
+        kind: str,
+        *,
+        text: str | None = None,
+        title: str | None = None,
+        pages: int | None = None,
+        encoding: str | None = None,
+        scanned: tuple[int, ...] = (),
     ) -> DocumentText:
         """Return the document. `text`: the unchanged text, if the blocks are marks in it."""
         text = "".join(self._parts) if text is None else text
@@ -321,33 +339,41 @@ class Canonical:
                 " U+FFFD"
             )
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
-        digest = hashlib.sha256(text.encode()).hexdigest()
         return DocumentText(
-            text, tuple(self.blocks), kind, digest, title, warnings=tuple(self.warnings), **more
+            text,
+            tuple(self.blocks),
+            kind,
+            hashlib.sha256(text.encode()).hexdigest(),
+            title,
+            pages=pages,
+            encoding=encoding,
+            warnings=tuple(self.warnings),
+            scanned=scanned,
         )
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `_titles` describes
+    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
     headings.
     """
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
-    titles = deque(_titles(text))
+    titles = deque(titles_in(text))
     start = 0
 
-    def mark(last: int, kind: str) -> None:  # what is before `last`
+    def mark(last: int, kind: str) -> None:
+        """Add the text from the end of the block before to `last`."""
         nonlocal start
-        if words := text[start:last].strip():
-            first = last - len(text[start:last].lstrip())
-            if canonical.page is not None:
-                canonical.page += text.count("\f", start, first)
-            canonical.mark(first, first + len(words), kind)
-            start = first
+        words = text[start:last].strip()
+        first = last - len(text[start:last].lstrip())
         if canonical.page is not None:
-            canonical.page += text.count("\f", start, last)
+            canonical.page += text.count("\f", start, first)
+        if words:
+            canonical.mark(first, first + len(words), kind)
+        if canonical.page is not None:
+            canonical.page += text.count("\f", first, last)
         start = last
 
     for end in chain((match.end() for match in _PARAGRAPH_END.finditer(text)), [len(text)]):
@@ -358,190 +384,3 @@ def read_plain(decoded: Decoded) -> DocumentText:
             mark(last, "heading")
         mark(end, "paragraph")
     return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
-
-
-_TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")
-_ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")
-_NUMBERED = re.compile(
-    r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)"
-)
-_CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")
-
-
-def _titles(text: str) -> Iterator[tuple[int, int, int, str]]:
-    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own,
-    numbered or in capitals.
-    """
-    lines = re.split("[\n\f]", text)
-    at = list(accumulate((len(line) + 1 for line in lines), initial=0))
-    full = [-2, *(number for number, line in enumerate(lines) if line.strip()), len(lines) + 1]
-    alone = {  # levels; a line stands alone between blank ones, or flush left above indented text
-        n: _level(lines[n])
-        for before, n, after in zip(full, full[1:], full[2:], strict=False)
-        if before < n - 1
-        and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
-    }
-    styles: list[str] = []
-    free = -1  # the last line of the last heading
-    for before, n, after in zip(full, full[1:], full[2:], strict=False):
-        words, first, last, level = lines[n].strip(), n, n, 0
-        rule = lines[n + 1].rstrip() if after == n + 1 else ""
-        if not _LETTER.search(words) or len(words) > _TITLE_CHARS:
-            continue
-        if marked := _ADOC.match(lines[n]):
-            level, words = len(marked[1]), words[marked.end() :]
-        elif (
-            _TITLE_RULE.fullmatch(rule.strip())
-            and len(words) - 2 <= len(rule) <= 2 * len(words) + 20
-        ):
-            over = free < before == n - 1 and lines[before].strip() == rule.strip()
-            first, last, style = n - over, n + 1, rule[-1] * (1 + over)
-            styles += [style] if style not in styles else []
-            level = 1 + styles.index(style)
-        elif n in alone and (
-            alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))
-        ):
-            # no list
-            level = alone[n]
-        if level:
-            free = last
-            yield (
-                at[first] + len(lines[first]) - len(lines[first].lstrip()),
-                at[last] + len(lines[last].rstrip()),
-                level,
-                words,
-            )
-
-
-def _level(line: str) -> int:
-    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or
-    centered (1); 0 for other lines.
-    """
-    words, indent = line.strip(), len(line) - len(line.lstrip())
-    numbered = _NUMBERED.match(words)
-    names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)  # 1. Source Code.
-    if len(words) > _TITLE_CHARS or (
-        _ENDS.search(words) and not (numbered and names and words[-1] == ".")
-    ):
-        return 0
-    # fewer spaces are before a line of code
-    capitals = indent not in range(1, 11) and _CAPITALS.fullmatch(words)
-    return 2 + numbered[1].count(".") if numbered else int(bool(capitals))
-
-
-# ---- headings ------------------------------------------------------------------------------------
-
-_TITLE_CHARS = 80
-_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
-_BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
-_ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
-_LETTER = re.compile(r"[^\W\d_]")
-
-
-def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
-    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of
-    its own, as `is_title`.
-    """
-    core = text[start:end].strip()
-    first = text.find(core, start)
-    kind = kind_at(first)
-    if not core or kind == "heading" or not is_title(core, kind):
-        return bool(core) and kind == "heading"
-    line_end = text.find("\n", first + len(core))
-    return (
-        text[text.rfind("\n", 0, first) + 1 : line_end if line_end >= 0 else len(text)].strip()
-        == core
-    )
-
-
-def is_title(words: str, kind: str | None) -> bool:
-    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short,
-    and it does not end like one.
-    """
-    if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
-        return False
-    lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
-    if len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
-        return False
-    return (
-        bool(_LETTER.search(lines[0]))
-        and not _BULLET.match(lines[0])
-        and not _ENDS.search(lines[0])
-    )
-
-
-# ---- parts by lines, pages or characters; rows by id ---------------------------------------------
-
-By = Literal["character", "line", "page"]
-_ROWS_NAMED = 5
-_NAME_CHARS = 100
-
-
-def span_of(
-    document: DocumentText, name: str, by: By, start: int | None, end: int | None
-) -> tuple[int, int]:
-    """Return the characters [start, end) of a range.
-
-    `start` and `end` are characters [start, end) from 0, or lines or pages from 1 with both ends;
-    None: from or to the end. A page begins with its first block and ends where a block of a later
-    page begins.
-    """
-    count = {
-        "character": len(document.text),
-        "line": document.text.count("\n") + 1,
-        "page": document.pages or 0,
-    }[by]
-    least = 0 if by == "character" else 1
-    first, last = least if start is None else start, count if end is None else end
-    if not least <= first <= last <= count:
-        raise InputError(
-            f"{name} has {count or 'no'} {by}s, from {least}: {by}s {first} to {last} are outside"
-            " of it"
-        )
-    if by == "character":
-        return first, last
-    if by == "line":
-        starts = [
-            0,
-            *(match.end() for match in re.finditer("\n", document.text)),
-            len(document.text),
-        ]
-        return starts[first - 1], starts[last]
-    pages = [(block.page or 0, block.start) for block in document.blocks]
-    stop = next((at for page, at in pages if page > last), len(document.text))
-    return next((at for page, at in pages if page >= first), stop), stop
-
-
-def short_name(name: str) -> str:
-    """Return a name, or the beginning of a long one, with a digest that tells
-    it from other names.
-    """
-    if len(name) <= _NAME_CHARS:
-        return name
-    return f"{name[:_NAME_CHARS]}…{hashlib.sha256(name.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
-
-
-def choose_row(documents: Iterable[DocumentText], name: str, row: str | None) -> DocumentText:
-    """Return the document of a file, or of the row with an id, which may be given as its
-    `short_name`.
-
-    All documents are read, so that a file that is damaged after the row is an error, but only one
-    is kept.
-    """
-    chosen: DocumentText | None = None
-    ids: list[str] = []
-    rows = 0
-    for document in documents:
-        shown = None if document.id is None else short_name(document.id)
-        if chosen is None and row in (document.id, shown):
-            chosen = document
-        rows += shown is not None
-        if shown is not None and rows <= _ROWS_NAMED:
-            ids.append(repr(shown))
-    if chosen is not None:
-        return chosen
-    names, more = ", ".join(ids) or "none", ", ..." if rows > _ROWS_NAMED else ""
-    problem = (
-        "name one of them by its id" if row is None else f"none has the id {short_name(row)!r}"
-    )
-    raise InputError(f"{name} has {rows or 'no'} rows; {problem}: {names}{more}")

@@ -28,7 +28,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the body in order, then the notes, with inserted text and without deleted text and page
     headers and footers.
 
-    Page numbers are those of a word processor's last layout, if it stored page breaks.
+    Page numbers are from a word processor's last layout, if it stored page breaks.
     """
     package = {kind: name for kind, name in related(archive, "").values()}
     main = package.get("officeDocument", "word/document.xml")
@@ -43,7 +43,8 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     canonical = Canonical()
     canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
     _read(canonical, body, levels)
-    pages, canonical.page = canonical.page, None
+    pages = canonical.page
+    canonical.page = None
     for kind, name in referred:
         if kind in _NOTES:
             _read(canonical, parse(archive, name), {}, "note")
@@ -58,7 +59,8 @@ def _levels(styles: Element) -> dict[str, int]:
     levels: dict[str, int] = {}
     parents = {}
     for style in styles.findall("{*}style"):
-        key, words = attribute(style, "styleId"), _value(style, "name")
+        key = attribute(style, "styleId")
+        words = _value(style, "name")
         heading = _HEADING.match(words)
         if heading or words.lower() == "title":
             levels[key] = int(heading[1]) if heading else 0
@@ -66,8 +68,8 @@ def _levels(styles: Element) -> dict[str, int]:
             levels[key] = _NO_LEVEL
         else:
             parents[key] = _value(style, "basedOn")
-    for key in parents:
-        above, seen = parents[key], {key}
+    for key, above in parents.items():
+        seen = {key}
         while above in parents and above not in seen and above not in levels:
             seen.add(above)
             above = parents[above]
@@ -78,8 +80,8 @@ def _levels(styles: Element) -> dict[str, int]:
 
 def _value(element: Element | None, name: str) -> str:
     """Return the value of a child element that is a property; empty if it is missing."""
-    found = None if element is None else element.find(f"{{*}}{name}")
-    return "" if found is None else attribute(found, "val")
+    child = None if element is None else element.find(f"{{*}}{name}")
+    return "" if child is None else attribute(child, "val")
 
 
 def _read(
@@ -88,8 +90,8 @@ def _read(
     """Add the paragraphs and rows of a part. `kind`: of paragraphs that are no headings (default:
     item or paragraph).
     """
-    # it repeats content for old programs
-    for element, text in paragraphs_and_rows(root, lambda one: tag(one) == "Fallback"):
+    # a fallback repeats content for old programs
+    for element, text in paragraphs_and_rows(root, lambda child: tag(child) == "Fallback"):
         if text is None:
             if tag(element) == "lastRenderedPageBreak" and canonical.page is not None:
                 canonical.page += 1

@@ -30,11 +30,13 @@ _CELLS = ("td", "th")
 _HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
-# Nothing is inside of these for long: they are empty, or the next one of their kind ends them.
+# Nothing is inside of these elements for long: they are empty, or the next of their kind ends them.
 _SHORT = frozenset(
-    f"{_VOID}|a|p|li|dt|dd|option|optgroup|colgroup|caption|thead|tbody|tfoot|tr|td|th|rb|rt|rp|rtc".split(
-        "|"
-    )
+    [
+        *_VOID.split("|"),
+        *"a p li dt dd option optgroup colgroup caption thead tbody tfoot tr td th".split(),
+        *"rb rt rp rtc".split(),
+    ]
 )
 # elements open at a tag, on average over the characters (a million at least): 2 seconds of Lexbor a
 # million
@@ -45,10 +47,13 @@ _UNSHOWN = re.compile(
     r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
 )
 _ROLES = ("navigation", "contentinfo", "search")
-# Of a block that only has links: one that leads through the pages of a manual.
+# A link that leads through the pages of a manual, in a block that only has links.
 _NAVIGATION = re.compile(
-    r"[\W_]*(?:(?:prev(?:ious)?|next|up|top|home|index|(?:table of )?contents|main page)(?: (?:page|chapter|section|topic))?"
-    r"|(?:back|go|return)(?: to\b.*)?)[\W_]*",
+    r"[\W_]*(?:"
+    r"(?:prev(?:ious)?|next|up|top|home|index|(?:table of )?contents|main page)"
+    r"(?: (?:page|chapter|section|topic))?"
+    r"|(?:back|go|return)(?: to\b.*)?"
+    r")[\W_]*",
     re.IGNORECASE,
 )
 _SIGNS = re.compile(r"[\W_]+")
@@ -60,7 +65,8 @@ _SUPERSCRIPT = str.maketrans(
     "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b",
 )
 _POWER = re.compile(r"[+\u2212-]?\d+")
-_INLINE, _SPANS = ("a", "sup"), ("colspan", "rowspan")
+_INLINE = ("a", "sup")
+_SPANS = ("colspan", "rowspan")
 _WIDEST = 20  # columns or rows of a cell
 _CELL_BREAK = " | "
 _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
@@ -99,18 +105,19 @@ def _expect_flat(markup: str) -> None:
     elements at each tag.
     """
     opened: Counter[str] = Counter()
-    depth, left = 0, _MOST_OPEN * max(len(markup), 10**6)
+    depth = 0
+    left = _MOST_OPEN * max(len(markup), 10**6)
     for match in _TAG.finditer(markup):
         name = match[2].lower()
         if name not in _SHORT:
-            step = 1 if not match[1] else -1 if opened[name] else 0
+            step = -min(1, opened[name]) if match[1] else 1
             opened[name] += step
             depth += step
         left -= depth
         if left < 0:
-            place = f"{depth:,} are open at character {match.start():,}"
             raise ReadError(
-                f"its elements are nested too deeply: {place}; simplify it, or save its text"
+                f"its elements are nested too deeply: {depth:,} are open at character"
+                f" {match.start():,}; simplify it, or save its text"
             )
 
 
@@ -172,16 +179,18 @@ class _Page:
 
     def read(self, body: LexborNode) -> None:
         named = [node.attributes for node in body.css("[id], a[name]")]
-        self.parts = frozenset(one.get("id") or one.get("name") or "" for one in named) - {""}
+        self.parts = frozenset(part.get("id") or part.get("name") or "" for part in named) - {""}
         for event, node in _walk(body):
             if event == "text":
                 self.inline.append(node.text_content or "")
             elif node.tag in _INLINE:
                 self._inline(event, node)
-            elif node.tag == "br":
-                self.inline += [_LINE_BREAK] if event == "start" else []
+            elif node.tag == "br" and event == "start":
+                self.inline.append(_LINE_BREAK)
+            elif node.tag in _BLOCKS and event == "start":
+                self._start(node)
             elif node.tag in _BLOCKS:
-                (self._start if event == "start" else self._end)(node)
+                self._end(node)
         self._flush()
         self._mark_contents()
 
@@ -228,9 +237,11 @@ class _Page:
             for name in _SPANS
         )
         self.cells = column + max(wide, 1)
-        self.rows |= dict.fromkeys(range(column, self.cells), high) if high > 1 else {}
-        before, self.bars = self.bars, column
-        return _CELL_BREAK * (column - before)
+        if high > 1:
+            self.rows |= dict.fromkeys(range(column, self.cells), high)
+        bars = _CELL_BREAK * (column - self.bars)
+        self.bars = column
+        return bars
 
     def _end(self, node: LexborNode) -> None:
         tag = node.tag or ""
@@ -247,35 +258,32 @@ class _Page:
     def _flush(self) -> None:
         if not self.inline:
             return
-        text, self.inline = "".join(self.inline), []
-        kind, links, self.links = self.kinds[-1], self.links, []
-        inner, self.inner = self.inner, 0
-        if any(map(_NAVIGATION.fullmatch, links)) and _SIGNS.sub("", text) == _SIGNS.sub(
-            "", "".join(links)
-        ):
+        text = "".join(self.inline)
+        linked = "".join(self.links)
+        navigates = any(map(_NAVIGATION.fullmatch, self.links))
+        only_inner = 0 < len(self.links) == self.inner
+        inner = self.inner
+        self.inline = []
+        self.links = []
+        self.inner = 0
+        if navigates and _SIGNS.sub("", text) == _SIGNS.sub("", linked):
             return
+        kind = self.kinds[-1]
         if kind == "code":
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
         elif kind == "row":
             text = " ".join(text.split()) if text.replace("|", "").strip() else ""
         else:
             text = "\n".join(" ".join(line.split()) for line in text.split(_LINE_BREAK))
-        heading, words, number = (
-            _HEADING.match(kind),
-            _NUMBERS.sub("", text),
-            len(self.canonical.blocks),
-        )
-        if heading:
+        words = _NUMBERS.sub("", text)
+        if heading := _HEADING.match(kind):
             self.titles.add(words)
             self.canonical.add(" ".join(text.split()), level=int(heading[1]))
             return
+        number = len(self.canonical.blocks)
         self.canonical.add(text, kind)
-        if (
-            links
-            and inner == len(links)
-            and words == _NUMBERS.sub("", "".join(links))
-            and len(self.canonical.blocks) > number
-        ):
+        added = len(self.canonical.blocks) > number
+        if added and only_inner and words == _NUMBERS.sub("", linked):
             self.leading[number] = inner, words
 
     def _mark_contents(self) -> None:

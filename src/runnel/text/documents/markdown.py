@@ -16,7 +16,9 @@ class _Marks:
     """The blocks of a Markdown text: lines are collected until the block ends."""
 
     def __init__(self, text: str, canonical: Canonical) -> None:
-        self.text, self.canonical = text, canonical
+        self.text = text
+        self.canonical = canonical
+        self.title: str | None = None  # the first heading of level 1
         self.start: int | None = None
         self.end = 0
         self.kind = "paragraph"
@@ -24,16 +26,26 @@ class _Marks:
     def take(self, start: int, end: int, kind: str) -> None:
         """Add a line to the open block, or open a block."""
         if self.start is None:
-            self.start, self.kind = start, kind
+            self.start = start
+            self.kind = kind
         self.end = end
 
-    def close(self, kind: str | None = None) -> None:
+    def close(self) -> None:
+        """End the open block, if there is one."""
         if self.start is not None:
             block = self.text[self.start : self.end]
             start = self.start + len(block) - len(block.lstrip())
             if block.strip():
-                self.canonical.mark(start, start + len(block.strip()), kind or self.kind)
+                self.canonical.mark(start, start + len(block.strip()), self.kind)
         self.start = None
+
+    def close_heading(self, level: int, words: str) -> None:
+        """End the open block, which is a heading."""
+        self.canonical.open_heading(level, words)
+        if level == 1:
+            self.title = self.title or words
+        self.kind = "heading"
+        self.close()
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
@@ -43,50 +55,47 @@ def read_markdown(decoded: Decoded) -> DocumentText:
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     marks = _Marks(text, canonical)
-    title: str | None = None
     fence: str | None = None  # the closing fence of open code
-    at = 0
-    for number, whole in enumerate(text.split("\n")):
-        start, end = at, at + len(whole)
-        at = end + 1
+    end = -1
+    for number, line in enumerate(text.split("\n")):
+        start = end + 1
+        end = start + len(line)
         if fence is not None:
             marks.take(start, end, "code")
-            if whole.strip().startswith(fence) and not whole.strip().strip(fence[0]):
+            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
                 marks.close()
                 fence = None
             continue
-        opening = _FENCE.match(whole) or (re.match("(---)$", whole) if number == 0 else None)
+        opening = _FENCE.match(line) or (re.match("(---)$", line) if number == 0 else None)
         if opening:
             marks.close()
             fence = opening[1]
             marks.take(start, end, "code")
-        elif not whole.strip():
+        elif not line.strip():
             marks.close()
-        elif heading := _ATX.match(whole):
+        elif heading := _ATX.match(line):
             marks.close()
-            level, words = len(heading[1]), whole[heading.end() :].strip()
+            words = line[heading.end() :].strip()
             bare = words.rstrip("#")  # # signs may close a heading
             words = bare.strip() if not bare or bare[-1] in " \t" else words
-            _heading(marks, start, end, level, words)
-            title = title or (words if level == 1 else None)
+            marks.take(start, end, "heading")
+            marks.close_heading(len(heading[1]), words)
         elif (
             marks.start is not None
             and marks.kind == "paragraph"
-            and (line := _UNDERLINE.match(whole))
+            and (rule := _UNDERLINE.match(line))
         ):
-            level, words = 1 if line[1][0] == "=" else 2, text[marks.start : marks.end]
-            _heading(marks, marks.start, end, level, words)
-            title = title or (words.strip() if level == 1 else None)
+            words = text[marks.start : marks.end].strip()
+            marks.take(start, end, "heading")
+            marks.close_heading(1 if rule[1][0] == "=" else 2, words)
         else:
-            kind = "row" if _ROW.match(whole) else "item" if _ITEM.match(whole) else "paragraph"
+            kind = "paragraph"
+            if _ROW.match(line):
+                kind = "row"
+            elif _ITEM.match(line):
+                kind = "item"
             if kind != "paragraph" or marks.kind == "row":
                 marks.close()
             marks.take(start, end, kind)
     marks.close()
-    return canonical.finish("md", text=text, title=title, encoding=decoded.encoding)
-
-
-def _heading(marks: _Marks, start: int, end: int, level: int, title: str) -> None:
-    marks.canonical.open_heading(level, title)
-    marks.start, marks.end = start, end
-    marks.close("heading")
+    return canonical.finish("md", text=text, title=marks.title, encoding=decoded.encoding)

@@ -72,9 +72,12 @@ class Ocr:
 
     def _run(self, words: list[str]) -> tuple[int, bytes, bytes]:
         """Run the command in a group of processes of its own, which ends with it."""
-        nothing, pipe = subprocess.DEVNULL, subprocess.PIPE
         process = subprocess.Popen(
-            words, stdin=nothing, stdout=pipe, stderr=pipe, start_new_session=True
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
         )
         try:
             out, err = process.communicate(timeout=self.seconds)

@@ -1,5 +1,6 @@
 """Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp)."""
 
+from collections import Counter
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
@@ -23,9 +24,8 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     """Read the content in order, then the notes of a text. Repeated rows and cells of a spreadsheet
     are read once.
     """
-    if _MANIFEST in archive.names and any(
-        tag(one) == "encryption-data" for one in parse(archive, _MANIFEST).iter()
-    ):
+    manifest = parse(archive, _MANIFEST).iter() if _MANIFEST in archive.names else ()
+    if any(tag(element) == "encryption-data" for element in manifest):
         raise ReadError("an encrypted document; open it with its password, and save it without one")
     content = parse(archive, "content.xml").find("{*}body/*")
     kind = "" if content is None else tag(content)
@@ -46,29 +46,37 @@ class _Content:
     """A collector of paragraphs' text; the paragraphs of a table row form one block."""
 
     def __init__(self, canonical: Canonical, kind: str, limits: Limits) -> None:
-        self.canonical, self.kind, self.limits = canonical, kind, limits
+        self.canonical = canonical
+        self.kind = kind
+        self.limits = limits
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.paragraphs: list[list[str]] = []
         self.rows = OpenRows()
-        self.lists = self.in_notes = self.contents = 0  # open elements
+        self.open: Counter[str] = Counter()  # elements by name
         self.notes: list[str] = []
         self.pages = 0
         self.title: Element | None = None
 
     def read(self, content: Element) -> int:
         """Add all blocks; return the number of slides."""
-        for event, element in walk(content, lambda one: tag(one) in _LEFT_OUT or one is self.title):
+        for event, element in walk(content, self._is_omitted):
+            name = tag(element)
             if event == "start":
-                self._start(element, tag(element))
+                self.open[name] += 1
+                self._start(element, name)
                 continue
             if event == "end":
                 self.inline.pop()
-                self._end(element, tag(element))
+                self.open[name] -= 1
+                self._end(element, name)
             if self.inline and self.inline[-1]:
                 self.paragraphs[-1].append(element.tail or "")
         self._add_notes()
         return self.pages
+
+    def _is_omitted(self, element: Element) -> bool:
+        return tag(element) in _LEFT_OUT or element is self.title
 
     def _start(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
@@ -77,12 +85,6 @@ class _Content:
             self.rows.open()
         elif name in ("table-cell", "covered-table-cell"):
             self.rows.open_cell()
-        elif name == "list-item":
-            self.lists += 1
-        elif name == "table-of-content":
-            self.contents += 1
-        elif name in ("note-body", "notes"):
-            self.in_notes += 1
         elif name == "table" and self.kind == "ods":
             self.canonical.add(attribute(element, "name"), level=1)
         elif name == "page" and self.kind == "odp":
@@ -99,9 +101,9 @@ class _Content:
         self.canonical.page = self.pages
         self.title = next(
             (
-                one
-                for one in page.iter()
-                if tag(one) == "frame" and attribute(one, "class") == "title"
+                frame
+                for frame in page.iter()
+                if tag(frame) == "frame" and attribute(frame, "class") == "title"
             ),
             None,
         )
@@ -116,29 +118,23 @@ class _Content:
         elif name == "table-row":
             self.canonical.add(self.rows.close(empty=self.kind != "ods"), "row")
             self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
-        elif name == "list-item":
-            self.lists -= 1
-        elif name == "table-of-content":
-            self.contents -= 1
-        elif name in ("note-body", "notes"):
-            self.in_notes -= 1
         elif name == "page" and self.kind == "odp":
             self._add_notes()
 
     def _end_paragraph(self, element: Element, name: str) -> None:
         lines = "".join(self.paragraphs.pop()).split("\v")
         text = "\n".join(" ".join(line.split()) for line in lines)
-        if self.in_notes:
+        if self.open["note-body"] or self.open["notes"]:
             self.notes.append(text)
         elif self.rows.write(text):
             return
         elif name == "h":
             level = attribute(element, "outline-level")
             self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)
+        elif self.open["table-of-content"]:
+            self.canonical.add(text, CONTENTS)
         else:
-            self.canonical.add(
-                text, CONTENTS if self.contents else "item" if self.lists else "paragraph"
-            )
+            self.canonical.add(text, "item" if self.open["list-item"] else "paragraph")
 
     def _add_notes(self) -> None:
         for note in self.notes:

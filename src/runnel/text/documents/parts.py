@@ -85,8 +85,10 @@ def first(archive: Archive, name: str, child: str) -> Element:
     """Return the first element of a part with a local name; ReadError if there is none."""
     element = parse(archive, name).find(f".//{{*}}{child}")
     if element is None:
-        problem = f"its part {name!r} has no {child}: not a complete document"
-        raise ReadError(f"{problem}; save it again with the program it comes from")
+        raise ReadError(
+            f"its part {name!r} has no {child}: not a complete document; save it again with the"
+            " program it comes from"
+        )
     return element
 
 
@@ -106,7 +108,8 @@ def title_of(archive: Archive, name: str) -> str | None:
     """Return the title in a part with a document's properties, which may be missing."""
     if name not in archive.names:
         return None
-    return next((one.text for one in parse(archive, name).iter() if tag(one) == "title"), None)
+    elements = parse(archive, name).iter()
+    return next((element.text for element in elements if tag(element) == "title"), None)
 
 
 def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
@@ -165,8 +168,8 @@ def paragraphs_and_rows(
     """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text,
     and others at their starts.
 
-    A row's text has that of its paragraphs. Tab stops, which are before a paragraph's words, are
-    read as tabs.
+    A row's text has the text of its paragraphs. Tab stops, which are before a paragraph's words,
+    are read as tabs.
     """
     paragraphs: list[list[str]] = []  # open ones: a text box nests paragraphs in a paragraph
     rows = OpenRows()
@@ -199,11 +202,9 @@ def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:
     if relations not in archive.names:
         return {}
     targets = {}
-    for one in parse(archive, relations):
-        if one.get("TargetMode") != "External":
-            target = posixpath.normpath(posixpath.join("/", folder, one.get("Target", "")))
-            targets[one.get("Id", "")] = (
-                posixpath.basename(one.get("Type", "")),
-                target.lstrip("/"),
-            )
+    for relation in parse(archive, relations):
+        if relation.get("TargetMode") != "External":
+            target = posixpath.normpath(posixpath.join("/", folder, relation.get("Target", "")))
+            word = posixpath.basename(relation.get("Type", ""))
+            targets[relation.get("Id", "")] = (word, target.lstrip("/"))
     return targets

@@ -10,13 +10,13 @@ import os
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from runnel.errors import ReadError, ScannedPdf, needing
 from runnel.text.documents.document import BREAK, CONTENTS, Canonical, DocumentText, Limits
@@ -42,13 +42,16 @@ _GAP = 1.5
 _TORN = 0.1  # line heights, up and sideways, within which a line continues
 # A raised number is at most this high, and at least this far above the line, in heights of the
 # character before it.
-_SMALL, _RAISED = 0.9, 0.1
+_SMALL = 0.9
+_RAISED = 0.1
 _DIGITS = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SPACES = re.compile(r"[ \t\xa0]+")
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # widths to compare: at most, at least, and the tolerance for equality
-_LETTERS, _FEW, _SAME = 16, 4, 0.05
+_LETTERS = 16
+_FEW = 4
+_SAME = 0.05
 
 
 @dataclass(slots=True)
@@ -73,15 +76,14 @@ def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:
-        locked = getattr(error, "err_code", None) == _PASSWORD
-        problem = (
+        if getattr(error, "err_code", None) == _PASSWORD:
+            raise ReadError(
+                "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
+            ) from error
+        raise ReadError(
             f"a damaged or truncated PDF ({error}); download it again or repair it, for example"
             " with qpdf"
-        )
-        encrypted = (
-            "an encrypted PDF; save a copy without a password, for example with qpdf --decrypt"
-        )
-        raise ReadError(encrypted if locked else problem) from error
+        ) from error
     with closing(document):
         yield document
 
@@ -109,7 +111,8 @@ def page_text(page: PdfPage) -> str:
 
 class _Glyphs:
     def __init__(self, layer: PdfTextPage) -> None:
-        self.layer, self.count = layer, layer.count_chars()
+        self.layer = layer
+        self.count = layer.count_chars()
 
     def box(self, at: int) -> tuple[float, float, float, float] | None:
         """Return (left, bottom, right, top) in points; None if the character has no extent."""
@@ -122,11 +125,13 @@ class _Glyphs:
         """Return whether text is monospaced, where wide gaps do not mean a table. Digits are
         ignored: they all have one width.
         """
-        places = [at + i for i, c in enumerate(text) if not c.isspace() and not c.isdigit()][
-            :_LETTERS
-        ]
-        widths = [box[2] - box[0] for box in map(self.box, places) if box]
-        return len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
+        places = [at + i for i, c in enumerate(text) if not c.isspace() and not c.isdigit()]
+        return _are_equal([box[2] - box[0] for box in map(self.box, places[:_LETTERS]) if box])
+
+
+def _are_equal(widths: list[float]) -> bool:
+    """Return whether there are enough widths to compare, and they are equal."""
+    return len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
 
 
 def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
@@ -139,7 +144,8 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
     line = _Line(text, (first[1], height), first[0], last[2])
     start = 0
     for space in _SPACES.finditer(text):
-        left, right = glyphs.box(at + space.start() - 1), glyphs.box(at + space.end())
+        left = glyphs.box(at + space.start() - 1)
+        right = glyphs.box(at + space.end())
         if left and right and right[0] - left[2] > _GAP * height:
             line.cells.append(_raised(glyphs, text[start : space.start()], at + start))
             line.gaps.append((left[2], right[0]))
@@ -148,10 +154,8 @@ def _read_line(glyphs: _Glyphs, text: str, at: int) -> _Line:
     pieces.append(_raised(glyphs, text[start:], at + start))
     line.text = "".join(pieces)
     line.cells.append(pieces[-1])
-    widths = [right - left for left, right in line.gaps]
-    # a stretched line with too few words
-    stretched = len(widths) >= _FEW and max(widths) - min(widths) < _SAME * max(widths)
-    if stretched or (widths and glyphs.is_fixed_pitch(text, at)):
+    stretched = _are_equal([right - left for left, right in line.gaps])  # it has too few words
+    if stretched or (line.gaps and glyphs.is_fixed_pitch(text, at)):
         line.gaps = []
     return line
 
@@ -164,7 +168,8 @@ def _raised(glyphs: _Glyphs, text: str, at: int) -> str:
     def write(match: re.Match[str]) -> str:
         start, end = match.span()
         base = start - 1 if start and not text[start - 1].isspace() else start
-        low, last = glyphs.box(at + base), glyphs.box(at + end - 1)
+        low = glyphs.box(at + base)
+        last = glyphs.box(at + end - 1)
         if base == end - 1 or not low or not last or not _is_raised(last, low):
             return match[0]
         first = next(
@@ -205,16 +210,19 @@ def _assemble(lines: list[_Line], separators: list[str]) -> str:
         row = number in rows
         out.append(ROW + " | ".join(line.cells) if row else line.text)
         if number < len(separators):
-            after, step, between = lines[number + 1], steps[number], separators[number]
-            apart = usual and step > _LOOSE * usual and between != HYPHEN
+            after = lines[number + 1]
+            separator = separators[number]
+            step = steps[number]
+            split = separator == HYPHEN
             # PDFium splits some lines before a comma or the like, after a raised number.
-            most = (
-                _TORN * line.box[1] if line.box and after.box and after.text[0] in ",.;:)]" else 0.0
-            )
-            torn = between != HYPHEN and abs(step) < most and abs(after.left - line.right) < most
-            out.append(
-                "\r\n\r\n" if apart or row or number + 1 in rows else "" if torn else between
-            )
+            most = 0.0
+            if line.box and after.box and after.text[0] in ",.;:)]":
+                most = _TORN * line.box[1]
+            if row or number + 1 in rows or (usual and step > _LOOSE * usual and not split):
+                separator = "\r\n\r\n"
+            elif not split and abs(step) < most and abs(after.left - line.right) < most:
+                separator = ""
+            out.append(separator)
     return "".join(out)
 
 
@@ -227,7 +235,8 @@ _WORD = re.compile(r"\w+(?:-\w+)*")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\r\n(?=\w)")
 _OTHER_HYPHEN = re.compile(r"(?<=\w)[\u00ad\u2010]\r\n(?=\w)")
 _BULLET = re.compile(
-    r"(?m)^[ \t]*[\u2022\u2023\u2043\u25aa\u25ab\u25a0\u25a1\u25cf\u25cb\u25e6\uf0a7\uf0b7](?!\S*[\u2022\u25cf])\s*"
+    r"(?m)^[ \t]*[\u2022\u2023\u2043\u25aa\u25ab\u25a0\u25a1\u25cf\u25cb\u25e6\uf0a7\uf0b7]"
+    r"(?!\S*[\u2022\u25cf])\s*"
 )
 LIGATURES = {
     0xFB00: "ff",
@@ -307,10 +316,11 @@ def _without_tables(pages: list[str]) -> list[str]:
         number = int(match[1]) if match[1].isdigit() else last
         run += number < last or number > len(pages) or page > at + 1
         runs.append(run)
-        last, at = number, page
+        last = number
+        at = page
     counts = Counter(runs)
-    for (page, match), its in reversed(list(zip(places, runs, strict=True))):
-        if counts[its] < _ENTRIES:
+    for (page, match), run in zip(places, runs, strict=True):
+        if counts[run] < _ENTRIES:
             pages[page] = pages[page][: match.start()] + ROW + pages[page][match.start() + 1 :]
     return pages
 
@@ -321,13 +331,15 @@ def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) ->
         edges = [_split_edge(page, bottom) for page in pages]
         places: dict[_Key, list[int]] = defaultdict(list)
         for number, (line, _) in enumerate(edges):
-            for key in _keys(line, number) if line else ():
+            for key in _keys(line, number):
                 places[key].append(number)
         for number, (line, rest) in enumerate(edges):
             running = [
                 key
-                for key in (_keys(line, number) if line else ())
-                if _times_near(places[key], number) >= _TIMES
+                for key in _keys(line, number)
+                if bisect_right(places[key], number + _NEAR)
+                - bisect_left(places[key], number - _NEAR)
+                >= _TIMES
             ]
             if running and not any(
                 title.lower() in " ".join(line.lower().split()) for title in titles.get(number, ())
@@ -336,12 +348,10 @@ def _without_furniture(pages: list[str], titles: Mapping[int, Sequence[str]]) ->
                 pages[number] = rest
     body = " ".join(" ".join(pages).lower().split()) if dropped else ""
     for words, (number, bottom, line) in reversed(dropped.items()):
-        if any(
-            part.strip().lower() not in body for part in words.split("#") if re.search(r"\w", part)
-        ):
-            pages[number] = (
-                f"{pages[number]}\r\n\r\n{line}" if bottom else f"{line}\r\n\r\n{pages[number]}"
-            )
+        parts = [part.strip().lower() for part in words.split("#") if re.search(r"\w", part)]
+        if not all(part in body for part in parts):
+            page = pages[number]
+            pages[number] = f"{page}\r\n\r\n{line}" if bottom else f"{line}\r\n\r\n{page}"
     return pages
 
 
@@ -361,6 +371,8 @@ def _keys(line: str, page: int) -> Iterator[_Key]:
     """Yield the keys under which a line may recur: unchanged, or with a number
     that counts pages.
     """
+    if not line:
+        return
     words = " ".join(line.removeprefix(ROW).replace(" | ", " ").split())
     yield words, None
     numbers = list(_PAGE_NUMBER.finditer(words))
@@ -375,10 +387,6 @@ def _keys(line: str, page: int) -> Iterator[_Key]:
         )
 
 
-def _times_near(places: list[int], page: int) -> int:
-    return bisect_right(places, page + _NEAR) - bisect_left(places, page - _NEAR)
-
-
 def _join_over_pages(pages: list[str]) -> None:
     """Move the second part of a word split by a page break to the page where the word begins."""
     for number in range(len(pages) - 1):
@@ -389,26 +397,28 @@ def _join_over_pages(pages: list[str]) -> None:
             pages[number + 1] = pages[number + 1][rest.end() :]
 
 
-def _joiner(pages: list[str]) -> Any:
+def _joiner(pages: list[str]) -> Callable[[re.Match[str]], str]:
     """Return a function that joins a word split at a line end, written as elsewhere in the
     document, else without a hyphen.
     """
     split = [pair for page in pages if HYPHEN in page for pair in _SPLIT_WORD.findall(page)]
-    wanted = {form for a, b in split for form in (f"{a}{b}".lower(), f"{a}-{b}".lower())}
+    forms = {f"{a}{sign}{b}".lower() for a, b in split for sign in ("", "-")}
     counts: Counter[str] = Counter()
-    for page in pages if wanted else ():
-        counts.update(word for word in _WORD.findall(page.lower()) if word in wanted)
+    for page in pages if forms else ():
+        counts.update(word for word in _WORD.findall(page.lower()) if word in forms)
 
     def join(match: re.Match[str]) -> str:
-        whole, hyphenated = match[1] + match[2], f"{match[1]}-{match[2]}"
-        if counts[hyphenated.lower()] != counts[whole.lower()]:
-            return hyphenated if counts[hyphenated.lower()] > counts[whole.lower()] else whole
+        plain = match[1] + match[2]
+        hyphenated = f"{match[1]}-{match[2]}"
+        surplus = counts[hyphenated.lower()] - counts[plain.lower()]
+        if surplus:
+            return hyphenated if surplus > 0 else plain
         chained = "-" in (
             match.string[match.start() - 1 : match.start()],
             match.string[match.end() : match.end() + 1],
         )
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
-        return hyphenated if chained or name or match[1][-1].isdigit() else whole
+        return hyphenated if chained or name or match[1][-1].isdigit() else plain
 
     return join
 
@@ -448,9 +458,13 @@ def read_pdf(
                 f"a PDF that claims {len(document):,} pages in {size:,} bytes: it is damaged or"
                 " hostile"
             )
+        # 1. The titles of the outline, which become headings.
         outline = _outline(document)
-        texts, faults, length = [], [], 0
+        # 2. The lines of each page.
+        texts: list[str] = []
+        faults: list[int] = []
         scanned: list[int] = []
+        length = 0
         for number in range(len(document)):
             text = ""
             try:
@@ -458,27 +472,28 @@ def read_pdf(
                     text = page_text(page)
                     if not text.strip():  # what OCR printed, without the marks of `page_text`
                         text = (recognized or {}).get(number + 1, "").translate(_NO_MARKS).strip()
-                    if (
-                        not text.strip()
-                        and next(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE]), None)
-                        is not None
-                    ):
+                    if not text and any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
                         scanned.append(number + 1)
             except PdfiumError:
                 faults.append(number + 1)
             texts.append(text)
             length += len(text)
             limits.check(length, "unpacked_bytes", "the text of the PDF")
-        advice = {} if recognized is None else {"advice": "OCR found no text on them"}
+        # 3. The document: pages joined, blocks under headings.
         return _build(
-            texts, outline, faults, scanned, document.get_metadata_value("Title"), **advice
+            texts,
+            outline,
+            faults,
+            scanned,
+            title=document.get_metadata_value("Title"),
+            advice="scans need OCR (--ocr)" if recognized is None else "OCR found no text on them",
         )
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
     entries: dict[int, list[_Entry]] = {}
     for bookmark in document.get_toc():
-        target: Any = bookmark.get_dest()
+        target = bookmark.get_dest()
         page = None if target is None else target.get_index()
         title = " ".join(bookmark.get_title().split())
         if page is not None and title:
@@ -492,7 +507,7 @@ def _build(
     faults: list[int],
     scanned: list[int],
     title: str | None,
-    advice: str = "scans need OCR (--ocr)",
+    advice: str,
 ) -> DocumentText:
     empty = [
         number
@@ -556,12 +571,9 @@ def _without_text(pages: int, faults: int, scanned: list[int]) -> ReadError:
     if not pages:
         return ReadError("a PDF without pages")
     if scanned:
-        advice = (
-            "run OCR on it, by --ocr of runnel find, index and read, or by a program such as"
-            " ocrmypdf"
-        )
         return ScannedPdf(
-            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; {advice}",
+            f"a PDF without text on its {pages:,} pages, which hold pictures: a scan; run OCR on"
+            " it, by --ocr of runnel find, index and read, or by a program such as ocrmypdf",
             scanned,
         )
     if faults:

@@ -15,7 +15,7 @@ from ctypes import c_int
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError, needing
 from runnel.records import Places
@@ -29,7 +29,8 @@ PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
 _UNITS = 1 << 16  # steps in which PDFium rounds places on a page
-# of the lower one's height that two boxes of a line have in common, at least: a comma hangs below
+# the least share of the lower box's height that two boxes of a line have in common: a comma hangs
+# below
 _SAME_LINE = 0.2
 _FOUND = 0.5  # the least share of a part's letters that must be on the page in one piece
 
@@ -75,7 +76,7 @@ def page_part(text: str, places: Places, start: int, end: int) -> PagePart | Non
     )
 
 
-def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, Any]:
+def draw_page(path: str | Path, part: PagePart, pixels: int = PIXELS) -> dict[str, object]:
     """Return the fields of a `PagePicture` for JSON, the picture in base64, with at most this many
     pixels.
     """
@@ -104,11 +105,10 @@ def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
     with closing(page.get_textpage()) as layer:
         codes = (raw.FPDFText_GetUnicode(layer, number) for number in range(layer.count_chars()))
         characters = [LIGATURES.get(code, chr(code)) for code in codes]
-        found = _find(_letters(characters), part)
-        if found is None:
+        place = _find(_letters(characters), part)
+        if place is None:
             return []
-        first, last = found
-        pieces = range(layer.count_rects(first, last - first + 1))
+        pieces = range(layer.count_rects(place[0], place[1] - place[0] + 1))
         return _lines([_on_picture(page, layer.get_rect(number)) for number in pieces])
 
 
@@ -127,21 +127,19 @@ def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
 
 def _find(page: tuple[str, list[int]], part: PagePart) -> tuple[int, int] | None:
     letters, numbers = page
-    wanted, _ = _letters(part.text)
-    expected = len(_letters(part.before)[0])
-    if not wanted:
+    words, _ = _letters(part.text)
+    if not words:
         return None
-    # also overlapping ones
-    if starts := [match.start() for match in re.finditer(f"(?={wanted})", letters)]:
+    # also places that overlap
+    if starts := [match.start() for match in re.finditer(f"(?={words})", letters)]:
+        expected = len(_letters(part.before)[0])
         start = min(starts, key=lambda at: abs(at - expected))
-        return numbers[start], numbers[start + len(wanted) - 1]
-    # its end may be on the next page
-    match = SequenceMatcher(None, letters, wanted, autojunk=False).find_longest_match()
-    return (
-        (numbers[match.a], numbers[match.a + match.size - 1])
-        if match.size >= _FOUND * len(wanted)
-        else None
-    )
+        return numbers[start], numbers[start + len(words) - 1]
+    # the part's end may be on the next page
+    match = SequenceMatcher(None, letters, words, autojunk=False).find_longest_match()
+    if match.size < _FOUND * len(words):
+        return None
+    return numbers[match.a], numbers[match.a + match.size - 1]
 
 
 def _lines(boxes: list[Box]) -> list[Box]:
@@ -170,10 +168,12 @@ def _on_picture(page: PdfPage, rectangle: Box) -> Box:
     from pypdfium2 import raw
 
     left, bottom, right, top = rectangle
-    xs, ys = [], []
-    for x, y in ((left, bottom), (right, top)):
-        column, row = c_int(), c_int()
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        column = c_int()
+        row = c_int()
         raw.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, column, row)
-        xs.append(column.value / _UNITS)
-        ys.append(row.value / _UNITS)
+        return column.value / _UNITS, row.value / _UNITS
+
+    xs, ys = zip(place(left, bottom), place(right, top), strict=True)
     return min(xs), min(ys), max(xs), max(ys)

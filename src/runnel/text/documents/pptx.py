@@ -2,7 +2,7 @@
 row, SmartArt and notes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
@@ -43,44 +43,43 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
                 " program"
             )
         canonical.page = number
-        slide, others = parse(archive, name), related(archive, name).values()
-        shapes = [e for e in slide.iter() if tag(e) == "sp"]
-        titles = [shape for shape in shapes if _placeholder(shape) in _TITLES][:1]
+        slide = parse(archive, name)
+        titles = [shape for shape in _shapes(slide) if _placeholder(shape) in _TITLES][:1]
         inside = Canonical()
         for title in titles:
             _read(inside, title, [])
         canonical.add_slide(number, inside.finish("pptx").text)
         _read(canonical, slide, titles)
-        for kind, other in others:
+        for kind, other in related(archive, name).values():
             if kind == "diagramData":
                 _read(canonical, parse(archive, other), [])
             elif kind == "notesSlide":
                 notes = parse(archive, other)
-                _read(
-                    canonical,
-                    notes,
-                    [e for e in notes.iter() if tag(e) == "sp" and _placeholder(e) != "body"],
-                    "note",
-                )
+                others = [shape for shape in _shapes(notes) if _placeholder(shape) != "body"]
+                _read(canonical, notes, others, "note")
         limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 
 
+def _shapes(part: Element) -> Iterator[Element]:
+    return (element for element in part.iter() if tag(element) == "sp")
+
+
 def _placeholder(shape: Element) -> str | None:
-    """Return the type of the placeholder that a shape fills ("body": the usual one); None for other
-    shapes.
+    """Return the type of the placeholder that a shape fills ("body": the usual type); None for
+    other shapes.
     """
-    found = shape.find(_PLACEHOLDERS)
-    return None if found is None else found.get("type", "body")
+    placeholder = shape.find(_PLACEHOLDERS)
+    return None if placeholder is None else placeholder.get("type", "body")
 
 
 def _read(
-    canonical: Canonical, root: Element, read_before: Iterable[Element], kind: str | None = None
+    canonical: Canonical, root: Element, omitted: Iterable[Element], kind: str | None = None
 ) -> None:
-    """Add the paragraphs and rows of a part. `kind`: of all blocks (default: items in placeholders,
-    otherwise paragraphs).
+    """Add the paragraphs and rows of a part without the omitted shapes. `kind`: of all blocks
+    (default: items in placeholders, otherwise paragraphs).
     """
-    skipped = {id(element) for element in read_before}
+    skipped = {id(element) for element in omitted}
     shape_kind = "paragraph"
 
     def left_out(element: Element) -> bool:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -30,20 +30,19 @@ from runnel.errors import (
     describe,
     errors_as,
 )
-from runnel.files import Decoded, check_encoding, decode, open_bytes, signature
+from runnel.files import check_encoding, decode, open_bytes, signature
 from runnel.formats import FORMATS, ROWS
 from runnel.text.documents.document import (
     HEAD_BYTES,
     DocumentText,
     Limits,
-    read_plain,
     reader_of,
     recognize,
 )
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.pdf_picture import OCR_PIXELS, PIXELS, PagePart, PagePicture
-from runnel.text.lines import DAMAGED, Lines, keys, parse_object, unpacked
-from runnel.text.tables import read_table, row_text
+from runnel.text.documents.rows import read_row_documents
+from runnel.text.lines import DAMAGED, unpacked
 
 if TYPE_CHECKING:
     from runnel.text.folders import Selection
@@ -91,7 +90,9 @@ class DocumentReader:
         self, limits: Limits | None = None, *, encoding: str | None = None, ocr: Ocr | None = None
     ) -> None:
         check_encoding(encoding)
-        self.limits, self.encoding, self.ocr = limits or Limits(), encoding, ocr
+        self.limits = limits or Limits()
+        self.encoding = encoding
+        self.ocr = ocr
         self._worker: subprocess.Popen[bytes] | None = None
         self._stopped = False
 
@@ -128,23 +129,23 @@ class DocumentReader:
         Raises:
             ReadError, MissingDependency: as `read_document`.
         """
+        # 1. The open file; a stream is copied.
+        # 2. Its kind, by its first bytes and its name: `_read`. A packed file is copied, unpacked.
+        # 3. Its documents: text and rows here, other kinds in the second process: `_ask`.
         name = name or ("standard input" if str(path) == "-" else str(path))
         with errors_as(
             ReadError, f"{name} cannot be read", OSError, advice="check the file and its disk"
         ):
-            yield from self._read_file(path, name)
-
-    def _read_file(self, path: str | Path | int, name: str) -> Iterator[DocumentText]:
-        file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
-        standard = file is sys.stdin.buffer
-        with nullcontext(file) if standard else file:
-            if standard or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                yield from self._read_stream(file, name)
-                return
-            before = signature(file.fileno())
-            yield from self._read(file, None if isinstance(path, int) else Path(path), name)
-            if signature(path) != before:
-                raise ReadError(f"{name} changed while it was read; read it again")
+            file = open(path, "rb", closefd=False) if isinstance(path, int) else open_bytes(path)
+            standard = file is sys.stdin.buffer
+            with nullcontext(file) if standard else file:
+                if standard or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    yield from self._read_stream(file, name)
+                    return
+                before = signature(file.fileno())
+                yield from self._read(file, None if isinstance(path, int) else Path(path), name)
+                if signature(path) != before:
+                    raise ReadError(f"{name} changed while it was read; read it again")
 
     def _read_stream(self, stream: BinaryIO, name: str) -> Iterator[DocumentText]:
         """Copy a stream first: a pipe can be read only once, and the second process needs a name
@@ -162,7 +163,7 @@ class DocumentReader:
             yield from self._read_packed(file, name)
             return
         if takes == "rows":
-            yield from read_rows(file, kind, name, self.limits, self.encoding)
+            yield from read_row_documents(file, kind, name, self.limits, self.encoding)
             return
         self.limits.check(os.fstat(file.fileno()).st_size, "file_bytes", name)
         if takes == "text":
@@ -174,7 +175,7 @@ class DocumentReader:
         elif kind == "pdf" and self.ocr is not None:
             yield self._read_scan(path, name, self.ocr)
         else:
-            yield DocumentText.from_wire(self._ask(kind, path, name)["document"])
+            yield self._parsed(kind, path, name)
 
     def _read_packed(self, file: BinaryIO, name: str) -> Iterator[DocumentText]:
         with damage_in(name, *DAMAGED):
@@ -183,41 +184,40 @@ class DocumentReader:
             if kind == "packed":
                 raise ReadError(f"{name} is packed twice; unpack it first")
             if kind in ROWS:
-                yield from read_rows(file, kind, name, self.limits, self.encoding)
+                yield from read_row_documents(file, kind, name, self.limits, self.encoding)
                 return
-            with _copied(
-                unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes"
-            ) as copy:
+            source = unpacked(file, name)
+            with _copied(source, f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
                 yield from self._read(copy, Path(copy.name), name)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
+        """Read a PDF, with the texts that OCR finds on pages that are pictures."""
+        # 1. The document without OCR, which has the numbers of the pictures.
         try:
-            document = DocumentText.from_wire(self._ask("pdf", path, name)["document"])
+            document = self._parsed("pdf", path, name)
             pages = document.scanned
             if not pages:
                 return document
         except ScannedPdf as error:
             pages = error.pages
+        # 2. The text of each picture.
         texts: dict[int, str] = {}
         failed: list[str] = []
         for page in pages:
             try:
-                drawn = self._ask(
-                    "pdf", path, name, part=asdict(PagePart(page, "", "")), pixels=OCR_PIXELS
-                )
-                texts[page] = ocr.read(base64.b64decode(drawn["picture"]["png"]))
+                drawn = self._drawn(path, name, PagePart(page, "", ""), OCR_PIXELS)
+                texts[page] = ocr.read(drawn.png)
             except ReadError as error:
                 failed.append(f"page {page} was not read by the OCR command: {error}")
+        # 3. The document again, with these texts.
         try:
-            read = DocumentText.from_wire(
-                self._ask("pdf", path, name, recognized=texts)["document"]
-            )
+            document = self._parsed("pdf", path, name, recognized=texts)
         except ScannedPdf as error:
             reason = f"; {failed[0]}" if failed else ""
             raise ReadError(
                 f"{name}: a scan; OCR found no text on its {len(pages):,} pages{reason}"
             ) from error
-        return replace(read, warnings=(*read.warnings, *failed))
+        return replace(document, warnings=(*document.warnings, *failed))
 
     def picture(self, path: str | Path, part: PagePart, *, name: str | None = None) -> PagePicture:
         """Return the page of a PDF with a part of its text (`pdf_picture.page_part`), and where the
@@ -228,13 +228,19 @@ class DocumentReader:
             kind = recognize(file.read(HEAD_BYTES), name)
         if kind != "pdf":
             raise ReadError(f"{name} is not a PDF file; only these have pages as pictures")
-        found = self._ask(kind, Path(path), name, part=asdict(part), pixels=PIXELS)["picture"]
-        return PagePicture(
-            found["page"], base64.b64decode(found["png"]), tuple(map(tuple, found["boxes"]))
-        )
+        return self._drawn(Path(path), name, part, PIXELS)
 
-    def _ask(self, kind: str, path: Path, name: str, **more: object) -> dict[str, Any]:
-        request = {
+    def _parsed(self, kind: str, path: Path, name: str, **more: object) -> DocumentText:
+        return DocumentText.from_wire(self._ask(kind, path, name, more)["document"])
+
+    def _drawn(self, path: Path, name: str, part: PagePart, pixels: int) -> PagePicture:
+        answer = self._ask("pdf", path, name, {"part": asdict(part), "pixels": pixels})["picture"]
+        png = base64.b64decode(answer["png"])
+        return PagePicture(answer["page"], png, tuple(map(tuple, answer["boxes"])))
+
+    def _ask(self, kind: str, path: Path, name: str, more: dict[str, object]) -> dict[str, Any]:
+        """Have the second process do a task (`worker.py`), and return its answer."""
+        task = {
             "kind": kind,
             "path": str(path.absolute()),
             "encoding": self.encoding,
@@ -257,7 +263,7 @@ class DocumentReader:
         line = b""
         try:
             with suppress(BrokenPipeError):  # the process has died; the reason is reported below
-                worker.stdin.write(json.dumps(request | more).encode() + b"\n")
+                worker.stdin.write(json.dumps(task | more).encode() + b"\n")
                 worker.stdin.flush()
             line = b"" if self._stopped else worker.stdout.readline()
         finally:
@@ -266,18 +272,17 @@ class DocumentReader:
             # also after Ctrl-C: no later file may receive this one's answer
             if late.is_set() or not line.endswith(b"\n"):
                 self.close()
-        whole = line.endswith(b"\n")
-        answer: dict[str, Any] = (
-            json.loads(line)
-            if whole
-            else {"refused": self._failure(late.is_set(), worker.returncode)}
-        )
+        if not line.endswith(b"\n"):
+            raise ReadError(f"{name} {self._failure(late.is_set(), worker.returncode)}")
+        answer: dict[str, Any] = json.loads(line)
         if "refused" in answer:
-            message, pages = f"{name}{':' * whole} {answer['refused']}", answer.get("scanned")
-            refusal = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(
-                answer.get("error", ""), ReadError
-            )
-            raise ScannedPdf(message, pages) if pages else refusal(message)
+            message = f"{name}: {answer['refused']}"
+            if answer.get("scanned"):
+                raise ScannedPdf(message, answer["scanned"])
+            if answer.get("error") == MissingDependency.__name__:
+                raise MissingDependency(message)
+            unsupported = answer.get("error") == UnsupportedKind.__name__
+            raise (UnsupportedKind if unsupported else ReadError)(message)
         return answer
 
     def _failure(self, late: bool, code: int) -> str:
@@ -289,18 +294,20 @@ class DocumentReader:
                 " the machine is too busy"
             )
         if code == -getattr(signal, "SIGPROF", 0):
-            advice = "if you trust it, raise the limit with --parse-seconds (Limits.seconds)"
-            return f"was not parsed in {self.limits.seconds:g} s of processor time; {advice}"
-        why = signal.Signals(-code).name if code < 0 else f"exit code {code}"
-        memory = f"{self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
+            return (
+                f"was not parsed in {self.limits.seconds:g} s of processor time; if you trust it,"
+                " raise the limit with --parse-seconds (Limits.seconds)"
+            )
+        reason = signal.Signals(-code).name if code < 0 else f"exit code {code}"
         return (
-            f"crashed the process that parsed it ({why}); it is damaged, hostile, or needs more"
-            f" than {memory}"
+            f"crashed the process that parsed it ({reason}); it is damaged, hostile, or needs more"
+            f" than {self.limits.memory_bytes:,} bytes of memory (Limits.memory_bytes)"
         )
 
 
 @contextmanager
 def _copied(source: BinaryIO, name: str, limits: Limits, limit: str) -> Iterator[BinaryIO]:
+    """Copy a stream to a temporary file, up to a limit."""
     with (
         tempfile.TemporaryDirectory(prefix="runnel-") as folder,
         open(Path(folder) / "copy", "w+b") as copy,
@@ -334,8 +341,8 @@ def files_at(
     selection: Selection | None = None,
     report: Callable[[str], None] = log.warning,
 ) -> Iterator[tuple[str, bool]]:
-    """Yield the names of the files at `paths`, each file once, and whether the user named it: those
-    of folders were found.
+    """Yield the name of each file at `paths`, once, and whether it is one of `paths`: other files
+    were found in folders.
 
     A folder that cannot be read, a glob without files, and pipes and devices in folders are added
     to `skipped`. `report` receives a line for each folder without files ("note: ...") and each
@@ -355,14 +362,15 @@ def files_at(
             continue
         from runnel.text.folders import EVERYTHING, find_files
 
-        count, failures = 0, len(skipped)
+        count = 0
+        failures = len(skipped)
         try:
-            found = find_files(
+            files = find_files(
                 [path],
                 selection or EVERYTHING,
                 lambda error: fail(str(error.filename), describe(error)),
             )
-            for name in map(str, found):
+            for name in map(str, files):
                 count += 1
                 if not os.path.isfile(name):
                     skipped.append(
@@ -385,63 +393,3 @@ def _is_new(name: str, seen: set[str]) -> bool:
         return False
     seen.add(path)
     return True
-
-
-# ---- rows of jsonl, csv and tsv files: a stream of documents, whatever the size of the file ------
-
-NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
-
-
-def read_rows(
-    file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None
-) -> Iterator[DocumentText]:
-    """Yield the rows of an open file, then close it.
-
-    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the
-    text. `runnel.text.tables` describes csv and tsv. Without an id, the id is the row's number,
-    from 1.
-    """
-    lines = Lines(
-        file,
-        name,
-        # jsonl is UTF-8; spreadsheets also write UTF-16
-        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),
-        newline="",
-        longest=limits.unpacked_bytes,
-        advice="give its encoding or convert it",
-    )
-    objects = (
-        (n, parse_object(line, lines.place(n)))
-        for n, line in enumerate(lines, start=1)
-        if line.strip()
-    )
-    rows: Iterable[tuple[int, Mapping[str, object]]]
-    rows = (
-        objects if kind == "jsonl" else read_table(lines, kind, longest=limits.unpacked_bytes).rows
-    )
-    for number, (line, values) in enumerate(rows, start=1):
-        yield replace(
-            _document(values, number, kind, name, (lines.encoding or "utf-8").removesuffix("-sig")),
-            line=line,
-        )
-
-
-def _document(
-    values: Mapping[str, object], number: int, kind: str, name: str, encoding: str
-) -> DocumentText:
-    key, title = values.get("id", values.get("_id")), values.get("title")
-    title = title if isinstance(title, str) and title else None
-    question = not values.keys().isdisjoint(("question", "query")) and not values.keys().isdisjoint(
-        ("file", "document")
-    )
-    asks = question and number == 1  # of `runnel lab questions`, or evidence
-    if kind == "jsonl" and (asks or not isinstance(values.get("text"), str)):
-        other = number == 1 and (asks or "text" not in values)  # of rows that are no documents
-        came = "a question about other files" if asks else keys(values)
-        raise (UnsupportedKind if other else ReadError)(
-            f'{name}, row {number}: expected a document with "text", got {came}'
-        )
-    document = read_plain(Decoded(row_text(values), encoding))
-    return replace(
-        document, kind=kind, id=str(number if key is None or key == "" else key), title=title
-    )

@@ -1,5 +1,5 @@
-"""The process that parses untrusted files, and draws pages of PDF files: one JSON request per line
-of standard input, one JSON answer per line of output.
+"""The process that parses untrusted files, and draws pages of PDF files: a task in JSON per line of
+standard input, an answer in JSON per line of output.
 
 A hostile file may crash it, fill its memory or keep it busy forever, without affecting the calling
 process (`reader.py`).
@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from runnel.errors import ReadError, RunnelError, UnsupportedKind
 from runnel.files import decode
@@ -19,26 +19,34 @@ from runnel.text.documents.document import DocumentText, Limits, reader_of
 from runnel.text.documents.parts import Archive
 from runnel.text.documents.pdf_picture import PagePart, draw_page
 
-Request = dict[str, Any]
 _GRACE_S = 5
 
 
-def _parse(path: str, limits: Limits, request: Request) -> DocumentText:
+class _Task(TypedDict):
+    """A line of standard input, as `reader.py` writes it."""
+
+    kind: str  # of `FORMATS`, or "zip"
+    path: str
+    encoding: str | None
+    limits: dict[str, Any]  # the fields of `Limits`
+    part: NotRequired[dict[str, Any]]  # the fields of a `PagePart`: draw this page
+    pixels: NotRequired[int]
+    recognized: NotRequired[dict[str, str]]  # the text that OCR found, by page
+
+
+def _parse(path: str, limits: Limits, task: _Task) -> DocumentText:
     """Read a file with the reader of its kind, or of the archive that it is."""
-    if request["kind"] == "zip":
+    if task["kind"] == "zip":
         return _parse_archive(path, limits)
-    entry = FORMATS[request["kind"]]
+    entry = FORMATS[task["kind"]]
     if entry.takes == "markup":
         data = Path(path).read_bytes()
         limits.check(len(data), "unpacked_bytes", "the file")
-        return reader_of(entry)(decode(data, "it", request["encoding"], markup=True))
-    recognized = request.get("recognized")  # by OCR, by page
-    texts = (
-        {}
-        if recognized is None
-        else {"recognized": {int(number): text for number, text in recognized.items()}}
-    )
-    return reader_of(entry)(path, limits, **texts)
+        return reader_of(entry)(decode(data, "it", task["encoding"], markup=True))
+    if "recognized" not in task:
+        return reader_of(entry)(path, limits)
+    texts = {int(page): text for page, text in task["recognized"].items()}
+    return reader_of(entry)(path, limits, texts)
 
 
 def _parse_archive(path: str, limits: Limits) -> DocumentText:
@@ -47,23 +55,24 @@ def _parse_archive(path: str, limits: Limits) -> DocumentText:
         for entry in archives:
             if all(any(name.startswith(part) for name in archive.names) for part in entry.parts):
                 return reader_of(entry)(archive, limits)
-        held = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
+        content = f"it holds {', '.join(sorted(archive.names)[:3]) or 'nothing'}"
     suffix = Path(path).suffix.lower()
-    foreign = f"a zip archive that is no document of a known kind ({held}); unpack or convert it"
-    damaged = (
-        f"the file is damaged or no {suffix[1:]} document ({held}); save it again with the program"
-        " it comes from"
+    if suffix in " ".join(entry.suffixes for entry in archives).split():
+        raise ReadError(
+            f"the file is damaged or no {suffix[1:]} document ({content}); save it again with the"
+            " program it comes from"
+        )
+    raise UnsupportedKind(
+        f"a zip archive that is no document of a known kind ({content}); unpack or convert it"
     )
-    known = suffix in " ".join(entry.suffixes for entry in archives).split()
-    raise ReadError(damaged) if known else UnsupportedKind(foreign)
 
 
-def _answer(request: Request) -> dict[str, Any]:
-    path, limits = request["path"], Limits(**request["limits"])
+def _answer(task: _Task, limits: Limits) -> dict[str, object]:
+    path = task["path"]
     try:
-        if "part" in request:
-            return {"picture": draw_page(path, PagePart(**request["part"]), request["pixels"])}
-        return {"document": _parse(path, limits, request).to_wire()}
+        if "part" in task:
+            return {"picture": draw_page(path, PagePart(**task["part"]), task["pixels"])}
+        return {"document": _parse(path, limits, task).to_wire()}
     except RunnelError as error:
         return {
             "refused": str(error),
@@ -105,21 +114,20 @@ def _end_after(processor_s: float, clock_s: float) -> None:
 
 
 def main() -> None:
-    """Answer requests until standard input ends. Output of libraries is redirected to standard
-    error.
-    """
+    """Do tasks until standard input ends. Output of libraries is redirected to standard error."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends this process
     # escapes half a surrogate pair as in JSON
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", errors="backslashreplace")
     os.dup2(2, 1)
     for number, line in enumerate(sys.stdin):
-        request = json.loads(line)
-        limits = Limits(**request["limits"])
+        task: _Task = json.loads(line)
+        limits = Limits(**task["limits"])
+        # 1. Limits of memory, once, and of time; of the clock in case that the caller has died.
         if number == 0:
             _confine(limits)
-        # the latter in case that the caller has died
         _end_after(limits.seconds, limits.wait_s + _GRACE_S)
-        answer = json.dumps(_answer(request), ensure_ascii=False)
+        # 2. The answer, or what is wrong with the file.
+        answer = json.dumps(_answer(task, limits), ensure_ascii=False)
         _end_after(0, 0)
         answers.write(answer + "\n")
         answers.flush()

@@ -31,7 +31,9 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     parts = (
         archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels"))
     )
-    not_computed = sum(_TEXT not in found for data in parts for found in _NO_RESULT.findall(data))
+    not_computed = sum(
+        _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
+    )
     canonical = Canonical()
     advice = "open and save it with a spreadsheet program"
     damage = errors_as(ReadError, "not a complete Excel workbook", *_DAMAGE, advice=advice)
@@ -47,8 +49,10 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
                 canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
                 limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
     if not_computed:
-        problem = f"formulas without a stored result were left out ({not_computed:,})"
-        canonical.warnings.append(f"{problem}; save the file with a spreadsheet program")
+        canonical.warnings.append(
+            f"formulas without a stored result were left out ({not_computed:,}); save the file with"
+            " a spreadsheet program"
+        )
     return canonical.finish("xlsx", title=title)
 
 
@@ -63,13 +67,8 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         return str(value).upper()
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
         return str(value.date())
-    if isinstance(value, int | float):
-        percent = "%" in cell.number_format
-        return (
-            f"{value * 100:.15g}%"
-            if percent
-            else f"{value:.15g}"
-            if isinstance(value, float)
-            else str(value)
-        )
+    if isinstance(value, int | float) and "%" in cell.number_format:
+        return f"{value * 100:.15g}%"
+    if isinstance(value, float):
+        return f"{value:.15g}"
     return " ".join(str(value).split())

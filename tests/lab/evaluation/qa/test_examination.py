@@ -15,7 +15,7 @@ from runnel.lab.replies import Inquiry, Replies
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 TEXT = "One is first. Two is second. Three is third. Four is fourth. Five is fifth."
 ONE, TWO, THREE, FOUR, FIVE = [(0, 13), (14, 28), (29, 44), (45, 60), (61, 75)]
@@ -37,7 +37,7 @@ def test_excerpts_are_in_document_order_with_their_gaps_marked(spans, text):
     assert join(TEXT, spans) == text
 
 
-TOKENIZER = Tokenizer.load(BUILT_IN["pocket"])
+TOKENIZER = read_tokenizer(BUILT_IN["pocket"])
 BM25 = by_parts(bm25_scorer)
 
 

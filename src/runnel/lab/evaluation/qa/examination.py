@@ -39,6 +39,7 @@ from runnel.models.folder import BUILT_IN
 from runnel.records import expect_choice, top
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
 from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 Span = tuple[int, int]
 """Characters [start, end) of a document."""
@@ -217,7 +218,7 @@ def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
 def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
     """Return what is read for each question, written to OUT unless it is there."""
     # counts for every system, so that lengths are comparable
-    tokenizer = Tokenizer.load(BUILT_IN["pocket"])
+    tokenizer = read_tokenizer(BUILT_IN["pocket"])
 
     @lru_cache(maxsize=1)  # several questions in a row are about a document
     def count(document: str) -> int:

@@ -1,0 +1,119 @@
+"""Headings of plain text: lines that are underlined, numbered, in capitals or alone, and sentences
+that are a heading by themselves.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+
+_TITLE_CHARS = 80
+_UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
+_BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")
+_ENDS = re.compile(r"[.!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c][\"')\]\u201d\u2019]*\Z")
+_LETTER = re.compile(r"[^\W\d_]")
+_TITLE_RULE = re.compile(r"([=\-~^*+#\"])\1{2,}")
+_ADOC = re.compile(r"(={1,6})[ \t]+(?=[^\s=])")
+_NUMBERED = re.compile(
+    r"(?:(?:Chapter|Part|Appendix|Section)[ \t]+)?"
+    r"(\d{1,3}(?:\.\d{1,3})*|[A-Z](?=\.))[.:]?[ \t]+(?=\w)"
+)
+_CAPITALS = re.compile(r"[A-Z][^a-z_=<>{}$|]*[A-Z]{2}[^a-z_=<>{}$|]*")
+
+
+def titles_in(text: str) -> Iterator[tuple[int, int, int, str]]:
+    """Yield (start, end, level, title) of headings: `== Title`, underlined, and lines of their own,
+    numbered or in capitals.
+    """
+    lines = re.split("[\n\f]", text)
+    at = list(accumulate((len(line) + 1 for line in lines), initial=0))
+    full = [-2, *(number for number, line in enumerate(lines) if line.strip()), len(lines) + 1]
+    alone = {  # levels; a line stands alone between blank ones, or flush left above indented text
+        n: _level(lines[n])
+        for before, n, after in zip(full, full[1:], full[2:], strict=False)
+        if before < n - 1
+        and (after > n + 1 or (lines[after][0].isspace() and not lines[n][0].isspace()))
+    }
+    styles: list[tuple[str, bool]] = []  # of rules: their sign, and whether one is above too
+    free = -1  # the last line of the last heading
+    for before, n, after in zip(full, full[1:], full[2:], strict=False):
+        words = lines[n].strip()
+        first = last = n
+        level = 0
+        rule = lines[n + 1].rstrip() if after == n + 1 else ""
+        if not _LETTER.search(words) or len(words) > _TITLE_CHARS:
+            continue
+        if marked := _ADOC.match(lines[n]):
+            level = len(marked[1])
+            words = words[marked.end() :]
+        elif (
+            _TITLE_RULE.fullmatch(rule.strip())
+            and len(words) - 2 <= len(rule) <= 2 * len(words) + 20
+        ):
+            over = free < before == n - 1 and lines[before].strip() == rule.strip()
+            first = n - over
+            last = n + 1
+            style = (rule[-1], over)
+            if style not in styles:
+                styles.append(style)
+            level = 1 + styles.index(style)
+        elif n in alone and (
+            alone[n] == 1 or alone[n] not in (alone.get(before), alone.get(after))
+        ):
+            # no list
+            level = alone[n]
+        if level:
+            free = last
+            yield (
+                at[first] + len(lines[first]) - len(lines[first].lstrip()),
+                at[last] + len(lines[last].rstrip()),
+                level,
+                words,
+            )
+
+
+def _level(line: str) -> int:
+    """Return the level of a line that is numbered (2; 1.1: 3) or in capitals, flush left or
+    centered (1); 0 for other lines.
+    """
+    words = line.strip()
+    numbered = _NUMBERED.match(words)
+    names = not re.search(r"(?<!\w)[^\W\dA-Z](?:\w{4}|\w*\W*\Z)", words)  # 1. Source Code.
+    if len(words) > _TITLE_CHARS or (
+        _ENDS.search(words) and not (numbered and names and words[-1] == ".")
+    ):
+        return 0
+    if numbered:
+        return 2 + numbered[1].count(".")
+    # fewer spaces are before a line of code
+    indent = len(line) - len(line.lstrip())
+    return int(indent not in range(1, 11) and _CAPITALS.fullmatch(words) is not None)
+
+
+def is_heading(text: str, start: int, end: int, kind_at: Callable[[int], str | None]) -> bool:
+    """Return whether `text[start:end]`, a sentence, is a heading: a "heading" block, or a line of
+    its own, as `is_title`.
+    """
+    core = text[start:end].strip()
+    first = text.find(core, start)
+    kind = kind_at(first)
+    if not core or kind == "heading" or not is_title(core, kind):
+        return bool(core) and kind == "heading"
+    line_start = text.rfind("\n", 0, first) + 1
+    line_end = text.find("\n", first + len(core))
+    return text[line_start : line_end if line_end >= 0 else len(text)].strip() == core
+
+
+def is_title(words: str, kind: str | None) -> bool:
+    """Return whether a sentence alone on its line, in a block of this kind, is a heading: short,
+    and it does not end like one.
+    """
+    if kind not in (None, "paragraph") or (len(words) > _TITLE_CHARS and "\n" not in words):
+        return False
+    lines = [line for line in map(str.strip, words.splitlines()) if not _UNDERLINE.fullmatch(line)]
+    if len(lines) != 1 or len(lines[0]) > _TITLE_CHARS:
+        return False
+    return (
+        bool(_LETTER.search(lines[0]))
+        and not _BULLET.match(lines[0])
+        and not _ENDS.search(lines[0])
+    )

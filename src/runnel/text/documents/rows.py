@@ -1,0 +1,77 @@
+"""Read the rows of jsonl, csv and tsv files, a document each: a stream, whatever the size of the
+file.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import BinaryIO
+
+from runnel.errors import ReadError, UnsupportedKind
+from runnel.files import Decoded
+from runnel.text.documents.document import DocumentText, Limits, read_plain
+from runnel.text.lines import Lines, keys, parse_object
+from runnel.text.tables import read_table, row_text
+
+NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
+
+
+def read_row_documents(
+    file: BinaryIO, kind: str, name: str, limits: Limits, encoding: str | None
+) -> Iterator[DocumentText]:
+    """Yield the rows of an open file, then close it.
+
+    A jsonl row has "text", an "id" (or "_id") and optionally a "title", which is put before the
+    text. `runnel.text.tables` describes csv and tsv. Without an id, the id is the row's number,
+    from 1.
+    """
+    lines = Lines(
+        file,
+        name,
+        # jsonl is UTF-8; spreadsheets also write UTF-16
+        encoding=encoding or ("utf-8-sig" if kind == "jsonl" else None),
+        newline="",
+        longest=limits.unpacked_bytes,
+        advice="give its encoding or convert it",
+    )
+    rows: Iterable[tuple[int, Mapping[str, object]]]
+    if kind == "jsonl":
+        rows = (
+            (number, parse_object(line, lines.place(number)))
+            for number, line in enumerate(lines, start=1)
+            if line.strip()
+        )
+    else:
+        rows = read_table(lines, kind, longest=limits.unpacked_bytes).rows
+    for number, (line_number, values) in enumerate(rows, start=1):
+        if kind == "jsonl":
+            _expect_document(values, number, f"{name}, row {number}")
+        encoding = (lines.encoding or "utf-8").removesuffix("-sig")
+        key = values.get("id", values.get("_id"))
+        title = values.get("title")
+        yield replace(
+            read_plain(Decoded(row_text(values), encoding)),
+            kind=kind,
+            id=str(number if key is None or key == "" else key),
+            title=title if isinstance(title, str) and title else None,
+            line=line_number,
+        )
+
+
+def _expect_document(values: Mapping[str, object], number: int, place: str) -> None:
+    """Raise ReadError for a row without text, `UnsupportedKind` if the file's first row shows that
+    its rows are no documents.
+    """
+    # of `runnel lab questions`, or evidence
+    if (
+        number == 1
+        and values.keys() & {"question", "query"}
+        and values.keys() & {"file", "document"}
+    ):
+        raise UnsupportedKind(
+            f'{place}: expected a document with "text", got a question about other files'
+        )
+    if not isinstance(values.get("text"), str):
+        other = number == 1 and "text" not in values
+        raise (UnsupportedKind if other else ReadError)(
+            f'{place}: expected a document with "text", got {keys(values)}'
+        )
