@@ -108,7 +108,7 @@ def run_new_line(run, folder, line, names):
         assert (folder / line.removeprefix("cat ")).stat().st_size
     elif not line.startswith("runnel "):
         execute(line, line, names)
-    elif not line.startswith("runnel lab train "):  # the README trains
+    elif not line.startswith("runnel lab train "):  # the quickstart trains
         call(run, line)
 
 

@@ -20,7 +20,7 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
 from runnel.models.foreign.bare import markers, vocabulary_name
 from runnel.text.library import LibraryTokenizer
-from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE, LibraryTokenizer
+from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE
 
 pytestmark = pytest.mark.filterwarnings("ignore:::transformers")
 
