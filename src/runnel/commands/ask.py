@@ -16,7 +16,6 @@ from runnel.commands.display import (
     NoUpdate,
     Query,
     given_options,
-    note_compiling,
     one_line,
     print_json,
     print_text,
@@ -34,6 +33,7 @@ from runnel.commands.find import (
 )
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
+from runnel.jobs.loading import note_compiling
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped

@@ -10,16 +10,15 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import (
-    DTYPES,
     Dtype,
     Json,
     JsonLogLines,
     Model,
-    note_compiling,
     print_json,
     say,
 )
 from runnel.errors import InputError, needing
+from runnel.jobs.loading import DTYPES, note_compiling
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 
