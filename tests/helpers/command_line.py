@@ -64,7 +64,8 @@ def run(
         monkeypatch.setattr(runnel.cli, "interrupted", threading.Event())
         monkeypatch.setattr(progress, "_show", progress._show)
         # pytest has handlers of its own, so `display` adds none
-        monkeypatch.setattr(logging.root, "handlers", [*logging.root.handlers, display.LogLines()])
+        others = [one for one in logging.root.handlers if not isinstance(one, display.LogLines)]
+        monkeypatch.setattr(logging.root, "handlers", [*others, display.LogLines()])
         handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:

@@ -231,25 +231,19 @@ def refuse_others(context: typer.Context, option: str, form: Callable[..., int])
     """
     takes = signature(form).parameters
     has_effect = {*takes, *_OF_ALL, *(["device"] if "model" in takes else [])}
-    for one in context.command.params:
-        shown, source = (
-            one.opts[0] if one.opts[0].startswith("-") else one.metavar,
-            context.get_parameter_source(str(one.name)),
-        )
-        wrong = (
-            one.name not in has_effect
-            and shown != option
-            and source is not None
-            and source.name == "COMMANDLINE"
-        )
-        refuse({str(shown): wrong}, f"has no effect with {option}")
+    for parameter in context.command.params:
+        shown = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+        source = context.get_parameter_source(str(parameter.name))
+        was_given = source is not None and source.name == "COMMANDLINE"
+        if parameter.name not in has_effect and shown != option:
+            refuse({str(shown): was_given}, f"has no effect with {option}")
 
 
 # ---- stderr and stdout ---------------------------------------------------------------------------
 # Characters in JSON that a terminal would act on or hide; JSON has escapes for all of them.
 _UNSAFE = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e0fff]"
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _JOINERS = "\u200c\u200d"
 
@@ -410,7 +404,8 @@ def stdout_console() -> Console:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width, console.no_color = max(100, console.width), True
+        console.width = max(100, console.width)
+        console.no_color = True
     console.push_render_hook(_printable_hook())
     return console
 

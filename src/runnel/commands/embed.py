@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from runnel.commands.display import Dtype, Json, Model, print_json, print_text, say
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.embedding import embed_file, load_ranges, vector_journal
+from runnel.jobs.embedding import embed_file
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.jobs.rows import RowFile, Shard
+
+if TYPE_CHECKING:
+    from runnel.models.embedder import Embedder
 
 Input = Annotated[
     str,
@@ -85,8 +88,8 @@ def embed(
         "shard": str(part or Shard(1, 1)),
         "sha256": source.sha256(),
     }
-    # 2. vectors; the settings are compared before the model is loaded
-    with vector_journal(out, settings, ranges=computes_ranges) as journal:
+
+    def load() -> Embedder:
         note_compiling()
         from runnel.models.embedder import Embedder
 
@@ -95,19 +98,20 @@ def embed(
         )
         if as_query and not embedder.model.prompts.get("query"):
             say(f"note: {model} has no query prompt: --query puts nothing before the texts")
-        result = journal.begin(fingerprint=embedder.model.fingerprint())
-        if result is not None:
-            say(f"note: {out} is finished already, {counted(result['count'], 'vector')}")
-        else:
-            result = embed_file(
-                source,
-                embedder,
-                journal,
-                prompt=prompt,
-                max_tokens=max_tokens,
-                precision=precision,
-                ranges=None if ranges is None else load_ranges(ranges, embedder.dimension),
-            )
+        return embedder
+
+    # 2. vectors
+    result = embed_file(
+        out,
+        settings,
+        source,
+        load,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        precision=precision,
+        ranges=ranges,
+        computes_ranges=computes_ranges,
+    )
     # 3. what was written
     if as_json:
         print_json({"out": str(out), **result})

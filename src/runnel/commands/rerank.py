@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -23,9 +24,8 @@ from runnel.commands.find import expect_query_first
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
-from runnel.jobs.ranking import note_cut, rank_all, read_candidates
+from runnel.jobs.ranking import note_cut, rank_into, read_candidates
 from runnel.jobs.rows import Shard, read_texts
-from runnel.journal import Journal
 
 if TYPE_CHECKING:
     from runnel.models.reranker import Reranker
@@ -146,22 +146,17 @@ def rerank(
         "max_tokens": max_tokens,
         "shard": shard,
     }
-    # 3. a run; the settings are compared before the model is loaded
-    with Journal(out, settings) as journal:
-        reranker = _load(model, dtype, template)
-        result = journal.begin(fingerprint=reranker.model.fingerprint())
-        if result is not None:
-            say(f"note: {out} is finished already")
-        else:
-            result = rank_all(
-                journal,
-                task,
-                reranker,
-                memory=memory,
-                memory_dtype=memory_dtype,
-                top_k=top_k,
-                max_tokens=max_tokens,
-            )
+    # 3. a run
+    result = rank_into(
+        out,
+        settings,
+        task,
+        partial(_load, model, dtype, template),
+        memory=memory,
+        memory_dtype=memory_dtype,
+        top_k=top_k,
+        max_tokens=max_tokens,
+    )
     # 4. what was written
     if as_json:
         print_json({"out": str(out), **result})

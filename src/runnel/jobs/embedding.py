@@ -8,7 +8,7 @@ yet, and `BlockEmbedder.finish` writes the files. `embed_file` does this for `ru
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,29 +53,41 @@ def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool =
 
 
 def embed_file(
+    out: Path,
+    settings: Mapping[str, object],
     source: RowFile,
-    embedder: Embedder,
-    journal: Journal,
+    load: Callable[[], Embedder],
     *,
     prompt: str,
-    max_tokens: int | None = None,
-    precision: str = "float32",
-    ranges: np.ndarray | None = None,
+    max_tokens: int | None,
+    precision: str,
+    ranges: Path | None,
+    computes_ranges: bool,
 ) -> dict[str, Any]:
-    """Embed the rows of a file with a text; write OUT and return what OUT.json says.
+    """Embed the rows of a file with a text into OUT, unless it is finished; return what OUT.json
+    says.
 
-    Raises InputError if the file has changed since it was opened, or since the work began.
+    The settings are compared with earlier work before `load` loads the model. `ranges` is a file of
+    ranges of 8-bit vectors; with `computes_ranges` they are computed, and written too. Raises
+    InputError if the file has changed since it was opened, or since the work began.
     """
-    work = BlockEmbedder(embedder, journal, prompt=prompt, max_tokens=max_tokens)
-    work.run(read_rows(source))
-    if source.has_changed():
-        raise journal.changed_error(f"{source.name} changed while it was read")
-    if work.empty:
-        notify(
-            f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is"
-            f" {work.empty[0]!r}"
-        )
-    return work.finish(precision, ranges)
+    with vector_journal(out, settings, ranges=computes_ranges) as journal:
+        embedder = load()
+        result = journal.begin(fingerprint=embedder.model.fingerprint())
+        if result is not None:
+            notify(f"note: {out} is finished already, {counted(result['count'], 'vector')}")
+            return result
+        bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
+        work = BlockEmbedder(embedder, journal, prompt=prompt, max_tokens=max_tokens)
+        work.run(read_rows(source))
+        if source.has_changed():
+            raise journal.changed_error(f"{source.name} changed while it was read")
+        if work.empty:
+            notify(
+                f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is"
+                f" {work.empty[0]!r}"
+            )
+        return work.finish(precision, bounds)
 
 
 def embed_corpus(

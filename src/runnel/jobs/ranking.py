@@ -1,5 +1,5 @@
 """The candidates of many queries, ranked query by query into a TREC run: `read_candidates` reads
-them, `rank_all` ranks them.
+them, `rank_all` ranks them, and `rank_into` does so for `runnel rerank`.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runnel.errors import InputError, counted
@@ -49,6 +50,39 @@ def read_candidates(
             if start <= at < end
         }
     return Candidates(query_texts, candidates, partial(_read_documents, corpus))
+
+
+def rank_into(
+    out: Path,
+    settings: Mapping[str, object],
+    task: Candidates,
+    load: Callable[[], Reranker],
+    *,
+    memory: str | None = None,
+    memory_dtype: str = "int8",
+    top_k: int | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Rank the candidates of each query into the run OUT, unless it is finished; return what
+    OUT.json says. The arguments are those of `rank_all`.
+
+    The settings are compared with earlier work before `load` loads the model.
+    """
+    with Journal(out, settings) as journal:
+        reranker = load()
+        result = journal.begin(fingerprint=reranker.model.fingerprint())
+        if result is not None:
+            notify(f"note: {out} is finished already")
+            return result
+        return rank_all(
+            journal,
+            task,
+            reranker,
+            memory=memory,
+            memory_dtype=memory_dtype,
+            top_k=top_k,
+            max_tokens=max_tokens,
+        )
 
 
 def rank_all(

@@ -554,9 +554,9 @@ def _build(
     documents: dict[str, QaDocument] = {}
     questions = []
     for number, (where, row) in enumerate(rows, start=1):
+        answers = texts_of(row, fields.answers, where)
         text = text_of(row, fields.document, where)
         question = text_of(row, fields.question, where)
-        answers = texts_of(row, fields.answers, where)
         choices = row.get("written", ())
         if about.multiple_choice and fields.choices in row:
             options = texts_of(row, fields.choices, where)
