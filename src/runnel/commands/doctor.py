@@ -179,7 +179,7 @@ def extras() -> dict[str, dict[str, Any]]:
     except importlib.metadata.PackageNotFoundError:  # a source tree that is only on the path
         return {}
     requirements = [(item, item.marker) for item in map(Requirement, lines)]
-    extras: dict[str, dict[str, Any]] = {}
+    by_extra: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
         missing = [
             _missing(item)
@@ -187,8 +187,8 @@ def extras() -> dict[str, dict[str, Any]]:
             # of the extra and not of the base
             if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
         ]
-        extras[extra] = {"for": purpose, "missing": list(filter(None, missing))}
-    return extras
+        by_extra[extra] = {"for": purpose, "missing": list(filter(None, missing))}
+    return by_extra
 
 
 def _missing(requirement: Any) -> str | None:

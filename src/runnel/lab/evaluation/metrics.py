@@ -204,7 +204,7 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     Sets may have different metrics: "metrics" has those that all of them have.
     """
     units: dict[str, list[dict[str, float]]] = {}
-    groups = set()
+    groups: set[str] = set()
     for result in results:
         if result["kind"] == "retrieval":
             name = result["group"] or result["task"]

@@ -227,7 +227,7 @@ def ask(
     first `top_k`.
     """
     if not target.documents:
-        unanswered = {"rank": None, "place": None, "sentence": None, "found": []}
+        unanswered: Answer = {"rank": None, "place": None, "sentence": None, "found": []}
         return unanswered | {"problem": target.problem}
     remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(
@@ -480,7 +480,7 @@ def _measure(
         def rank(search: tuple[str, Mapping[str, Any], Question]) -> dict[str, object]:
             setting, options, question = search
             target = targets[question.id]
-            hits = []
+            hits: list[Hit] = []
             if target.documents:
                 hits = index.search(question.query, DEPTH, sentences=0, **options)
             return {"setting": setting, "id": question.id, "rank": _first_rank(hits, target)}

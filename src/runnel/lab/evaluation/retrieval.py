@@ -295,7 +295,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
     task = read_task(source)
     # 2. what the user must know of them
     notes = list(task.notes)
-    documents = None if task.corpus is None else len(task.corpus)
+    documents: object = None if task.corpus is None else len(task.corpus)
     if system.place is not None:
         documents = state_of(system.place)["documents"]
         with closing(open_store(system.place)) as store:

@@ -179,7 +179,10 @@ def plan_reading(
         fields = given.take("context" if kind == "sentences" else "chunk_words")
         context = context_of(fields.get("context"))
         chunk_words = fields.get("chunk_words")
-        limits = {"top_k": SENTENCES if chunk_words is None else CHUNKS, "context_tokens": None}
+        limits: dict[str, Any] = {
+            "top_k": SENTENCES if chunk_words is None else CHUNKS,
+            "context_tokens": None,
+        }
         limits |= given.take("top_k", "context_tokens")
         # of a recurrent model; without windows it reads documents whole, pieces always
         has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
@@ -485,7 +488,7 @@ def _agreement(
 
 
 def _note_all(report: Mapping[str, Any], inquiry: Inquiry) -> None:
-    notes = []
+    notes: list[str] = []
     for result in report["sets"]:
         notes += [f"{result['task']}: {note}" for note in result["notes"]]
         if result["license"]:
