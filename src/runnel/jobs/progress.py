@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeVar
 
+from runnel.redaction import redact
+
 Item = TypeVar("Item")
 
 
@@ -60,5 +62,5 @@ def open_progress(label: str, unit: str = "tokens") -> WorkProgress:
 
 
 def notify(message: str) -> None:
-    """Log a line that the user is to read; a command shows it on stderr."""
-    logging.getLogger("runnel").warning("%s", message)
+    """Log a line that the user is to read, without passwords; a command shows it on stderr."""
+    logging.getLogger("runnel").warning("%s", redact(message))
