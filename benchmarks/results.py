@@ -22,9 +22,9 @@ import numpy as np
 
 from benchmarks.machine import in_words
 from runnel.commands.doctor import machine
-from runnel.commands.runs import lines_of
 from runnel.errors import InputError, RunnelError
 from runnel.files import write
+from runnel.jobs.runs import lines_of
 from runnel.lab.evaluation.evidence import Scorer, Units, scorer_of
 from runnel.lab.evaluation.evidence import measure as measure_evidence
 from runnel.lab.evaluation.metrics import ranked, save

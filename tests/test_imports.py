@@ -59,7 +59,7 @@ def run_python(code, **options):
     ("code", "absent"),
     [
         ("import runnel; runnel.Sentence; runnel.RunnelError", HEAVY | {"rich", "typer"}),
-        ("import runnel.text.documents.reader, runnel.commands.rows", {"torch"}),
+        ("import runnel.text.documents.reader, runnel.jobs.rows", {"torch"}),
         (
             "import runnel.text.documents.worker",
             HEAVY | {"rich", "typer", "docx", "selectolax", "pypdfium2"},

@@ -28,6 +28,7 @@ from typer.core import TyperGroup
 from runnel import __version__
 from runnel.commands.display import (
     Device,
+    Meter,
     Quiet,
     ShowProgress,
     Verbose,
@@ -38,6 +39,7 @@ from runnel.commands.display import (
     show_on_stderr,
 )
 from runnel.errors import RunnelError, describe
+from runnel.jobs.progress import show_progress_with
 
 # oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024
 # of them; torch keeps as many for each thread. A server under load grew by 100 MiB per thousand
@@ -132,6 +134,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, _interrupt)
     sys.unraisablehook = _report_unraisable
     warnings.showwarning = lambda message, *rest, **more: say(f"warning: {message}")
+    show_progress_with(Meter)
     try:
         code = app(prog_name="runnel", standalone_mode=False)
     except USAGE_ERROR as error:

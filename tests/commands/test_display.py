@@ -20,7 +20,8 @@ from numba.core import event
 
 import runnel
 from runnel.commands import display
-from runnel.commands.display import Meter, _compiling, note_compiling, print_names, printable
+from runnel.commands.display import Meter, print_names, printable
+from runnel.jobs import loading
 
 # Colors, a window title, another way to begin a sequence (C1), text turned around, and markup of
 # the library that draws.
@@ -161,11 +162,12 @@ def test_only_display_writes_to_the_terminal():
 
 
 def test_compiling_is_told_once_per_command(capsys, monkeypatch):
+    monkeypatch.setattr(logging.root, "handlers", [display.LogLines()])
     # as in a process in which no command has run yet
     monkeypatch.setitem(event._registered, "numba:compile", [])
-    _compiling.cache_clear()
+    loading._listen.cache_clear()
     for _ in range(2):  # two commands in one process
-        note_compiling()
+        loading.note_compiling()
         njit(lambda x: x + 1)(1)
         njit(lambda x: x + 2)(1)
         assert (

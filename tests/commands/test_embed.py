@@ -17,7 +17,7 @@ ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
 @pytest.fixture(autouse=True)
 def blocks_of_one_row(monkeypatch):
     """What was embedded before an interruption is kept, up to the last row."""
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 1)
+    monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 1)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def test_a_file_that_changes_while_it_is_read_and_a_disk_that_fails(
     def failing(*_):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("runnel.commands.rows.FileRange.readinto", failing)
+    monkeypatch.setattr("runnel.jobs.rows.FileRange.readinto", failing)
     done = run("embed", "corpus.jsonl", "--to", "other.npy")
     assert done.code == 1 and "corpus.jsonl: Input/output error" in done.err
 
@@ -198,7 +198,7 @@ def test_half_characters_are_replaced_in_texts_and_rows_with_them_in_ids_left_ou
 def test_embed_writes_8_bits_with_the_ranges_of_all_vectors(
     run, fake, corpus, tmp_path, monkeypatch, block
 ):
-    monkeypatch.setattr("runnel.commands.embed._VECTORS", block)
+    monkeypatch.setattr("runnel.jobs.embedding._VECTORS", block)
     run("embed", "corpus.jsonl", "--to", "whole.npy")
     done = run("embed", "corpus.jsonl", "--to", "out.npy", "--precision", "int8")
     assert done.out == "out.npy: 7 vectors of 3 numbers, int8\n"

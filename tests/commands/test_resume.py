@@ -113,7 +113,7 @@ def files(tmp_path, beir):
 @pytest.fixture(params=USERS)
 def user(request, monkeypatch):
     user = USERS[request.param]
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 2)
+    monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 2)
     if user.model:
         models = request.getfixturevalue("fake")
         if user.model == "toy":
@@ -276,7 +276,7 @@ def test_another_setting_is_refused_and_the_advice_leads_to_what_a_clean_run_giv
 
 @pytest.mark.parametrize("other", ["changed\ntwo\nthree\n", "one\n"])
 def test_standard_input_that_has_changed(run, fake, files, monkeypatch, other):
-    monkeypatch.setattr("runnel.commands.embed._BLOCK_ROWS", 1)
+    monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 1)
     fake.embed = FakeEmbedder(stop_after=2)
     run("embed", "-", "--to", "out.npy", stdin="one\ntwo\nthree\n")
     fake.embed = FakeEmbedder()

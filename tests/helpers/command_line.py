@@ -23,6 +23,7 @@ from helpers.children import GIVE_UP_S
 
 import runnel.cli
 from runnel.commands import display
+from runnel.jobs import progress
 from runnel.models.scored import Scored, SecondLook
 from runnel.records import Hit
 from runnel.search import finding
@@ -61,6 +62,10 @@ def run(
         monkeypatch.setattr(warnings, "showwarning", warnings.showwarning)
         monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
         monkeypatch.setattr(runnel.cli, "interrupted", threading.Event())
+        monkeypatch.setattr(progress, "_show", progress._show)
+        # pytest has handlers of its own, so `display` adds none
+        others = [one for one in logging.root.handlers if not isinstance(one, display.LogLines)]
+        monkeypatch.setattr(logging.root, "handlers", [*others, display.LogLines()])
         handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:

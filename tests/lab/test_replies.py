@@ -111,7 +111,7 @@ def test_tokens_that_the_endpoint_does_not_count_are_estimated(tmp_path):
             assert used(replies) == {"1": (1, 3, 4)} and replies.used["1"]["estimated"] == 1
 
 
-def test_no_password_in_notes_errors_and_stored_replies(stub, tmp_path, capsys):
+def test_no_password_in_notes_errors_and_stored_replies(stub, tmp_path, capsys, caplog):
     endpoint = Endpoint(stub.url.replace("http://", "http://me:s3cr3t-word@"), "stub", retries=0)
     stub.rule = lambda messages: "Authorization: Basic bWU6czNjcjN0LXdvcmQ= of me:s3cr3t-word"
     shown = []
@@ -122,7 +122,8 @@ def test_no_password_in_notes_errors_and_stored_replies(stub, tmp_path, capsys):
         list(inquiry.run(lambda text, notes: ask(replies, text).text, "bcdefg"))
         shown += [str(inquiry.failure), str(inquiry.stopped)]
     shown += [
-        *capsys.readouterr(),
+        "".join(capsys.readouterr()),
+        caplog.text,
         *(path.read_bytes().decode(errors="replace") for path in (tmp_path / "store").iterdir()),
     ]
     assert stub.asked and not [one for one in shown if "s3cr3t" in one or "bWU6czNj" in one]

@@ -16,7 +16,6 @@ from runnel.commands.display import (
     NoUpdate,
     Query,
     given_options,
-    note_compiling,
     one_line,
     print_json,
     print_text,
@@ -34,6 +33,7 @@ from runnel.commands.find import (
 )
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
+from runnel.jobs.loading import note_compiling
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
 from runnel.text.documents.reader import Skipped
@@ -120,69 +120,73 @@ def ask(
     answer, 1 for none, 2 for an error, even if other files have an answer, 3 for an answer with a
     sentence that cites nothing: "(no source)" follows it.
     """
-    refuse({"PATH": place and paths}, "cannot be given with --in")
-    refuse({"--no-update": no_update and (place or paths)}, "is for the project's own index")
-    if paths:
-        expect_query_first("ask", question, paths)
-    else:
-        refuse(
-            given_options(files) | {"--remember or --no-remember": remember is not None},
-            "has no effect on an index",
-        )
+    _refuse_contradictions(question, paths, files, remember, place=place, no_update=no_update)
     lowest = parse_min_score(min_score)
     from runnel.generation.asking import answer, choose, excerpts_of_hits
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    endpoint, skipped = llm.open(), list[Skipped]()
+    # 1. the language model, and what finds sentences
+    endpoint = llm.open()
     index = None if paths else open_index(place, model, {}, update=not no_update)
-    retriever = (
-        SentenceRetriever.load(model or "pocket")
-        if index is None
-        else SentenceRetriever(index.embedder.model)
-    )
-    check_retriever(
-        retriever, model or "pocket" if paths else retriever.model.source, remember, min_score
-    )
+    if index is None:
+        retriever = SentenceRetriever.load(model or "pocket")
+    else:
+        retriever = SentenceRetriever(index.embedder.model)
+    searched = model or "pocket" if paths else retriever.model.source
+    check_retriever(retriever, searched, remember, min_score)
+    # 2. the sentences that may answer
+    skipped: list[Skipped] = []
     if index is None:
         sentences, answers = _find_in_files(
-            question, paths or [], files, skipped, retriever, remember, top_k
+            question, paths or [], files, skipped, retriever, remember=remember, top_k=top_k
         )
     else:
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
-        sentences, answers = excerpts_of_hits(hits), highest(hit.answers for hit in hits)
+        sentences = excerpts_of_hits(hits)
+        answers = highest(hit.answers for hit in hits)
     excerpts = [one for one in sentences if lowest is None or one.score >= lowest]
-    failed = any(one.error for one in skipped)
-    about = {"answers": answers, "skipped": [asdict(one) for one in skipped]}
-    missing = (
-        ""
-        if excerpts
-        else f"no sentence has a score of {min_score} or more"
-        if sentences
-        else "nothing found"
-    )
-    if missing or (unanswered(answers) and not anyway):
-        say(
-            f"{missing or unanswered(answers)}; the language model was not"
-            f" asked{'' if missing else ' (--anyway asks it)'}"
-        )
+    failed = any(file.error for file in skipped)
+    about = {"answers": answers, "skipped": [asdict(file) for file in skipped]}
+    # 3. nothing to answer from
+    missing = f"no sentence has a score of {min_score} or more" if sentences else "nothing found"
+    if not excerpts or (unanswered(answers) and not anyway):
+        if excerpts:
+            say(f"{unanswered(answers)}; the language model was not asked (--anyway asks it)")
+        else:
+            say(f"{missing}; the language model was not asked")
         if as_json:
             print_json({"question": question, "answer": None} | about)
         return 2 if failed else 1
-    context = choose(
-        question,
-        excerpts,
-        context_tokens,
-        lambda text: len(retriever.model.tokenizer.encode(text).ids),
-    )
+    # 4. an answer from them
+    encode = retriever.model.tokenizer.encode
+    context = choose(question, excerpts, context_tokens, lambda text: len(encode(text).ids))
     if as_json:
         result = answer(endpoint, context, max_tokens=answer_tokens)
         print_json(_as_json(endpoint.model, context, result) | about)
     else:
         result = _print_answer(endpoint, context, answer_tokens, whole=show_context)
     _report(context, result, answer_tokens)
-    return (
-        2 if failed else 1 if not result.text else 0 if result.cited and not result.unsourced else 3
-    )
+    if failed or not result.text:
+        return 2 if failed else 1
+    return 0 if result.cited and not result.unsourced else 3
+
+
+def _refuse_contradictions(
+    question: str,
+    paths: list[str] | None,
+    files: FileOptions,
+    remember: bool | None,
+    *,
+    place: str | None,
+    no_update: bool,
+) -> None:
+    refuse({"PATH": place and paths}, "cannot be given with --in")
+    refuse({"--no-update": no_update and (place or paths)}, "is for the project's own index")
+    if paths:
+        expect_query_first("ask", question, paths)
+    else:
+        has_remember = {"--remember or --no-remember": remember is not None}
+        refuse(given_options(files) | has_remember, "has no effect on an index")
 
 
 def _find_in_files(
@@ -191,6 +195,7 @@ def _find_in_files(
     files: FileOptions,
     skipped: list[Skipped],
     retriever: SentenceRetriever,
+    *,
     remember: bool | None,
     top_k: int,
 ) -> tuple[list[AnsweringSentence], float | None]:

@@ -19,11 +19,12 @@ from dataclasses import dataclass, fields
 from functools import cache
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from runnel.errors import InputError
+from runnel.jobs.progress import WorkProgress
 from runnel.redaction import redact
 
 if TYPE_CHECKING:
@@ -52,8 +53,6 @@ Dtype = Annotated[
         )
     ),
 ]
-# as `load_backbone` calls them
-DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
 Include = Annotated[
     list[str] | None,
     typer.Option("--include", metavar="GLOB", help="Of folders, read only these, e.g. *.md."),
@@ -232,28 +231,21 @@ def refuse_others(context: typer.Context, option: str, form: Callable[..., int])
     """
     takes = signature(form).parameters
     has_effect = {*takes, *_OF_ALL, *(["device"] if "model" in takes else [])}
-    for one in context.command.params:
-        shown, source = (
-            one.opts[0] if one.opts[0].startswith("-") else one.metavar,
-            context.get_parameter_source(str(one.name)),
-        )
-        wrong = (
-            one.name not in has_effect
-            and shown != option
-            and source is not None
-            and source.name == "COMMANDLINE"
-        )
-        refuse({str(shown): wrong}, f"has no effect with {option}")
+    for parameter in context.command.params:
+        shown = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+        source = context.get_parameter_source(str(parameter.name))
+        was_given = source is not None and source.name == "COMMANDLINE"
+        if parameter.name not in has_effect and shown != option:
+            refuse({str(shown): was_given}, f"has no effect with {option}")
 
 
 # ---- stderr and stdout ---------------------------------------------------------------------------
 # Characters in JSON that a terminal would act on or hide; JSON has escapes for all of them.
 _UNSAFE = re.compile(
-    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff"
-    "\U000e0000-\U000e0fff]"
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\ufeff\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e0fff]"
 )
 _JOINERS = "\u200c\u200d"
-Item = TypeVar("Item")
 
 _log = logging.getLogger("runnel")
 _progress_shown = True
@@ -412,7 +404,8 @@ def stdout_console() -> Console:
 
     console = Console(highlight=False, markup=False, emoji=False)
     if not console.is_terminal:
-        console.width, console.no_color = max(100, console.width), True
+        console.width = max(100, console.width)
+        console.no_color = True
     console.push_render_hook(_printable_hook())
     return console
 
@@ -453,45 +446,18 @@ def _printable_hook() -> RenderHook:
     return Hook()
 
 
-def note_compiling() -> None:
-    """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks
-    one.
-    """
-    _compiling().said = False
-
-
-@cache
-def _compiling() -> Any:
-    from numba.core import event
-
-    class Note(event.Listener):
-        said = False
-
-        def on_start(self, event: event.Event) -> None:
-            if not self.said:
-                self.said = True
-                say("compiling kernels for this processor, once; later runs start at once")
-
-        def on_end(self, event: event.Event) -> None:
-            pass
-
-    note = Note()
-    event.register("numba:compile", note)
-    return note
-
-
 _FIRST_S, _EVERY_S = 5.0, 10.0  # until the first line of progress, and from one to the next
 _BAR_S = 1.0  # until the bar
 
 
-class Meter:
+class Meter(WorkProgress):
     """Progress on stderr of work that takes long: a bar on a terminal, elsewhere a line after 5
     seconds and then every 10.
 
     Use as a context; it is the `progress` of a call.
     """
 
-    def __init__(self, label: str, *, unit: str = "tokens") -> None:
+    def __init__(self, label: str, unit: str = "tokens") -> None:
         self.label, self._unit = label, unit
         self._start = time.monotonic()
         self._done = 0
@@ -507,7 +473,7 @@ class Meter:
             self._lines.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *error: object) -> None:
         self._over.set()
         if self._lines is not None:
             self._lines.join()
@@ -527,12 +493,6 @@ class Meter:
             description=self.label,
             speed=self._rate(),
         )
-
-    def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
-        """Yield the items, each of which counts as a unit once the next one is asked for."""
-        for done, item in enumerate(items, start=1):
-            yield item
-            self(done, total)
 
     def _say_lines(self) -> None:
         """Write lines until the work is over, also while one step takes long."""

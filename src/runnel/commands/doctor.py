@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands.display import Json, Meter, note_compiling, print_json, print_text
+from runnel.commands.display import Json, Meter, print_json, print_text
 from runnel.errors import DISTRIBUTION, RunnelError, StoreError, describe, install_command
+from runnel.jobs.loading import note_compiling
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
@@ -92,13 +93,13 @@ def machine() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": (
-            {"runnel": __version__}
-            | {
-                name: _version(name)
-                for name in ("torch", "numba", "transformers", "llama-cpp-python")
-            }
-        ),
+        "versions": {
+            "runnel": __version__,
+            "torch": _version("torch"),
+            "numba": _version("numba"),
+            "transformers": _version("transformers"),
+            "llama-cpp-python": _version("llama-cpp-python"),
+        },
     }
 
 
@@ -155,8 +156,11 @@ def _measure(embedder: Embedder) -> tuple[Any, int]:
     """Return a text's vector and the tokens per second of the fastest round; the first compiles and
     is not counted.
     """
-    text = "The river carries sand to the sea and leaves it there. " * (_WORDS // 11)
-    tokens, best, vector = len(embedder.model.tokenizer.encode(text)), 0.0, embedder.encode(text)
+    sentence = "The river carries sand to the sea and leaves it there. "
+    text = sentence * (_WORDS // 11)
+    tokens = len(embedder.model.tokenizer.encode(text))
+    vector = embedder.encode(text)
+    best = 0.0
     for _ in range(_ROUNDS):
         start = time.perf_counter()
         vector = embedder.encode(text)
@@ -171,19 +175,20 @@ def extras() -> dict[str, dict[str, Any]]:
     from packaging.requirements import Requirement
 
     try:
-        wanted = [Requirement(line) for line in importlib.metadata.requires(DISTRIBUTION) or ()]
+        lines = importlib.metadata.requires(DISTRIBUTION) or ()
     except importlib.metadata.PackageNotFoundError:  # a source tree that is only on the path
         return {}
-    found: dict[str, dict[str, Any]] = {}
+    requirements = [(item, item.marker) for item in map(Requirement, lines)]
+    by_extra: dict[str, dict[str, Any]] = {}
     for extra, purpose in PURPOSES.items():
-        of_extra = (one for one in wanted if one.marker and one.marker.evaluate({"extra": extra}))
-        # and not of the base
-        own = (one for one in of_extra if one.marker and not one.marker.evaluate({"extra": ""}))
-        found[extra] = {
-            "for": purpose,
-            "missing": [problem for one in own if (problem := _missing(one))],
-        }
-    return found
+        missing = [
+            _missing(item)
+            for item, marker in requirements
+            # of the extra and not of the base
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""})
+        ]
+        by_extra[extra] = {"for": purpose, "missing": list(filter(None, missing))}
+    return by_extra
 
 
 def _missing(requirement: Any) -> str | None:
@@ -200,9 +205,8 @@ def _gpu_problem() -> str | None:
     from runnel.ops.backend import choose
 
     if not torch.cuda.is_available():
-        return "torch sees none" + (
-            " (this is a build for CPUs)" if torch.version.cuda is None else ""
-        )
+        build = " (this is a build for CPUs)" if torch.version.cuda is None else ""
+        return f"torch sees none{build}"
     try:
         choose("ssd", "gpu", torch.empty(0, device="cuda"))
     except RunnelError as error:
@@ -223,28 +227,22 @@ def _open_folders() -> list[str]:
     with suppress(StoreError):  # the commands that use this project say why it cannot be used
         if (project := Project.find(Path.cwd())) is not None:
             folders.append(project.folder / NAME)
-    return [
-        str(one)
-        for one in folders
-        if os.name != "nt" and one.is_dir() and one.stat().st_mode & 0o077
-    ]
+    if os.name == "nt":
+        return []
+    return [str(path) for path in folders if path.is_dir() and path.stat().st_mode & 0o077]
 
 
 def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    machine, cache = report["machine"], report["kernel_cache"]
+    machine = report["machine"]
     versions = machine["versions"]
     yield (
         "runnel",
-        (
-            f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']},"
-            f" {machine['system']}"
-        ),
+        f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']},"
+        f" {machine['system']}",
     )
-    bf16 = (
-        "bf16 in hardware"
-        if machine["native_bf16"]
-        else "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
-    )
+    bf16 = "bf16 in hardware"
+    if not machine["native_bf16"]:
+        bf16 = "no bf16 in hardware: models run in fp32; --dtype int8 is faster"
     yield (
         "processor",
         f"{machine['processor']}, {machine['cores']} cores, {machine['threads']} threads, {bf16}",
@@ -254,34 +252,26 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "kernels", f"plain torch, because {report['kernels_problem']}"
     else:
         yield "kernels", "compiled for this processor"
+        cache = report["kernel_cache"]
         advice = (
-            "cannot be written, so that every process compiles its kernels; set NUMBA_CACHE_DIR to"
-            " a folder of yours"
+            " cannot be written, so that every process compiles its kernels; set NUMBA_CACHE_DIR"
+            " to a folder of yours"
         )
-        yield (
-            "kernel cache",
-            cache["folder"] if cache["writable"] else f"{cache['folder']} {advice}",
-        )
+        yield "kernel cache", cache["folder"] + ("" if cache["writable"] else advice)
     yield "pocket", _pocket_in_words(report["pocket"])
     gpu = machine["gpu"] or "none"
     yield "gpu", gpu if report["gpu_problem"] is None else f"{gpu}: {report['gpu_problem']}"
     for folder in report["open_folders"]:
         yield (
             "texts",
-            (
-                f"the mode of {folder} lets other users in; to keep them out: chmod 700"
-                f" {shlex.quote(folder)}"
-            ),
+            f"the mode of {folder} lets other users in; to keep them out: chmod 700"
+            f" {shlex.quote(folder)}",
         )
     for label, ready in (("installed", True), ("missing", False)):
-        for extra, one in report["extras"].items():
-            if ready != bool(one["missing"]):
-                advice = (
-                    ""
-                    if ready
-                    else f"; needs {', '.join(one['missing'])}: {install_command(extra)}"
-                )
-                yield label, f"{extra}: {one['for']}{advice}"
+        for extra, facts in report["extras"].items():
+            if ready != bool(facts["missing"]):
+                needs = f"; needs {', '.join(facts['missing'])}: {install_command(extra)}"
+                yield label, f"{extra}: {facts['for']}{'' if ready else needs}"
                 label = ""
 
 

@@ -22,6 +22,7 @@ from runnel.commands import display
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
+from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.records import AnsweringSentence, Place, normalize, percent
 from runnel.search.finding import (
     STANDARD_INPUT,
@@ -230,10 +231,10 @@ def _timed(seconds: dict[str, float], stage: str) -> Iterator[None]:
 def _load(
     model: str, dtype: str, remember: bool | None, min_score: str | None
 ) -> SentenceRetriever:
-    display.note_compiling()
+    note_compiling()
     from runnel.models.sentence_retriever import SentenceRetriever
 
-    retriever = SentenceRetriever.load(model, dtype=display.DTYPES[dtype])
+    retriever = SentenceRetriever.load(model, dtype=DTYPES[dtype])
     check_retriever(retriever, model, remember, min_score)
     return retriever
 

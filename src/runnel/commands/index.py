@@ -16,6 +16,7 @@ from runnel.commands import display
 from runnel.commands.find import select
 from runnel.commands.indexes import COUNTED, expect_project, find_project, summary
 from runnel.errors import InputError, StoreBusy, counted, describe
+from runnel.jobs.loading import note_compiling
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 
@@ -146,7 +147,7 @@ def index(
         size = {"workers": workers, "cpus": worker_cpus or 1, "gpus": worker_gpus or 0.0}
         cluster = None if ray is None else {"address": None if ray == "local" else ray, **size}
         files = _named_files(to, paths or [], selection, not keep_missing, watch, cluster)
-    display.note_compiling()
+    note_compiling()
     with _open(files.place, model, new) as opened:
 
         def update() -> Changes:

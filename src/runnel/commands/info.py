@@ -68,23 +68,17 @@ def _cache(empty: bool, as_json: bool) -> int:
 
     folder = cache_folder()
     files = stored_files(folder)
-    count, size = (
-        sum(path.suffix != ".partial" for _, _, path in files),
-        sum(size for _, size, _ in files),
-    )
+    count = sum(path.suffix != ".partial" for _, _, path in files)
+    size = sum(size for _, size, _ in files)
     if empty:
         trim(folder, -1)
     if as_json:
         facts = {"folder": str(folder), "documents": count, "bytes": size}
         print_json(facts | {"limit_bytes": LIMIT_BYTES, "emptied": empty})
     else:
+        sizes = f"{_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}"
         print_text(_line("folder", str(folder)))
-        print_text(
-            _line(
-                "documents",
-                f"{count:,}, {_size(size)} of {_size(LIMIT_BYTES)}{', deleted' if empty else ''}",
-            )
-        )
+        print_text(_line("documents", f"{count:,}, {sizes}"))
     return 0
 
 
@@ -98,11 +92,14 @@ def _is_index(place: str) -> bool:
 
 
 def _line(label: str, text: str) -> str:
-    indent = " " * _INDENT
-    wrapped = textwrap.wrap(
-        text, _WIDTH - _INDENT, break_long_words=False, break_on_hyphens=False
-    ) or [""]
-    return f"{label:<{_INDENT}}" + f"\n{indent}".join(wrapped)
+    return textwrap.fill(
+        text,
+        _WIDTH,
+        initial_indent=label.ljust(_INDENT),
+        subsequent_indent="".ljust(_INDENT),
+        break_long_words=False,
+        break_on_hyphens=False,
+    ) or label.ljust(_INDENT)
 
 
 def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -142,20 +139,17 @@ def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
             [f"{_size(description['state_bytes_per_sequence'])}, in each layer {layers}"],
         )
     elif description["passage_tokens"]:
-        passage, longest = (
-            f"passages of {description['passage_tokens']:,} tokens",
-            f"up to {description['max_tokens']:,} tokens",
-        )
         yield (
             "state per sequence",
-            [f"none: reads documents in {passage}, a short text of {longest} as one"],
+            [
+                f"none: reads documents in passages of {description['passage_tokens']:,} tokens, a"
+                f" short text of up to {description['max_tokens']:,} tokens as one"
+            ],
         )
     else:
-        longest = (
-            "any length"
-            if description["max_tokens"] is None
-            else f"at most {description['max_tokens']:,} tokens"
-        )
+        longest = "any length"
+        if description["max_tokens"] is not None:
+            longest = f"at most {description['max_tokens']:,} tokens"
         yield "state per sequence", [f"none: reads a text only as a whole, {longest}"]
     yield "work per token", list(_work(description))
 
@@ -227,16 +221,8 @@ def _machine(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
         ],
     )
     gpu = description["gpu"]
-    yield (
-        "gpu",
-        [
-            (
-                f"{gpu['name']}, {_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}"
-                if gpu
-                else "none"
-            )
-        ],
-    )
+    free = f"{_size(gpu['memory_free_bytes'])} free: {_fits(gpu['fits'])}" if gpu else ""
+    yield "gpu", [f"{gpu['name']}, {free}" if gpu else "none"]
     yield (
         "free memory",
         [f"{_size(description['memory_free_bytes'])}: {_fits(description['fits'])}"],
@@ -257,13 +243,9 @@ def _fits(fits: dict[str, bool]) -> str:
 
 
 def _marker(marker: dict[str, Any] | None) -> str:
-    return (
-        "none"
-        if marker is None
-        else f"{marker['id']} ({marker['token']})"
-        if marker["token"]
-        else str(marker["id"])
-    )
+    if marker is None:
+        return "none"
+    return f"{marker['id']} ({marker['token']})" if marker["token"] else str(marker["id"])
 
 
 def _value(value: object) -> str:

@@ -11,7 +11,6 @@ from runnel.commands.display import (
     Json,
     Model,
     NoUpdate,
-    note_compiling,
     print_json,
     print_text,
     refuse,
@@ -19,6 +18,7 @@ from runnel.commands.display import (
 )
 from runnel.commands.indexes import find_project
 from runnel.errors import InputError, needing
+from runnel.jobs.loading import note_compiling
 
 
 def mcp(

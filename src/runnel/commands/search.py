@@ -15,6 +15,7 @@ from runnel.commands import display
 from runnel.commands.find import place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.errors import InputError
+from runnel.jobs.loading import note_compiling
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
 
@@ -176,7 +177,7 @@ def open_index(
     from runnel.search.index import Index
 
     project = expect_project() if place is None else None
-    display.note_compiling()
+    note_compiling()
     start = time.perf_counter()
     index = Index.open(str(place if project is None else project.place), model)
     timings["open"] = time.perf_counter() - start

@@ -10,16 +10,15 @@ from typing import Annotated
 import typer
 
 from runnel.commands.display import (
-    DTYPES,
     Dtype,
     Json,
     JsonLogLines,
     Model,
-    note_compiling,
     print_json,
     say,
 )
 from runnel.errors import InputError, needing
+from runnel.jobs.loading import DTYPES, note_compiling
 
 _KEY_VARIABLE = "RUNNEL_API_KEY"
 
@@ -79,11 +78,11 @@ def serve(
     if index is None:
         settings = replace(settings, index=_project_index(model))
     with bind(settings) as socket:
-        shown, port = f"[{host}]" if ":" in host else host, socket.getsockname()[1]
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{socket.getsockname()[1]}"
         say(f"loading {model}")
 
         def started() -> None:
-            url = f"http://{shown}:{port}"
             say(f"serving {model} at {url} (routes: /docs)")
             if as_json:
                 print_json({"model": model, "url": url})
@@ -103,10 +102,10 @@ def _project_index(model: str) -> str | None:
     project = Project.find(Path.cwd())
     if project is None or not holds_index(project.place):
         return None
-    if (own := open_store(project.place).settings.model) != model:
+    if (model_of_index := open_store(project.place).settings.model) != model:
         say(
-            f"note: the index of {project.folder} is not searched: its model is {own}, not {model};"
-            f" give -m {own}"
+            f"note: the index of {project.folder} is not searched: its model is {model_of_index},"
+            f" not {model}; give -m {model_of_index}"
         )
         return None
     say(f"searching the index of {project.folder}; `runnel index --watch` keeps it up to date")

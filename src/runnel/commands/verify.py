@@ -55,29 +55,23 @@ def verify(
         verified = verify(
             quote, read_documents(files, reader, skipped, selection=reading.selection(), report=say)
         )
-    unread = [one for one in skipped if one.error]
+    unread = sum(bool(file.error) for file in skipped)
     if as_json:
-        print_json(
-            {"quote": quote} | verified.as_json() | {"skipped": [asdict(one) for one in skipped]}
-        )
+        rows = [asdict(file) for file in skipped]
+        print_json({"quote": quote} | verified.as_json() | {"skipped": rows})
     elif verified.match is None:
         say("error: no file was read, so nothing is known about the quote")
     else:
-        _show(verified, len(unread))
-    return (
-        _UNREADABLE
-        if unread or verified.match is None
-        else _WORD_FOR_WORD
-        if verified.word_for_word
-        else _NOT
-    )
+        _show(verified, unread)
+    if unread or verified.match is None:
+        return _UNREADABLE
+    return _WORD_FOR_WORD if verified.word_for_word else _NOT
 
 
 def _show(verified: Verified, unread: int) -> None:
     assert verified.match is not None
     share = f"{100 * verified.similarity:.0f} % of its words"
-    count = len(verified.places)
-    places = "one place" if count == 1 else f"{count:,} places"
+    places = "one place" if len(verified.places) == 1 else f"{len(verified.places):,} places"
     verdict = {
         "exact": f"word for word at {places}",
         "normalized": f"word for word at {places}, apart from typography",
@@ -85,19 +79,12 @@ def _show(verified: Verified, unread: int) -> None:
         "absent": f"not found; the nearest stretch has {share}",
     }[verified.match]
     print_text(verdict + (f"; {counted(unread, 'file')} not read" if unread else ""))
-    for rank, one in enumerate(verified.places, start=1):
-        note = (
-            ""
-            if one.match != "normalized"
-            else "  differs in case"
-            if one.case_differs
-            else "  typography differs"
-        )
-        print_text(one_line(f"{rank:>2}. {one}  characters {one.start}-{one.end}{note}"))
-        print_text(f"    {normalize(one.text)}")
-        for change in one.changes:
-            quote, text = (
-                normalize(change.quote) or "(nothing)",
-                normalize(change.text) or "(nothing)",
-            )
-            print_text(f"    quote: {quote}  document: {text}")
+    for rank, place in enumerate(verified.places, start=1):
+        note = ""
+        if place.match == "normalized":
+            note = "  differs in case" if place.case_differs else "  typography differs"
+        print_text(one_line(f"{rank:>2}. {place}  characters {place.start}-{place.end}{note}"))
+        print_text(f"    {normalize(place.text)}")
+        for change in place.changes:
+            quote = normalize(change.quote) or "(nothing)"
+            print_text(f"    quote: {quote}  document: {normalize(change.text) or '(nothing)'}")

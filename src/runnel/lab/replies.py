@@ -13,10 +13,10 @@ from pathlib import Path
 from threading import Condition
 from typing import TypeVar
 
-from runnel.commands.display import say
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
 from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.jobs.progress import notify
 from runnel.journal import Journal, Row
 from runnel.text.dialogue import Message
 
@@ -140,7 +140,7 @@ def stored_replies(
     with Replies(endpoint, folder / "replies") as replies:
         judged = "".join(f", judged by {judge.model}" for judge in judges)
         sweep(folder)
-        say(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
+        notify(f"note: asking {endpoint.model} at {endpoint.url}{judged}")
         yield replies
 
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from runnel.lab.evaluation.retrieval import (
     Reading,
+    System,
+    as_in_recipe,
     cut_sentences,
-    reading_of,
     split_chunks,
     windows,
 )
@@ -138,5 +139,6 @@ def test_a_search_over_segments_is_exact(monkeypatch, rows, combine):
 def test_the_recipe_of_a_reranker_says_what_is_read(tmp_path):
     model = str(tmp_path / "model")
     recipes.write(recipes.read("ssm-reranker-longp"), tmp_path / "recipe.toml")
-    assert reading_of(model, "rerank", {}) == Reading(1536)
-    assert reading_of(model, "embed", {}) == reading_of("pocket", "rerank", {}) == Reading()
+    assert as_in_recipe(System(model, "rerank")).reading == Reading(1536)
+    assert as_in_recipe(System(model, "embed")).reading == Reading()
+    assert as_in_recipe(System("pocket", "rerank")).reading == Reading()

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import Json, note_compiling, print_json, print_text, say
+from runnel.commands.display import Json, print_json, print_text, say
 from runnel.errors import MissingDependency, counted, install_command
+from runnel.jobs.loading import note_compiling
 
 if TYPE_CHECKING:
     from runnel.lab.training.run import Summary

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from runnel.commands.display import say
-from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
 from runnel.files import file_digest
+from runnel.jobs.progress import notify
+from runnel.jobs.runs import Rows, resumed_rows
 from runnel.lab.evaluation.metrics import (
     Measured,
     Metrics,
@@ -51,7 +51,8 @@ METRICS = ("Recall@1", "Recall@5", "Recall@10", "P@5", "MRR@10", "nDCG@10")
 _LENGTHS = (500, 2_000, 8_000, 32_000)  # words of a document
 _PARTS = 5  # of a document, for the position of a question's first evidence
 _TENTHS = 10  # of a document, for the position of each evidence span, as in paper E's figure 12
-_LOWEST, _HIGHEST = -8, 8  # scores beyond are counted with these
+_LOWEST = -8  # scores beyond are counted with these
+_HIGHEST = 8
 _FORMAT = 4  # of the ranks
 
 Units = tuple[tuple[int, int], ...]
@@ -59,8 +60,9 @@ Units = tuple[tuple[int, int], ...]
 
 
 Scorer = Callable[..., tuple[np.ndarray, np.ndarray]]
-"""Returns for a query, a document (str or `DocumentText`) and perhaps its `Units` the spans (S, 2) of its sentences or units, and
-their scores (S,)."""
+"""Returns for a query, a document (str or `DocumentText`) and perhaps its `Units` the spans (S, 2)
+of its sentences or units, and their scores (S,).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,21 +107,18 @@ def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: b
 def _sentences_of(document: str, spans: np.ndarray, evidence: tuple[int, int]) -> np.ndarray:
     """Return the sentences that share a visible character with an evidence span."""
     start, end = trim(document, *evidence)
-    found = range(
-        int(np.searchsorted(spans[:, 1], start, side="right")),
-        int(np.searchsorted(spans[:, 0], end, side="left")),
-    )
-    bounds = [(max(start, int(spans[i, 0])), min(end, int(spans[i, 1]))) for i in found]
-    return np.array(
-        [i for i, (a, b) in zip(found, bounds, strict=True) if document[a:b].strip()],
-        dtype=np.int64,
-    )
+    first = int(np.searchsorted(spans[:, 1], start, side="right"))
+    last = int(np.searchsorted(spans[:, 0], end, side="left"))
+    shared = [document[max(start, a) : min(end, b)] for a, b in spans[first:last].tolist()]
+    places = [place for place, text in enumerate(shared, start=first) if text.strip()]
+    return np.array(places, dtype=np.int64)
 
 
 def _counts(scores: np.ndarray, answers: np.ndarray) -> dict[str, list[int]]:
     bins = np.clip(np.floor(scores), _LOWEST, _HIGHEST).astype(int)
-    sentences, found = Counter(bins.tolist()), Counter(bins[answers].tolist())
-    return {str(one): [sentences[one], found[one]] for one in sorted(sentences)}
+    sentences = Counter(bins.tolist())
+    found = Counter(bins[answers].tolist())
+    return {str(floor): [sentences[floor], found[floor]] for floor in sorted(sentences)}
 
 
 def by_retriever(
@@ -138,28 +137,27 @@ def by_retriever(
     @lru_cache(maxsize=1)
     def read(document: str | DocumentText) -> tuple[list[tuple[int, int]], Sequence[Any]]:
         text = text_of(document)
-        pieces, texts = [(0, len(text))], [document]
+        pieces = [(0, len(text))]
+        texts = [document]
         if context is not None:
-            pieces = cut_sentences(
-                text, retriever.model.tokenizer.encode(text).starts, context, context
-            )
+            starts = retriever.model.tokenizer.encode(text).starts
+            pieces = cut_sentences(text, starts, context, context)
             texts = [text[start:end] for start, end in pieces]
         return pieces, list(retriever.remember(texts)) if retriever.remembers else texts
 
     def score(
         query: str, document: str | DocumentText, units: Units = ()
     ) -> tuple[np.ndarray, np.ndarray]:
-        own = context is None and units
-        if own or window is not None:
+        spans = units if units and context is None else None
+        if spans is not None or window is not None:
             size, stride = window or (None, None)
-            scored = retriever.score(query, document, spans=own or None, window=size, stride=stride)
-            return np.array([(one.start, one.end) for one in scored]), np.array(
-                [one.score for one in scored], np.float32
-            )
+            scored = retriever.score(query, document, spans=spans, window=size, stride=stride)
+            bounds = np.array([(sentence.start, sentence.end) for sentence in scored])
+            return bounds, np.array([sentence.score for sentence in scored], np.float32)
         pieces, texts = read(document)
-        scanned = list(retriever.scan(query, texts))
-        parts = [one.spans + start for one, (start, _) in zip(scanned, pieces, strict=True)]
-        return np.concatenate(parts), np.concatenate([one.scores for one in scanned])
+        scans = list(retriever.scan(query, texts))
+        moved = [scan.spans + start for scan, (start, _) in zip(scans, pieces, strict=True)]
+        return np.concatenate(moved), np.concatenate([scan.scores for scan in scans])
 
     return score
 
@@ -224,25 +222,22 @@ def values_of(judged: Sequence[Judged], metrics: Metrics) -> Values:
     Recall@k is the share of the evidence spans that one of the k best sentences meets. The others
     are those of ir-measures, with answers as relevant documents.
     """
-    asked = [one for one in judged if one.spans]
-    qrels = {one.query: {str(rank): 1 for rank in one.answers} for one in asked}
-    run = {
-        one.query: {str(rank): -float(rank) for rank in range(1, min(one.sentences, 1000) + 1)}
-        for one in asked
-    }
-    recall = {
-        name: metric.params["cutoff"] for name, metric in metrics.items() if metric.NAME == "R"
-    }
-    values = evaluate(
-        {name: metric for name, metric in metrics.items() if name not in recall}, qrels, run
-    )
-    for judgment in asked:
-        recalls = {
-            name: float(np.mean([rank <= k for rank in judgment.spans]))
-            for name, k in recall.items()
-        }
+    with_evidence = [judgment for judgment in judged if judgment.spans]
+    qrels = {}
+    run = {}
+    for judgment in with_evidence:
+        ranks = range(1, min(judgment.sentences, 1000) + 1)
+        qrels[judgment.query] = {str(rank): 1 for rank in judgment.answers}
+        run[judgment.query] = {str(rank): -float(rank) for rank in ranks}
+    others = {name: metric for name, metric in metrics.items() if metric.NAME != "R"}
+    values = evaluate(others, qrels, run)
+    for judgment in with_evidence:
+        spans = np.array(judgment.spans)
         values[judgment.query] = {
-            name: recalls.get(name, values[judgment.query].get(name, 0.0)) for name in metrics
+            name: values[judgment.query].get(name, 0.0)
+            if name in others
+            else float(np.mean(spans <= metric.params["cutoff"]))
+            for name, metric in metrics.items()
         }
     return values
 
@@ -253,17 +248,18 @@ def summarize(
     """Return means: of all, by the length of the document, by the position of the first evidence;
     recall of evidence spans by their own position; and what scores say.
     """
-    asked = [one for one in judged if one.spans]
+    asked = [judgment for judgment in judged if judgment.spans]
     by_length = {
-        name: [one for one in asked if one.words in lengths]
+        name: [judgment for judgment in asked if judgment.words in lengths]
         for name, lengths in ranges(_LENGTHS, "words").items()
     }
-    parts: list[list[Judged]] = [[] for _ in range(_PARTS)]
-    for one in asked:
-        parts[min(int(min(one.positions) * _PARTS), _PARTS - 1)].append(one)
-    by_position = {
-        f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": part for i, part in enumerate(parts)
+    by_position: dict[str, list[Judged]] = {
+        f"{100 * i // _PARTS} to {100 * (i + 1) // _PARTS} %": [] for i in range(_PARTS)
     }
+    names = list(by_position)
+    for judgment in asked:
+        part = min(int(min(judgment.positions) * _PARTS), _PARTS - 1)
+        by_position[names[part]].append(judgment)
     return {
         "metrics": mean(values),
         "by_length": _groups(by_length, values),
@@ -283,16 +279,18 @@ def _recall_by_position(
     """
     metrics = [name for name in next(iter(values.values()), {}) if name.startswith("Recall@")]
     tenths: list[list[int]] = [[] for _ in range(_TENTHS)]
-    for one in asked:
-        for rank, position in zip(one.spans, one.positions, strict=True):
+    for judgment in asked:
+        for rank, position in zip(judgment.spans, judgment.positions, strict=True):
             tenths[min(int(position * _TENTHS), _TENTHS - 1)].append(rank)
     return [
-        {"from": i / _TENTHS, "to": (i + 1) / _TENTHS, "spans": len(ranks)}
-        | {
+        {
+            "from": i / _TENTHS,
+            "to": (i + 1) / _TENTHS,
+            "spans": len(ranks),
             "metrics": {
                 name: float(np.mean([rank <= int(name.partition("@")[2]) for rank in ranks]))
                 for name in metrics
-            }
+            },
         }
         for i, ranks in enumerate(tenths)
         if ranks
@@ -324,24 +322,26 @@ def _calibration(judged: Sequence[Judged]) -> list[dict[str, float]]:
     """
     sentences: Counter[int] = Counter()
     answers: Counter[int] = Counter()
-    for one in judged:
-        for name, (count, found) in one.scores.items():
-            sentences[int(name)] += count
-            answers[int(name)] += found
-    total, rows = answers.total(), []
-    seen = right = 0
+    for judgment in judged:
+        for floor, (count, found) in judgment.scores.items():
+            sentences[int(floor)] += count
+            answers[int(floor)] += found
+    rows = []
+    sentences_above = answers_above = 0
     for score in sorted(sentences, reverse=True):
-        seen, right = seen + sentences[score], right + answers[score]
-        row: dict[str, float] = {
-            "score": score,
-            "sentences": sentences[score],
-            "answers": answers[score],
-        }
-        row |= {
-            "share": answers[score] / sentences[score],
-            "sigmoid": 1 / (1 + math.exp(-score - 0.5)),
-        }
-        rows.append(row | {"share_above": right / seen, "found_above": right / max(1, total)})
+        sentences_above += sentences[score]
+        answers_above += answers[score]
+        rows.append(
+            {
+                "score": score,
+                "sentences": sentences[score],
+                "answers": answers[score],
+                "share": answers[score] / sentences[score],
+                "sigmoid": 1 / (1 + math.exp(-score - 0.5)),
+                "share_above": answers_above / sentences_above,
+                "found_above": answers_above / max(1, answers.total()),
+            }
+        )
     return rows
 
 
@@ -353,11 +353,12 @@ def context_of(given: str | None) -> int | None:
     """Return the tokens of a piece from --context: "sentence" is 1, as a piece holds one sentence
     at least.
     """
-    if given is None or given == "sentence":
-        return None if given is None else 1
-    expect_count(
-        int(given) if given.isdecimal() else given, "--context, which may also be sentence,"
-    )
+    if given is None:
+        return None
+    if given == "sentence":
+        return 1
+    count = int(given) if given.isdecimal() else given
+    expect_count(count, "--context, which may also be sentence,")
     return int(given)
 
 
@@ -369,14 +370,14 @@ def scorer_of(
     """
     if system.how == "bm25":
         return by_parts(lambda texts: bm25_scorer(texts, **system.bm25), system.chunk_words), None
-    model, reading = load_model(system), system.reading
+    model = load_model(system)
     if system.how == "sentences":
         return by_retriever(model, system.context, window), model.model.fingerprint()
     scorer = partial(
         embedder_scorer,
         embedder=model,
-        max_tokens=reading.max_tokens,
-        max_query_tokens=reading.max_query_tokens,
+        max_tokens=system.reading.max_tokens,
+        max_query_tokens=system.reading.max_query_tokens,
     )
     fingerprint = None if system.model.startswith(API) else model.model.fingerprint()
     return by_parts(scorer, system.chunk_words, keep=keep), fingerprint
@@ -399,12 +400,10 @@ def measure(
         "model": system.model,
         "as": system.how,
         "queries": len(values),
-    }
-    result |= {} if system.context is None else {"context": system.context}
-    result |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
-    result |= {
+        **({} if system.context is None else {"context": system.context}),
+        **({} if system.chunk_words is None else {"chunk_words": system.chunk_words}),
         "unanswered": len(judged) - len(values),
-        "sentences": sum(one.sentences for one in judged),
+        "sentences": sum(judgment.sentences for judgment in judged),
     }
     return result | summarize(judged, values), values
 
@@ -420,10 +419,13 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
         "model": system.model,
         "as": system.how,
         "evidence": file_digest(str(path)),
+        **system.bm25,
+        "prompts": dict(system.prompts),
+        **system.reading.settings(),
+        "context": system.context,
+        "format": _FORMAT,
+        **({} if system.chunk_words is None else {"chunk_words": system.chunk_words}),
     }
-    settings |= {**system.bm25, "prompts": dict(system.prompts), **system.reading.settings()}
-    settings |= {"context": system.context, "format": _FORMAT}
-    settings |= {} if system.chunk_words is None else {"chunk_words": system.chunk_words}
     dropped = Dropped()
 
     def load() -> Rows[tuple[int, Evidence]]:
@@ -432,28 +434,23 @@ def _judged(path: Path, system: System, out: Path, scorer: ScorerOf) -> list[Jud
         def judged_row(numbered: tuple[int, Evidence]) -> dict[str, object]:
             number, example = numbered
             scored = score(example.query, example.document, example.units)
-            found = judge(example, *scored, logits=system.how == "sentences")
-            return asdict(found) | {"query": example.id or str(number)}
+            judgment = judge(example, *scored, logits=system.how == "sentences")
+            return asdict(judgment) | {"query": example.id or str(number)}
 
-        return (
-            enumerate(read_evidence(path, dropped=dropped, unanswered=True), start=1),
-            judged_row,
-            fingerprint,
-        )
+        examples = read_evidence(path, dropped=dropped, unanswered=True)
+        return enumerate(examples, start=1), judged_row, fingerprint
 
     judged = [Judged(**row) for row in resumed_rows(out, settings, load)]
     if dropped.counts:
-        say(f"note: {path}: {dropped}")
-    repeated = next(
-        (name for name, count in Counter(one.query for one in judged).items() if count > 1), None
-    )
-    if repeated is not None or not any(one.spans for one in judged):
-        what = (
-            "no question has evidence"
-            if repeated is None
-            else f"two questions have the id {repeated!r}"
+        notify(f"note: {path}: {dropped}")
+    queries = Counter(judgment.query for judgment in judged)
+    repeated = [query for query, count in queries.items() if count > 1]
+    if repeated or not any(judgment.spans for judgment in judged):
+        problem = (
+            f"two questions have the id {repeated[0]!r}" if repeated else "no question has evidence"
         )
         raise InputError(
-            f"{path}: {what}; expected each id once, and spans of evidence in one question at least"
+            f"{path}: {problem}; expected each id once, and spans of evidence in one question at"
+            " least"
         )
     return judged

@@ -42,16 +42,13 @@ def parse_metrics(names: Iterable[str]) -> Metrics:
             parsed[name] = measures.parse_measure(name)
         except (NameError, ValueError) as error:
             head, at, depth = name.partition("@")
-            known = {
-                key.lower(): key
-                for key in [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]
-            }
-            near = difflib.get_close_matches(head.lower(), known, 1)
+            heads = [*measures.measures.registry, "MRR", "Recall", "MAP", "nDCG"]
+            by_lower = {key.lower(): key for key in heads}
             advice = "expected names such as nDCG@10, MRR@10 and Recall@100"
-            if head in known.values():
+            if head in heads:
                 advice = f"expected a whole number after {head}@"
-            elif near:
-                advice = f"did you mean {known[near[0]]}{at}{depth}?"
+            elif near := difflib.get_close_matches(head.lower(), by_lower, 1):
+                advice = f"did you mean {by_lower[near[0]]}{at}{depth}?"
             raise InputError(f"unknown metric {name!r}; {advice}") from error
     return parsed
 
@@ -82,10 +79,10 @@ def evaluate(
     for name, metric in metrics.items():
         names.setdefault(metric, []).append(name)
     try:
-        run = {query: found for query, found in ranks.items() if found}
-        for one in measures.iter_calc(list(names), qrels, run) if names else ():
-            for name in names[one.measure]:
-                values[one.query_id][name] = float(one.value)
+        run = {query: scores for query, scores in ranks.items() if scores}
+        for metric in measures.iter_calc(list(names), qrels, run) if names else ():
+            for name in names[metric.measure]:
+                values[metric.query_id][name] = float(metric.value)
     except (ValueError, RuntimeError) as error:
         raise InputError(
             f"{', '.join(metrics)}: ir-measures cannot compute these ({error}); choose other"
@@ -139,9 +136,12 @@ def compare(a: Sequence[float], b: Sequence[float], seed: int = 0) -> Comparison
     """
     assert len(a) == len(b) > 0
     difference = np.asarray(b, dtype=np.float64) - np.asarray(a, dtype=np.float64)
-    rng, n = np.random.default_rng(seed), len(difference)
-    observed, block = abs(difference.mean()), max(1, _BLOCK // n)
-    extreme, means = 0, []
+    n = len(difference)
+    rng = np.random.default_rng(seed)
+    observed = abs(difference.mean())
+    block = max(1, _BLOCK // n)
+    extreme = 0
+    means = []
     for start in range(0, _ROUNDS, block):
         rounds = min(block, _ROUNDS - start)
         signs = rng.integers(0, 2, (rounds, n), dtype=np.int8) * 2 - 1
@@ -189,11 +189,11 @@ def expect_new(task: str, tasks: Container[str]) -> None:
 def save(result: dict[str, Any], values: Values, folder: Path) -> dict[str, Any]:
     """Write a result whole, that of each query first."""
     result = {"version": VERSION, **result}
-    rows, about = folder / f"{result['task']}.queries.jsonl", folder / f"{result['task']}.json"
-    for path in (rows, about):
-        sweep(folder, path.name)
-    write_jsonl(rows, ({"query": query, **one} for query, one in values.items()))
-    write_json(about, result)
+    rows = folder / f"{result['task']}.queries.jsonl"
+    sweep(folder, rows.name)
+    sweep(folder, f"{result['task']}.json")
+    write_jsonl(rows, ({"query": query, **metrics} for query, metrics in values.items()))
+    write_json(folder / f"{result['task']}.json", result)
     return result
 
 
@@ -203,22 +203,21 @@ def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Sets may have different metrics: "metrics" has those that all of them have.
     """
-    units: dict[str, list[dict[str, Any]]] = {}
-    for one in results:
-        if one["kind"] == "retrieval":
-            units.setdefault(one["group"] or one["task"], []).append(one)
-    groups = [
-        _mean(name, [one["metrics"] for one in sets])
-        for name, sets in units.items()
-        if sets[0]["group"]
-    ]
-    by_name = {one["name"]: one["metrics"] for one in groups}
-    each = [by_name.get(name, sets[0]["metrics"]) for name, sets in units.items()]
-    return [*groups, _mean("mean", each)] if len(each) > 1 else groups
+    units: dict[str, list[dict[str, float]]] = {}
+    groups: set[str] = set()
+    for result in results:
+        if result["kind"] == "retrieval":
+            name = result["group"] or result["task"]
+            units.setdefault(name, []).append(result["metrics"])
+            groups |= {name} if result["group"] else set()
+    rows = {name: _mean(name, sets) for name, sets in units.items()}
+    of_groups = [row for name, row in rows.items() if name in groups]
+    if len(rows) < 2:
+        return of_groups
+    return [*of_groups, _mean("mean", [row["metrics"] for row in rows.values()])]
 
 
 def _mean(name: str, sets: Sequence[dict[str, float]]) -> dict[str, Any]:
-    common = [metric for metric in sets[0] if all(metric in one for one in sets)]
-    return {"name": name, "sets": len(sets)} | {
-        "metrics": {m: sum(one[m] for one in sets) / len(sets) for m in common}
-    }
+    common = [metric for metric in sets[0] if all(metric in metrics for metrics in sets)]
+    means = {metric: sum(metrics[metric] for metrics in sets) / len(sets) for metric in common}
+    return {"name": name, "sets": len(sets), "metrics": means}

@@ -7,12 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from runnel.commands.display import say
 from runnel.errors import InputError, damage_in, needing
 from runnel.files import write_json
+from runnel.jobs.progress import notify
 from runnel.lab.evaluation.retrieval import System, load_model, recipe_of
 
-_SEARCH, _RERANK = ("Retrieval", "InstructionRetrieval"), ("Reranking", "InstructionReranking")
+_SEARCH = ("Retrieval", "InstructionRetrieval")
+_RERANK = ("Reranking", "InstructionReranking")
 _SHORT = {
     "eng-v1": "MTEB(eng, v1)",
     "eng-v2": "MTEB(eng, v2)",
@@ -30,42 +31,41 @@ def measure(names: Sequence[str], system: System, folder: Path) -> dict[str, Any
     import mteb
     from mteb.types import PromptType
 
-    model, cache = _model(system, folder), mteb.ResultCache(folder / "mteb")
-    options: dict[str, Any] = {"co2_tracker": False, "show_progress_bar": False}
-    options["prediction_folder"] = folder / "mteb" / "predictions"
+    model = _model(system, folder)
+    options: dict[str, Any] = {
+        "cache": mteb.ResultCache(folder / "mteb"),
+        "prediction_folder": folder / "mteb" / "predictions",
+        "co2_tracker": False,
+        "show_progress_bar": False,
+    }
     results = []
     for number, (name, task) in enumerate(tasks.items(), start=1):
-        say(f"{name} ({number} of {len(tasks)})")
+        notify(f"{name} ({number} of {len(tasks)})")
         with damage_in(
             f"the data of {name}", OSError, advice="mteb reads them from the hub or its cache"
         ):
             if system.candidates is not None and task.metadata.type in _SEARCH:
                 task.convert_to_reranking(system.candidates, top_k=system.depth or 100)
-            done = mteb.evaluate(model, task, cache=cache, **options).task_results[0]
-        one = {
+            done = mteb.evaluate(model, task, **options).task_results[0]
+        result = {
             "task": name,
             "type": task.metadata.type,
             "metric": task.metadata.main_score,
             "score": float(done.get_score()),
         }
-        results.append(
-            one
-            | (
-                {"prompt": model.prompt_of(task.metadata, PromptType.query)}
-                if system.how == "embed"
-                else {}
-            )
-        )
+        if system.how == "embed":
+            result["prompt"] = model.prompt_of(task.metadata, PromptType.query)
+        results.append(result)
         task.unload_data()
-    whole = {
+    report = {
         "kind": "mteb",
         "model": system.model,
         "as": system.how,
         "results": results,
         "means": means(results),
     }
-    write_json(folder / "mteb.json", whole)
-    return whole
+    write_json(folder / "mteb.json", report)
+    return report
 
 
 def _check(name: str, task: Any, system: System) -> None:
@@ -88,14 +88,14 @@ def find_tasks(name: str) -> list[Any]:
         import mteb
     for find in (partial(mteb.get_benchmark, _SHORT.get(name, name)), partial(mteb.get_task, name)):
         try:
-            found = find()
+            item = find()
         except KeyError:
             continue
-        return [found] if hasattr(found, "metadata") else list(found.tasks)
+        return [item] if hasattr(item, "metadata") else list(item.tasks)
     names = [
         *_SHORT,
-        *(one.name for one in mteb.get_benchmarks()),
-        *(one.metadata.name for one in mteb.get_tasks()),
+        *(benchmark.name for benchmark in mteb.get_benchmarks()),
+        *(task.metadata.name for task in mteb.get_tasks()),
     ]
     near = difflib.get_close_matches(name, names, 3) or list(_SHORT)
     raise InputError(f"unknown task {name!r}; did you mean {' or '.join(near)}?")
@@ -104,13 +104,13 @@ def find_tasks(name: str) -> list[Any]:
 def means(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the mean of each type of task, the mean over tasks, and the mean over types."""
     types: dict[str, list[float]] = {}
-    for one in results:
-        types.setdefault(one["type"], []).append(one["score"])
-    rows = [(name, len(scores), scores) for name, scores in types.items()]
-    rows.append(("mean over tasks", len(results), [one["score"] for one in results]))
-    rows.append(
-        ("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()])
-    )
+    for result in results:
+        types.setdefault(result["type"], []).append(result["score"])
+    rows = [
+        *((name, len(scores), scores) for name, scores in types.items()),
+        ("mean over tasks", len(results), [result["score"] for result in results]),
+        ("mean over types", len(results), [sum(scores) / len(scores) for scores in types.values()]),
+    ]
     return [
         {"name": name, "tasks": tasks, "score": sum(scores) / len(scores)}
         for name, tasks, scores in rows
@@ -134,9 +134,6 @@ def _model(system: System, folder: Path) -> Any:
     template = system.prompts.get("query") or (recipe.data.prompt if recipe else None)
     if template is None or "{instruction}" not in template:
         return MtebEncoder(load_model(system), name=system.model, max_tokens=limit)
-    model = load_model(
-        replace(
-            system, prompts={key: text for key, text in system.prompts.items() if key != "query"}
-        )
-    )
+    others = {key: text for key, text in system.prompts.items() if key != "query"}
+    model = load_model(replace(system, prompts=others))
     return MtebEncoder(model, name=system.model, template=template, max_tokens=limit)

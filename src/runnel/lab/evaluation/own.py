@@ -7,16 +7,16 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from runnel.commands.display import note_compiling
-from runnel.commands.runs import resumed_rows
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
+from runnel.jobs.loading import note_compiling
+from runnel.jobs.runs import resumed_rows
 from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
@@ -53,20 +53,19 @@ class Question:
 
     @property
     def expected(self) -> str:
-        place = (
-            f", page {self.page}"
-            if self.page is not None
-            else f', "{_short(self.text)}"'
-            if self.text
-            else ""
-        )
+        place = f', "{_short(self.text)}"' if self.text else ""
+        if self.page is not None:
+            place = f", page {self.page}"
         return " or ".join(self.files) + place
 
 
 Answer = dict[str, Any]
-"""What search found for a question: "rank" of the first document that answers, from 1 (None: not among the first `DEPTH`);
-"place", the same of the first document of which a shown sentence is at the expected place; "sentence", the rank of the expected
-one among those of the document at "rank" (None: not known); "found", the first documents; "problem", its "kind" and "text"."""
+"""What search found for a question: "rank" of the first document that answers, from 1 (None: not
+among the first `DEPTH`); "place", the rank of the first document of which a shown sentence is at
+the expected place; "sentence", the rank of the expected sentence among the sentences of the
+document at "rank" (None: not known); "found", the first documents; "problem", its "kind" and
+"text".
+"""
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ class Target:
 
 def values_of(question: Question, answer: Answer) -> dict[str, float]:
     """Return the metrics of a question; those of places only if it expects one."""
-    return _values("", answer["rank"]) | (
-        _values("place ", answer["place"]) if question.has_place else {}
-    )
+    of_place = _values("place ", answer["place"]) if question.has_place else {}
+    return _values("", answer["rank"]) | of_place
 
 
 def _values(name: str, rank: int | None) -> dict[str, float]:
@@ -99,12 +97,8 @@ def read_questions(path: str | Path) -> list[Question]:
     them, and may have a "page", a "text" that is in the answer, and an "id".
     """
     rows = enumerate(read_named(Path(path)), start=1)
-    return list(
-        by_id(
-            (_question(row, where, str(number)) for number, (where, row) in rows),
-            f"the questions of {path}",
-        ).values()
-    )
+    questions = (_question(row, where, str(number)) for number, (where, row) in rows)
+    return list(by_id(questions, f"the questions of {path}").values())
 
 
 def _question(row: dict[str, Any], where: str, number: str) -> Question:
@@ -116,12 +110,8 @@ def _question(row: dict[str, Any], where: str, number: str) -> Question:
         "text": row.get("text") or "",
     }
     question = read_row(Question, row | values, where, query="question")
-    if (
-        not question.query.strip()
-        or not question.files
-        or not all(map(str.strip, question.files))
-        or question.page == 0
-    ):
+    has_files = bool(question.files) and all(map(str.strip, question.files))
+    if not question.query.strip() or not has_files or question.page == 0:
         raise InputError(
             f'{where}: expected a text as "question", one or more paths as "file", a page from 1,'
             f" got {keys(row)}"
@@ -159,11 +149,11 @@ class _Names:
     def find(self, file: str) -> list[str]:
         if file in self._ids:
             return [file]
-        wanted = _parts(file)
+        end = _parts(file)
         paths = {
             path: ids
-            for path, ids in self._ends.get(wanted[-1], {}).items()
-            if _parts(path)[-len(wanted) :] == wanted
+            for path, ids in self._ends.get(end[-1], {}).items()
+            if _parts(path)[-len(end) :] == end
         }
         absolute = str(Path(file).absolute())
         paths = {absolute: paths[absolute]} if absolute in paths else paths
@@ -179,29 +169,29 @@ class _Names:
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    return tuple(part for part in path.replace("\\", "/").split("/") if part not in ("", ".")) or (
-        path,
-    )
+    parts = path.replace("\\", "/").split("/")
+    return tuple(part for part in parts if part not in ("", ".")) or (path,)
 
 
 def _target(question: Question, names: _Names, index: Index) -> Target:
-    ids = {file: names.find(file) for file in question.files}
-    if not any(ids.values()):
+    found = [name for file in dict.fromkeys(question.files) for name in names.find(file)]
+    if not found:
         missing = question.files[0]
         text = f"{missing} is not in the index{names.nearest(missing)}"
         return Target(problem={"kind": "not in the index", "text": text})
-    found = [name for some in ids.values() for name in some]
     if not question.has_place:
         return Target({name: () for name in found})
     rows = index.store.documents(found)
     spans = {name: _spans(row.text, Places(row.blocks), question) for name, row in rows.items()}
     if any(spans.values()):
-        return Target({name: some for name, some in spans.items() if some})
-    what, advice = f"page {question.page}", ""
+        return Target({name: places for name, places in spans.items() if places})
+    missing = f"page {question.page}"
+    advice = ""
     if question.text:
-        what = "the expected text" + ("" if question.page is None else f" on page {question.page}")
+        on_page = "" if question.page is None else f" on page {question.page}"
+        missing = f"the expected text{on_page}"
         advice = _nearest(question.text, [row.text for row in rows.values()])
-    text = f"{what} is not in {' or '.join(question.files)} as it was indexed{advice}"
+    text = f"{missing} is not in {' or '.join(question.files)} as it was indexed{advice}"
     return Target(problem={"kind": "not in the file", "text": text})
 
 
@@ -216,19 +206,18 @@ def _spans(text: str, places: Places, question: Question) -> list[tuple[int, int
     return places.page_spans(question.page or 0)
 
 
-def _nearest(wanted: str, texts: Iterable[str]) -> str:
-    words = set(wanted.lower().split())
-    sentences = [
-        sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)
-    ]
-    best = max(
-        sentences, key=lambda sentence: len(words & set(sentence.lower().split())), default=""
-    )
-    return (
-        f'; the nearest is "{_short(best)}"'
-        if 2 * len(words & set(best.lower().split())) >= len(words)
-        else ""
-    )
+def _nearest(expected: str, texts: Iterable[str]) -> str:
+    """Return the sentence that shares most words with the expected text, as advice; "" if it shares
+    less than half of them.
+    """
+    words = set(expected.lower().split())
+    shared = {
+        sentence: len(words & set(sentence.lower().split()))
+        for text in texts
+        for sentence in re.split(r"(?<=[.!?])\s+|\n\s*\n", text)
+    }
+    best = max(shared, key=lambda sentence: shared[sentence], default="")
+    return f'; the nearest is "{_short(best)}"' if 2 * shared.get(best, 0) >= len(words) else ""
 
 
 def ask(
@@ -238,37 +227,33 @@ def ask(
     first `top_k`.
     """
     if not target.documents:
-        return {
-            "rank": None,
-            "place": None,
-            "sentence": None,
-            "found": [],
-            "problem": target.problem,
-        }
-    read = (
-        max(top_k, CUTOFFS[-1])
-        if index.store.settings.remember and remembers_sentences(index.embedder)
-        else None
-    )
+        unanswered: Answer = {"rank": None, "place": None, "sentence": None, "found": []}
+        return unanswered | {"problem": target.problem}
+    remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(
-        question.query, DEPTH, sentences=_SCORED if question.has_place else 0, read=read, **options
+        question.query,
+        DEPTH,
+        sentences=_SCORED if question.has_place else 0,
+        read=max(top_k, CUTOFFS[-1]) if remembers else None,
+        **options,
     )
     right = [hit for hit in hits if hit.id in target.documents]
     rank = right[0].rank if right else None
-    in_place = [
-        hit.rank
-        for hit in right
-        if (best := _best_in_place(hit, target)) is not None and best <= SHOWN
-    ]
-    place = in_place[0] if in_place else None
-    sentence = _best_in_place(right[0], target) if right else None
+    best = {hit.rank: _best_in_place(hit, target) for hit in right}
+    place = next((at for at, sentence in best.items() if sentence and sentence <= SHOWN), None)
+    sentence = best[rank] if rank is not None else None
     problem = None
     if rank is None or rank > top_k:
         problem = {"kind": "ranked too low", "text": _how_low(question, target, index, rank)}
     elif question.has_place and (place is None or place > top_k):
         problem = {"kind": "wrong place", "text": _wrong_place(right[0], sentence)}
-    found = [hit.id for hit in hits[:top_k]]
-    return {"rank": rank, "place": place, "sentence": sentence, "found": found, "problem": problem}
+    return {
+        "rank": rank,
+        "place": place,
+        "sentence": sentence,
+        "found": [hit.id for hit in hits[:top_k]],
+        "problem": problem,
+    }
 
 
 def _best_in_place(hit: Hit, target: Target) -> int | None:
@@ -276,14 +261,10 @@ def _best_in_place(hit: Hit, target: Target) -> int | None:
     those that are scored.
     """
     spans = target.documents[hit.id]
-    for rank, sentence in enumerate(
-        sorted(hit.sentences, key=lambda s: (-s.score, s.index)), start=1
-    ):
-        shared = [
-            (hit.text or "")[max(sentence.start, start) : min(sentence.end, end)]
-            for start, end in spans
-        ]
-        if any(map(str.strip, shared)):
+    text = hit.text or ""
+    by_score = sorted(hit.sentences, key=lambda sentence: (-sentence.score, sentence.index))
+    for rank, best in enumerate(by_score, start=1):
+        if any(text[max(best.start, a) : min(best.end, b)].strip() for a, b in spans):
             return rank
     return None
 
@@ -292,23 +273,23 @@ def _how_low(question: Question, target: Target, index: Index, rank: int | None)
     ranks = []
     for name, weight in (("words", 0), ("meaning", math.inf)):
         hits = index.search(question.query, DEPTH, dense_weight=weight, rerank=0, sentences=0)
-        found = next((hit.rank for hit in hits if hit.id in target.documents), None)
+        found = _first_rank(hits, target)
         ranks.append(f"{found or f'not among the first {DEPTH}'} by {name}")
     return f"{'not found' if rank is None else f'found at rank {rank}'} ({', '.join(ranks)})"
+
+
+def _first_rank(hits: Iterable[Hit], target: Target) -> int | None:
+    return next((hit.rank for hit in hits if hit.id in target.documents), None)
 
 
 def _wrong_place(hit: Hit, sentence: int | None) -> str:
     best = max(hit.sentences, key=lambda s: s.score, default=None)
     if best is None:
         return f"right file at rank {hit.rank}, but search shows no sentences of it"
-    rank = (
-        f"the expected one is number {sentence}"
-        if sentence
-        else f"the expected one is not among the best {_SCORED}"
-    )
+    rank = f"number {sentence}" if sentence else f"not among the best {_SCORED}"
     return (
         f'right file at rank {hit.rank}, wrong place: the best sentence is "{_short(best.text)}",'
-        f" {rank}"
+        f" the expected one is {rank}"
     )
 
 
@@ -316,20 +297,22 @@ def summarize(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric: those of files over all questions, those of places over
     questions that expect one.
     """
-    names = dict.fromkeys(name for one in values for name in one)
-    return {name: fmean(one[name] for one in values if name in one) for name in names}
+    names = dict.fromkeys(name for row in values for name in row)
+    return {name: fmean(row[name] for row in values if name in row) for name in names}
 
 
 def _arguments(options: Mapping[str, float]) -> str:
     """Return the options of `runnel search` for those of `Index.search`."""
-    weight, rerank = options.get("dense_weight"), options.get("rerank")
-    alone = (
-        {0: "--words-only", math.inf: "--meaning-only"}.get(weight) if weight is not None else None
-    )
-    arguments = [alone or f"--weight {weight:g}"] if weight is not None else []
+    weight = options.get("dense_weight")
+    rerank = options.get("rerank")
+    arguments = []
+    if weight in (0, math.inf):
+        arguments.append("--meaning-only" if weight else "--words-only")
+    elif weight is not None:
+        arguments.append(f"--weight {weight:g}")
     if rerank:
         arguments.append(f"--rerank {rerank:g}")
-    elif rerank == 0 and alone is None:  # one list alone is not reranked
+    elif rerank == 0 and weight not in (0, math.inf):  # one list alone is not reranked
         arguments.append("--no-rerank")
     return " ".join(arguments)
 
@@ -340,10 +323,10 @@ def settings_of(index: Index) -> Values:
         "default": {},
         "words only": {"dense_weight": 0, "rerank": 0},
         "meaning only": {"dense_weight": math.inf, "rerank": 0},
-    }
-    tried |= {
-        f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0}
-        for weight in (0.2, 0.5, 1, 2)
+        **{
+            f"both, meaning {weight:g}": {"dense_weight": weight, "rerank": 0}
+            for weight in (0.2, 0.5, 1, 2)
+        },
     }
     if index.store.settings.remember and reranker_of(index.embedder) is not None:
         tried |= {
@@ -362,17 +345,22 @@ def weigh(
     A setting has its "name", the "arguments" of `runnel search`, its "metrics", and how its MRR
     compares with the default's.
     """
-    values = {name: [_values("", rank) for rank in found] for name, found in ranks.items()}
-    base = [setting["MRR"] for setting in values["default"]]
+    default = [_values("", rank)["MRR"] for rank in ranks["default"]]
     settings = []
-    for name, found in values.items():
-        tested = asdict(compare(base, [setting["MRR"] for setting in found]))
-        row = {
-            "name": name,
-            "arguments": _arguments(tried[name]),
-            "metrics": mean(dict(enumerate(found))),
-        }
-        settings.append(row | {key: tested[key] for key in ("difference", "low", "high", "p")})
+    for name, ranks_of_setting in ranks.items():
+        values = [_values("", rank) for rank in ranks_of_setting]
+        tested = compare(default, [row["MRR"] for row in values])
+        settings.append(
+            {
+                "name": name,
+                "arguments": _arguments(tried[name]),
+                "metrics": mean(dict(enumerate(values))),
+                "difference": tested.difference,
+                "low": tested.low,
+                "high": tested.high,
+                "p": tested.p,
+            }
+        )
     return [settings[0], *sorted(settings[1:], key=lambda setting: -setting["metrics"]["MRR"])]
 
 
@@ -408,26 +396,22 @@ def ask_questions(
     Raises:
         InputError: an option has no effect on these questions, or the file cannot be used.
     """
-    options = {
-        name: value
-        for name, value in (("dense_weight", weight), ("rerank", rerank))
-        if value is not None
-    }
     path = Path(path)
-    ranked, of_index = has_patterns(path), bool(options or sweep or top_k is not None)
-    if (of_index and ranked) or (how is not None and not ranked):
-        has, unused = (
-            ("has patterns", "--top-k, --sweep, --weight and --rerank")
-            if ranked
-            else ("has no patterns", "--as")
-        )
-        searched = "sentences are ranked" if ranked else "an index is searched"
-        raise InputError(f"{path} {has}, so {searched}; leave {unused} out")
+    options: dict[str, float] = {} if weight is None else {"dense_weight": weight}
+    options |= {} if rerank is None else {"rerank": rerank}
+    ranks_sentences = has_patterns(path)
+    has = ""
+    if ranks_sentences:
+        if options or sweep or top_k is not None:
+            has = "patterns, so sentences are ranked; leave --top-k, --sweep, --weight and --rerank"
+    elif how is not None:
+        has = "no patterns, so an index is searched; leave --as"
+    if has:
+        raise InputError(f"{path} has {has} out")
     with results_folder(out) as folder:
-        if not ranked:
-            return save(
-                *_measure(path, place, model, top_k or 10, options, folder, sweep=sweep), folder
-            )
+        if not ranks_sentences:
+            measured = _measure(path, place, model, top_k or 10, options, folder, sweep=sweep)
+            return save(*measured, folder)
         system = System(model or "pocket", kind_of(model or "pocket", how) or "sentences")
         return save(*measure_patterns(path, place, system, folder), folder)
 
@@ -459,45 +443,47 @@ def _measure(
     def row_of(question: Question) -> Mapping[str, object]:
         return ask(question, targets[question.id], index, top_k, options) | {"id": question.id}
 
-    asked, out = (
-        settings | {"options": dict(options), "top_k": top_k},
+    answers = resumed_rows(
         folder / f"{name}.answers.jsonl",
+        settings | {"options": dict(options), "top_k": top_k},
+        lambda: (questions, row_of, None),
+        label="searching",
     )
-    answers = resumed_rows(out, asked, lambda: (questions, row_of, None), label="searching")
-    values = {
-        question.id: values_of(question, answer)
-        for question, answer in zip(questions, answers, strict=True)
-    }
+    answered = list(zip(questions, answers, strict=True))
+    values = {question.id: values_of(question, answer) for question, answer in answered}
     result: dict[str, Any] = {
         "task": name,
         "kind": "questions",
         "index": place,
         "options": dict(options),
         "top_k": top_k,
-    }
-    result |= {
         "queries": len(questions),
         "places": sum(question.has_place for question in questions),
         "documents": len(index),
+        "metrics": summarize(list(values.values())),
+        "answers": [
+            {
+                "id": question.id,
+                "question": question.query,
+                "expected": question.expected,
+                "rank": answer["rank"],
+                "place_rank": answer["place"],
+                "sentence_rank": answer["sentence"],
+                "problem": answer["problem"],
+                "found": answer["found"],
+            }
+            for question, answer in answered
+        ],
     }
-    result |= {"metrics": summarize(list(values.values())), "answers": []}
-    for question, answer in zip(questions, answers, strict=True):
-        row = {
-            "id": question.id,
-            "question": question.query,
-            "expected": question.expected,
-            "rank": answer["rank"],
-        }
-        row |= {"place_rank": answer["place"], "sentence_rank": answer["sentence"]}
-        result["answers"].append(row | {key: answer[key] for key in ("problem", "found")})
     if sweep:
 
         def rank(search: tuple[str, Mapping[str, Any], Question]) -> dict[str, object]:
             setting, options, question = search
-            documents = targets[question.id].documents
-            hits = index.search(question.query, DEPTH, sentences=0, **options) if documents else []
-            found = next((hit.rank for hit in hits if hit.id in documents), None)
-            return {"setting": setting, "id": question.id, "rank": found}
+            target = targets[question.id]
+            hits: list[Hit] = []
+            if target.documents:
+                hits = index.search(question.query, DEPTH, sentences=0, **options)
+            return {"setting": setting, "id": question.id, "rank": _first_rank(hits, target)}
 
         ranks: dict[str, list[int | None]] = {}
         tried = settings_of(index)
@@ -516,8 +502,9 @@ def advice(settings: Sequence[Mapping[str, Any]], count: int, place: str, model:
     """Return the conclusion of a sweep, with the command to use; `settings` has the default first,
     then the best.
     """
-    default, best = settings[0], settings[1]
-    tried, name = len(settings) - 1, best["name"]
+    default, best = settings[:2]
+    tried = len(settings) - 1
+    name = best["name"]
     options = ["--in", place, *(["--model", model] if model else []), *best["arguments"].split()]
     command = f'runnel search "..." {shlex.join(options)}'
     if best["difference"] < _VISIBLE:

@@ -7,7 +7,6 @@ score.
 
 import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from runnel.commands.display import say
-from runnel.commands.runs import Rows, resumed_rows
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
+from runnel.jobs.progress import notify
+from runnel.jobs.runs import Rows, resumed_rows
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
@@ -67,22 +66,22 @@ def read_patterns(path: Path, folder: Path) -> list[PatternQuestion]:
         (_question(row, where, str(number)) for number, (where, row) in rows),
         f"the questions of {path}",
     )
-    missing = [one.file for one in questions.values() if not (folder / one.file).is_file()]
-    if missing or not any(one.patterns for one in questions.values()):
-        what = (
-            f"{folder} has no file {missing[0]!r}"
-            if missing
-            else f"{path} has no question with patterns"
-        )
+    files = [question.file for question in questions.values()]
+    missing = [file for file in files if not (folder / file).is_file()]
+    problem = f"{folder} has no file {missing[0]!r}" if missing else ""
+    if not missing and not any(question.patterns for question in questions.values()):
+        problem = f"{path} has no question with patterns"
+    if problem:
         raise InputError(
-            f"{what}; expected questions with patterns, and the folder of their documents (--in)"
+            f"{problem}; expected questions with patterns, and the folder of their documents (--in)"
         )
     return list(questions.values())
 
 
 def _question(row: Mapping[str, Any], where: str, number: str) -> PatternQuestion:
     values = {"id": str(row.get("id") or number), "kind": row.get("kind") or ""}
-    question, wrong = read_row(PatternQuestion, dict(row) | values, where, query="question"), ""
+    question = read_row(PatternQuestion, dict(row) | values, where, query="question")
+    wrong = ""
     try:
         list(map(re.compile, question.patterns))
     except (re.error, OverflowError, RecursionError) as error:
@@ -108,27 +107,23 @@ def read_folder(
     asked = dict.fromkeys(str(folder / question.file) for question in questions)
     with DocumentReader() as reader:
         read = read_documents([*asked, str(folder)], reader, skipped, report=report)
-        documents = [
-            (question.file, question.document)
-            for question in read
-            if question.document.text.strip()
-        ]
+        documents = [(item.file, item.document) for item in read if item.document.text.strip()]
     full = {file for file, _ in documents}
-    if empty := next((file for file in asked if file not in full), None):
-        reason = next(
-            (question.reason for question in skipped if question.file == empty),
-            f"{empty} has no text",
-        )
-        raise InputError(
-            f"{reason}; expected a document that can be read, because questions are about it"
-        )
+    reasons = {item.file: item.reason for item in reversed(skipped)}  # the first of a file
+    for file in asked:
+        if file not in full:
+            raise InputError(
+                f"{reasons.get(file, f'{file} has no text')}; expected a document that can be read,"
+                " because questions are about it"
+            )
     return documents
 
 
 Ranked = tuple[np.ndarray, np.ndarray, float | None]
 Ranking = Callable[[str, Sequence[str | DocumentText]], list[Ranked]]
-"""Returns for each of the documents that are ranked together the spans (S, 2) of its sentences, their scores (S,), and the
-probability that it answers the query (None: not known)."""
+"""Returns for each of the documents that are ranked together the spans (S, 2) of its sentences,
+their scores (S,), and the probability that it answers the query (None: not known).
+"""
 
 
 class Sentences:
@@ -148,21 +143,21 @@ class Sentences:
         rank: Ranking | None,
         bm25: Mapping[str, Any],
     ) -> None:
-        self._folder, self._documents, self._rank, self._bm25 = folder, documents, rank, bm25
+        self._folder = folder
+        self._documents = documents
+        self._rank = rank
+        self._bm25 = bm25
         texts = [text_of(document) for _, document in documents]
-        spans = (
-            [split_sentences(text) for text in texts]
-            if rank is None
-            else [own for own, *_ in self._ranked("?")]
-        )
-        cut = [
-            [normalize(text[start:end]) for start, end in some]
-            for text, some in zip(texts, spans, strict=True)
+        if rank is None:
+            spans = [split_sentences(text) for text in texts]
+        else:
+            spans = [sentences for sentences, *_ in self._ranked("?")]
+        self.texts = [
+            normalize(text[start:end])
+            for text, sentences in zip(texts, spans, strict=True)
+            for start, end in sentences
         ]
-        self.texts = [sentence for sentences in cut for sentence in sentences]
-        self._files = np.repeat(
-            [file for file, _ in documents], [len(sentences) for sentences in cut]
-        )
+        self._files = np.repeat([file for file, _ in documents], list(map(len, spans)))
         numbers: dict[str, int] = {}  # equal sentences have equal keys
         # (N,)
         self._keys = np.array([numbers.setdefault(text, len(numbers)) for text in self.texts])
@@ -179,29 +174,26 @@ class Sentences:
             for pattern in question.patterns
         ]
         answers = np.unique(self._keys[[row for some in matches for row in some]])
-        words = [
-            rank(question.query)
-            for rank in (self._ranker(question.file, rows), self._ranker("", None))
-        ]
-        ranked = {"BM25": [(scores, float(scores.max())) for scores in words]}
+        in_document = self._ranker(question.file, rows)(question.query)
+        in_folder = self._ranker("", None)(question.query)
+        rankings = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
         if self._rank is not None:
-            ranked = {
-                "model": [_joined(self._ranked(question.query, place)) for place in (file, None)]
-            } | ranked
-        unmatched = [
-            pattern
-            for pattern, rows_of in zip(question.patterns, matches, strict=True)
-            if not rows_of
-        ]
-        return {"unmatched": unmatched} | {
-            system: {
-                place: {"rank": _rank(scores, some, answers), "best": best}
-                for place, (scores, best), some in zip(
-                    PLACES, pair, (self._keys[rows], self._keys), strict=True
-                )
-            }
-            for system, pair in ranked.items()
+            ranked = [_joined(self._ranked(question.query, place)) for place in (file, None)]
+            rankings = {"model": ranked} | rankings
+        keys = (self._keys[rows], self._keys)  # of the sentences in each of `PLACES`
+        result: dict[str, Any] = {
+            "unmatched": [
+                pattern
+                for pattern, sentences in zip(question.patterns, matches, strict=True)
+                if not sentences
+            ]
         }
+        for system, pair in rankings.items():
+            result[system] = {
+                place: {"rank": _rank(scores, sentences, answers), "best": best}
+                for place, (scores, best), sentences in zip(PLACES, pair, keys, strict=True)
+            }
+        return result
 
     def _ranked(self, query: str, file: str | None = None) -> list[Ranked]:
         assert self._rank is not None
@@ -218,10 +210,8 @@ def _joined(ranked: Sequence[Ranked]) -> tuple[np.ndarray, float]:
     """Return the scores of all documents, and the highest probability that one answers, or else the
     best score.
     """
-    scores, answers = (
-        np.concatenate([scores for _, scores, _ in ranked]),
-        highest(answers for _, _, answers in ranked),
-    )
+    scores = np.concatenate([scores for _, scores, _ in ranked])
+    answers = highest(answers for _, _, answers in ranked)
     return scores, float(np.nan_to_num(scores.max())) if answers is None else answers
 
 
@@ -247,43 +237,36 @@ def summarize(kinds: Sequence[str], ranks: Sequence[Mapping[str, Any]]) -> dict[
     best score for an answerable question is above that for an unanswerable one; without any of
     these, it is missing.
     """
-    none = np.array(
-        [one["best"] for one, kind in zip(ranks, kinds, strict=True) if kind == UNANSWERABLE]
-    )
-    asked = [(kind, one) for one, kind in zip(ranks, kinds, strict=True) if kind != UNANSWERABLE]
-    counts = Counter(kind for kind, _ in asked if kind)
-    by_kind = {
-        kind: _means([one for other, one in asked if other == kind], none)
-        for kind, _ in counts.most_common()
-    }
-    return _means([one for _, one in asked], none) | {"kinds": by_kind}
+    of_kind: dict[str, list[Mapping[str, Any]]] = {}
+    for rank, kind in zip(ranks, kinds, strict=True):
+        of_kind.setdefault(kind, []).append(rank)
+    unanswerable = np.array([rank["best"] for rank in of_kind.pop(UNANSWERABLE, [])])
+    answerable = [rank for rank, kind in zip(ranks, kinds, strict=True) if kind != UNANSWERABLE]
+    named = sorted(filter(None, of_kind), key=lambda kind: -len(of_kind[kind]))
+    by_kind = {kind: _means(of_kind[kind], unanswerable) for kind in named}
+    return _means(answerable, unanswerable) | {"kinds": by_kind}
 
 
-def _means(ranks: Sequence[Mapping[str, Any]], none: np.ndarray) -> dict[str, Any]:
-    each = [values_of(one["rank"]) for one in ranks]
-    values, best = (
-        np.array([list(one.values()) for one in each]),
-        np.array([one["best"] for one in ranks]),
-    )
+def _means(ranks: Sequence[Mapping[str, Any]], unanswerable: np.ndarray) -> dict[str, Any]:
+    metrics = [values_of(rank["rank"]) for rank in ranks]
+    values = np.array([list(row.values()) for row in metrics])
     rng = np.random.default_rng(0)
-    weights = [
-        rng.multinomial(len(ranks), np.full(len(ranks), 1 / len(ranks))) / len(ranks)
-        for _ in range(_ROUNDS)
-    ]
-    means = np.array([one @ values for one in weights])
+    weights = _resampled(rng, len(ranks))
+    means = np.array([row @ values for row in weights])
     intervals = {
-        name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(each[0])
+        name: _interval(values[:, at].mean(), means[:, at]) for at, name in enumerate(metrics[0])
     }
-    if len(none):
-        above = (best[:, None] > none) + 0.5 * (best[:, None] == none)
-        drawn = [
-            rng.multinomial(len(none), np.full(len(none), 1 / len(none))) / len(none)
-            for _ in range(_ROUNDS)
-        ]
-        intervals["area"] = _interval(
-            above.mean(), np.array([a @ above @ b for a, b in zip(weights, drawn, strict=True)])
-        )
+    if len(unanswerable):
+        best = np.array([rank["best"] for rank in ranks])[:, None]
+        above = (best > unanswerable) + 0.5 * (best == unanswerable)
+        pairs = zip(weights, _resampled(rng, len(unanswerable)), strict=True)
+        intervals["area"] = _interval(above.mean(), np.array([a @ above @ b for a, b in pairs]))
     return {"queries": len(ranks), "metrics": intervals}
+
+
+def _resampled(rng: np.random.Generator, count: int) -> list[np.ndarray]:
+    """Return the weights (count,) of as many questions in each round of the bootstrap."""
+    return [rng.multinomial(count, np.full(count, 1 / count)) / count for _ in range(_ROUNDS)]
 
 
 def _interval(value: float, drawn: np.ndarray) -> list[float]:
@@ -300,26 +283,27 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
         f"what {system.model} is evaluated as, on patterns,",
     )
     questions = read_patterns(path, Path(place))
-    documents = read_folder(Path(place), questions, say)
+    documents = read_folder(Path(place), questions, notify)
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
         "questions": file_digest(str(path)),
-    }
-    settings |= {
         "documents": digest(
             *(part for file, document in documents for part in (file, document.text))
-        )
+        ),
+        **system.bm25,
+        "prompts": dict(system.prompts),
+        "format": 2,
     }
-    settings |= {**system.bm25, "prompts": dict(system.prompts), "format": 2}
     name = path.name.split(".")[0]
 
     def load() -> Rows[PatternQuestion]:
         rank, fingerprint = _ranking(system, len(documents))
         sentences = Sentences(Path(place), documents, rank, system.bm25)
+        count = len(sentences.texts)
         return (
             questions,
-            lambda q: {"id": q.id, "sentences": len(sentences.texts)} | sentences.ask(q),
+            lambda asked: {"id": asked.id, "sentences": count} | sentences.ask(asked),
             fingerprint,
         )
 
@@ -331,37 +315,33 @@ def measure_patterns(path: Path, place: str, system: System, folder: Path) -> Me
         raise InputError(
             f"{path}: no pattern matches a sentence; give the folder of these documents with --in"
         )
-    own = "BM25" if system.how == "bm25" else "model"
+    evaluated = "BM25" if system.how == "bm25" else "model"
     rankings = []
-    for where, key in itertools.product(PLACES, dict.fromkeys((own, "BM25"))):
+    for where, key in itertools.product(PLACES, dict.fromkeys((evaluated, "BM25"))):
         summary = summarize(kinds, [row[key][where] for _, row in measured])
-        rankings.append(
-            {"system": system.model if key == "model" else key, "place": where, **summary}
-        )
-    values = {
-        question.id: (
-            values_of(row[own]["document"]["rank"])
-            | {
-                f"all documents {name}": value
-                for name, value in values_of(row[own]["folder"]["rank"]).items()
+        name_of_system = system.model if key == "model" else key
+        rankings.append({"system": name_of_system, "place": where, **summary})
+    values = {}
+    for question, row in measured:
+        if question.patterns:
+            in_folder = values_of(row[evaluated]["folder"]["rank"])
+            values[question.id] = values_of(row[evaluated]["document"]["rank"]) | {
+                f"all documents {metric}": value for metric, value in in_folder.items()
             }
-        )
-        for question, row in measured
-        if question.patterns
-    }
     result = {
         "task": name,
         "kind": "patterns",
         "model": system.model,
         "as": system.how,
         "queries": len(values),
+        "unanswerable": len(measured) - len(values),
+        "left_out": left_out,
+        "documents": len(documents),
+        "sentences": rows[0]["sentences"],
+        "rankings": rankings,
+        "answers": [{"kind": question.kind, **row} for question, row in measured],
     }
-    result |= {"unanswerable": len(measured) - len(values), "left_out": left_out}
-    result |= {"documents": len(documents), "sentences": rows[0]["sentences"], "rankings": rankings}
-    return (
-        result | {"answers": [{"kind": question.kind, **row} for question, row in measured]},
-        values,
-    )
+    return result, values
 
 
 def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
@@ -391,13 +371,13 @@ def _report_unmatched(
     that have no other.
     """
     left_out = []
-    for one, row in zip(questions, rows, strict=True):
+    for asked, row in zip(questions, rows, strict=True):
         for pattern in row["unmatched"]:
-            say(f"note: {path}: {one.id}: no sentence of {one.file} matches {pattern!r}")
-        if one.patterns and len(row["unmatched"]) == len(one.patterns):
-            left_out.append(one.id)
+            notify(f"note: {path}: {asked.id}: no sentence of {asked.file} matches {pattern!r}")
+        if asked.patterns and len(row["unmatched"]) == len(asked.patterns):
+            left_out.append(asked.id)
     if left_out:
-        say(
+        notify(
             f"note: {path}: {counted(len(left_out), 'question')} left out, no pattern matches:"
             f" {', '.join(left_out)}"
         )

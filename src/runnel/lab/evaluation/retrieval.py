@@ -9,10 +9,9 @@ Differs: segments have a number of tokens, not of words. SumP of a reranker adds
 scores, so that no segment lowers a sum.
 """
 
-import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
@@ -22,13 +21,14 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runnel.commands.display import DTYPES, Meter, note_compiling, say
-from runnel.commands.embed import embed_corpus
-from runnel.commands.rerank import Candidates, rank_all
-from runnel.commands.runs import finish_run, lines_of, say_resumed
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
+from runnel.jobs.embedding import embed_corpus
+from runnel.jobs.loading import DTYPES, note_compiling
+from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.ranking import Candidates, rank_all
+from runnel.jobs.runs import finish_run, lines_of, note_resumed
 from runnel.journal import Journal, Row
 from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.tasks import Set, Task, names_of, read_run_of, read_task
@@ -64,20 +64,19 @@ class Reading:
 
     def settings(self) -> dict[str, object]:
         """Return the settings that scores depend on; none if everything is read."""
-        found = {name: value for name, value in asdict(self).items() if value is not None}
-        return (
-            found
-            if self.segment_tokens is not None
-            else {n: v for n, v in found.items() if n != "aggregate"}
-        )
+        settings = {name: value for name, value in asdict(self).items() if value is not None}
+        if self.segment_tokens is None:
+            del settings["aggregate"]
+        return settings
 
     def cut(self, text: str, tokenizer: Tokenizer) -> list[str]:
         """Return the segments of a text, at least one; together they cover it."""
         assert self.segment_tokens is not None
         encoded = tokenizer.encode(text)
-        count, stride = len(encoded.ids), self.stride or self.segment_tokens
+        count = len(encoded.ids)
         if count <= self.segment_tokens:
             return [text]
+        stride = self.stride or self.segment_tokens
         cuts = windows(np.arange(count + 1), self.segment_tokens, stride)
         pieces = [text[encoded.starts[first] : encoded.ends[last - 1]] for first, last in cuts]
         return [piece for piece in pieces if piece.strip()] or [text]
@@ -96,8 +95,7 @@ class Reading:
                     owners.append(row)
                     yield Document(f"{document.id}#{number}", piece)
 
-        texts = Texts(pieces())
-        return texts, np.array(owners, dtype=np.int64)
+        return Texts(pieces()), np.array(owners, dtype=np.int64)
 
     def combine(self, scores: Mapping[str, float]) -> list[tuple[str, float]]:
         """Return documents with their scores, best first, from the logits of their segments."""
@@ -105,9 +103,8 @@ class Reading:
         for name, score in scores.items():
             document = name.rpartition("#")[0]
             if self.aggregate == "sum":
-                combined[document] = combined.get(document, 0.0) + 1 / (
-                    1 + math.exp(-max(score, -700.0))
-                )
+                sigmoid = 1 / (1 + math.exp(-max(score, -700.0)))
+                combined[document] = combined.get(document, 0.0) + sigmoid
             else:
                 combined[document] = max(combined.get(document, -math.inf), score)
         return sorted(combined.items(), key=lambda one: -one[1])
@@ -146,7 +143,8 @@ def windows(bounds: np.ndarray, size: int, stride: int) -> list[tuple[int, int]]
         following = max(
             int(np.searchsorted(bounds, at)), int(np.searchsorted(bounds, at, side="right")) - 1
         )
-        first, end = min(last, max(first + 1, following)), last
+        first = min(last, max(first + 1, following))
+        end = last
     return spans
 
 
@@ -178,16 +176,10 @@ def split_chunks(document: str, words: int) -> np.ndarray:
 def recipe_of(model: str) -> recipes.Recipe | None:
     """Return the recipe of a run, for RUN/model and RUN/checkpoints/...; None for other models."""
     folder = Path(model)
-    run = (
-        folder.parent.parent
-        if folder.parent.name == "checkpoints"
-        else folder.parent
-        if folder.name == "model"
-        else None
-    )
-    return (
-        recipes.read(str(run / "recipe.toml")) if run and (run / "recipe.toml").is_file() else None
-    )
+    in_checkpoints = folder.parent.name == "checkpoints"
+    recipe = (folder.parent.parent if in_checkpoints else folder.parent) / "recipe.toml"
+    is_of_run = in_checkpoints or folder.name == "model"
+    return recipes.read(str(recipe)) if is_of_run and recipe.is_file() else None
 
 
 API = "api:"
@@ -228,55 +220,72 @@ def kind_of(model: str, how: How | None) -> How | None:
     """Return what a model is evaluated as: BM25, a run, or what the user says; None: what the task
     asks for.
     """
-    path = Path(model)
-    kind: How | None = (
-        "bm25"
-        if model == "bm25"
-        else "run"
-        if path.is_file() and path.suffix not in _CHECKPOINTS
-        else None
-    )
+    kind: How | None = None
+    if model == "bm25":
+        kind = "bm25"
+    elif Path(model).is_file() and Path(model).suffix not in _CHECKPOINTS:
+        kind = "run"
     if kind is not None and how is not None:
-        what = "BM25" if kind == "bm25" else "a run"
         raise InputError(
-            f"{model} is {what}, so it cannot be evaluated as {how}; leave --as and --in out"
+            f"{model} is {'BM25' if kind == 'bm25' else 'a run'}, so it cannot be evaluated as"
+            f" {how}; leave --as and --in out"
         )
     return kind or how
 
 
-def refuse_unused(options: Iterable[str], taken: Collection[str], what: str) -> None:
-    """Raise InputError for an option, named as its parameter, that has no effect."""
-    if unused := next((name for name in options if name not in taken), None):
-        name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
-        raise InputError(f"--{name} has no effect on what is evaluated ({what}); leave it out")
+class Options:
+    """The options that a user has given, by their parameters; those that nothing takes are refused.
 
-
-def reading_of(model: str, how: How, given: Mapping[str, Any]) -> Reading:
-    """Return what is read of texts: as the user says, and otherwise as the recipe says that the
-    model was trained with.
+    None and "auto" are not given.
     """
-    recipe, recorded = recipe_of(model), Reading()
-    if recipe is not None and recipe.job == how:
-        table = recipe.evaluation
-        recorded = Reading(table.max_tokens or table.max_document_tokens, table.max_query_tokens)
-    if "segment_tokens" in given:
-        recorded = replace(recorded, max_tokens=None)
-    if used := {name: value for name, value in recorded.settings().items() if name not in given}:
-        say(
-            f"note: as in the recipe of {model}:"
-            f" {', '.join(f'{name} {value}' for name, value in used.items())}"
-        )
-    return replace(recorded, **given)
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self.given = {n: value for n, value in options.items() if value not in (None, "auto")}
+        self._taken: set[str] = set()
+
+    def take(self, *names: str, **renamed: str) -> dict[str, Any]:
+        """Return the options with these names that are given; `renamed`: under other names."""
+        taken = {name: name for name in names} | renamed
+        self._taken |= taken.keys()
+        return {new: self.given[name] for name, new in taken.items() if name in self.given}
+
+    def refuse_others(self, evaluated: str) -> None:
+        """Raise InputError for an option that has no effect on what is evaluated."""
+        if unused := next((name for name in self.given if name not in self._taken), None):
+            name = {"place": "in", "how": "as"}.get(unused, unused.replace("_", "-"))
+            raise InputError(
+                f"--{name} has no effect on what is evaluated ({evaluated}); leave it out"
+            )
+
+
+def as_in_recipe(system: System) -> System:
+    """Return a system that reads of texts what the recipe of its model says, where the user says
+    nothing.
+    """
+    recipe = recipe_of(system.model)
+    if recipe is None or recipe.job != system.how:
+        return system
+    asked = system.reading
+    table = recipe.evaluation
+    recorded: dict[str, Any] = {}
+    if asked.max_tokens is None and asked.segment_tokens is None:
+        recorded["max_tokens"] = table.max_tokens or table.max_document_tokens
+    if asked.max_query_tokens is None:
+        recorded["max_query_tokens"] = table.max_query_tokens
+    recorded = {name: value for name, value in recorded.items() if value is not None}
+    if recorded:
+        settings = ", ".join(f"{name} {value}" for name, value in recorded.items())
+        notify(f"note: as in the recipe of {system.model}: {settings}")
+    return replace(system, reading=replace(asked, **recorded))
 
 
 def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: Path) -> Measured:
     """Return the result of a set and the values of its queries; the run is in `folder`. `names`:
     metrics; None: the set's own.
     """
-    source, metrics = (
-        task_set.source(folder),
-        parse_metrics(task_set.metrics if names is None else names),
-    )
+    # 1. the queries, judgments and documents
+    metrics = parse_metrics(task_set.metrics if names is None else names)
+    source = task_set.source(folder)
     texts: dict[str, object] = {"--corpus": source.corpus, "--queries": source.queries}
     if system.place is not None:  # the index has the documents
         source = replace(source, corpus=None)
@@ -284,8 +293,11 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
     if system.how != "run":
         expect_texts(source.qrels, texts)
     task = read_task(source)
+    # 2. what the user must know of them
     notes = list(task.notes)
+    documents: object = None if task.corpus is None else len(task.corpus)
     if system.place is not None:
+        documents = state_of(system.place)["documents"]
         with closing(open_store(system.place)) as store:
             _, missing = names_of(store.content_hashes(), task)
         if missing:
@@ -293,70 +305,61 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
                 f"{len(missing):,} relevant documents are not in {system.place}, the first is"
                 f" {missing[0]!r}"
             )
-    if (
-        system.how != "run"
-        and system.depth is not None
-        and system.depth < (deepest := cutoff(metrics))
-    ):
+    depth = system.depth or max(100, cutoff(metrics))
+    if system.how != "run" and depth < cutoff(metrics):
         notes.append(
-            f"{system.depth:,} documents of a query are kept; the metrics look at {deepest:,}"
+            f"{depth:,} documents of a query are kept; the metrics look at {cutoff(metrics):,}"
         )
     for note in notes:
-        say(f"note: {source.name}: {note}")
-    system = replace(system, depth=system.depth or max(100, cutoff(metrics)))
-    run = (
-        Path(system.model)
-        if system.how == "run"
-        else _write_run(task, system, folder, f"{source.name}.trec")
-    )
-    values = evaluate(
-        metrics, task.qrels, read_run_of(run, task) if system.how == "run" else read_scores(run)
-    )
-    documents = (
-        state_of(system.place)["documents"]
-        if system.place
-        else None
-        if task.corpus is None
-        else len(task.corpus)
-    )
+        notify(f"note: {source.name}: {note}")
+    # 3. the run, and its metrics
+    if system.how == "run":
+        run = read_run_of(Path(system.model), task)
+    else:
+        system = replace(system, depth=depth)
+        run = read_scores(_write_run(task, system, folder, f"{source.name}.trec"))
+    values = evaluate(metrics, task.qrels, run)
     result = {
         "task": source.name,
         "kind": "retrieval",
         "model": system.model,
         "as": system.how,
         "queries": len(task.qrels),
-    }
-    result |= {
         "group": task_set.group,
         "documents": documents,
-        "depth": system.depth if system.how != "run" else None,
+        "depth": None if system.how == "run" else depth,
+        "reading": system.reading.settings(),
+        "notes": notes,
+        "metrics": mean(values),
     }
-    result |= {"reading": system.reading.settings()}
-    return result | {"notes": notes, "metrics": mean(values)}, values
+    return result, values
 
 
 def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
     out = folder / name
-    texts = [path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)]
     settings: dict[str, object] = {
         "model": system.model,
         "as": system.how,
         "depth": system.depth,
-        "texts": texts,
+        "texts": [
+            path and file_digest(str(path)) for path in (task.source.corpus, task.source.queries)
+        ],
+        **({} if system.place is None else state_of(system.place)),
+        "queries": digest(*task.queries),
+        **system.bm25,
+        **system.search,
+        "prompts": dict(system.prompts),
+        **system.reading.settings(),
     }
-    if system.place is not None:
-        settings |= state_of(system.place)
-    settings |= {"queries": digest(*task.queries), **system.bm25, **system.search}
-    settings["prompts"] = dict(system.prompts)
-    settings |= system.reading.settings()
     candidates: dict[str, list[str]] = {}
     if system.how == "rerank":
         if system.candidates:
             path = Path(system.candidates)
+            run = read_run_of(path, task)
         else:
             by_words = replace(system, model="bm25", how="bm25", reading=Reading())
             path = _write_run(task, by_words, folder, f"{task.source.name}.bm25.trec")
-        run = read_run_of(path, task) if system.candidates else read_scores(path)
+            run = read_scores(path)
         candidates = {
             query: ranked(run[query])[: system.depth] for query in task.queries if query in run
         }
@@ -365,16 +368,14 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         model = load_model(system)
         settings["fingerprint"] = model and model.model.fingerprint()
         if journal.begin(**settings) is not None:
-            say(f"note: {out} is finished already")
+            notify(f"note: {out} is finished already")
         elif system.how == "rerank" and system.reading.segment_tokens is not None:
             scored = _rank_segments(folder, task, candidates, model, system.reading, settings)
             journal.add(*(Row(query, lines_of(query, hits)) for query, hits in scored))
             finish_run(journal, {"count": len(candidates)})
         elif system.how == "rerank":
             documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
-            rank_all(
-                journal, documents, model, (None, "int8"), max_tokens=system.reading.max_tokens
-            )
+            rank_all(journal, documents, model, max_tokens=system.reading.max_tokens)
         else:
             _search_all(journal, task, _searcher(task, system, model, folder))
     return out
@@ -391,45 +392,46 @@ def _rank_segments(
     """Score the segments of all candidates; yield the documents of each query, with scores from
     their segments' scores.
     """
-    pieces = {
-        name: reading.cut(text, reranker.model.tokenizer)
+    segments = {
+        name: {
+            f"{name}#{i}": piece
+            for i, piece in enumerate(reading.cut(text, reranker.model.tokenizer))
+        }
         for name, text in _texts(task, candidates).items()
     }
-    texts = {
-        f"{name}#{i}": piece for name, found in pieces.items() for i, piece in enumerate(found)
-    }
+    texts = {key: piece for pieces in segments.values() for key, piece in pieces.items()}
     ids = {
-        query: [f"{n}#{i}" for n in names for i in range(len(pieces[n]))]
+        query: [key for name in names for key in segments[name]]
         for query, names in candidates.items()
     }
     made_from = {name: value for name, value in settings.items() if name != "aggregate"}
     with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
         if journal.begin() is None:
-            rank_all(
-                journal, Candidates(task.queries, ids, lambda _: texts), reranker, (None, "int8")
-            )
+            rank_all(journal, Candidates(task.queries, ids, lambda _: texts), reranker)
     for query, scores in read_scores(journal.out).items():
         yield query, reading.combine(scores)
 
 
 def _search_all(journal: Journal, task: Task, search: Search) -> None:
-    say_resumed(journal, "query")
+    note_resumed(journal, "query")
     done = {row.key for row in journal.rows()}
-    left = ((query, text) for query, text in task.queries.items() if query not in done)
-    with Meter("searching", unit="queries") as meter:
-        blocks = iter(lambda: list(itertools.islice(left, _BLOCK)), [])
-        ranked = (
+    remaining = ((query, text) for query, text in task.queries.items() if query not in done)
+    with open_progress("searching", "queries") as progress:
+        blocks = iter(lambda: list(islice(remaining, _BLOCK)), [])
+        rankings = (
             pair
             for block in blocks
             for pair in zip(block, search([text for _, text in block]), strict=True)
         )
-        for (query, _), hits in meter.count(ranked):
+        for (query, _), hits in progress.count(rankings):
             journal.add(Row(query, lines_of(query, hits, ".9g")))
     finish_run(journal, {"count": len(task.queries)})
 
 
 def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
-    corpus, depth, reading = task.corpus, system.depth, system.reading
+    corpus = task.corpus
+    depth = system.depth
+    reading = system.reading
     assert depth is not None
     if system.how == "index":
         index, names = _index(task, system, model, folder / f"{task.source.name}.index")
@@ -442,21 +444,17 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
         return search_index
     assert corpus is not None
     if system.how == "bm25":
-        with Meter("indexing", unit="documents") as meter:
-            rank = bm25_ranker(corpus, meter, **system.bm25)
+        with open_progress("indexing", "documents") as progress:
+            rank = bm25_ranker(corpus, progress, **system.bm25)
     else:
-        made_from = {
+        path = folder / f"{task.source.name}.vectors.npy"
+        made_from = reading.settings() | {
             "corpus": file_digest(str(task.source.corpus)),
             "fingerprint": model.model.fingerprint(),
+            "prompt": model.model.prompts.get("document", ""),
         }
-        of_queries, path = (
-            ("max_query_tokens", "aggregate"),
-            folder / f"{task.source.name}.vectors.npy",
-        )
-        made_from |= {
-            name: value for name, value in reading.settings().items() if name not in of_queries
-        }
-        made_from |= {"prompt": model.model.prompts.get("document", "")}
+        for name in ("max_query_tokens", "aggregate"):  # of the search alone
+            made_from.pop(name, None)
         if reading.segment_tokens is None:
             vectors, rows = embed_corpus(model, corpus, path, made_from, reading.max_tokens)
         else:
@@ -483,15 +481,12 @@ def _index(
         index = Index.open(system.place, embedder)
         return index, names_of(index.store.content_hashes(), task)[0]
     assert task.corpus is not None
-    with (
-        (
-            Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder)
-        ) as index,
-        Meter("indexing") as meter,
-    ):
-        changes = index.add((Document(one.id, one.text) for one in task.corpus), progress=meter)
+    opened = Index.open(place, embedder) if holds_index(place) else Index.create(place, embedder)
+    with opened as index, open_progress("indexing") as progress:
+        documents = (Document(document.id, document.text) for document in task.corpus)
+        changes = index.add(documents, progress=progress)
     if changes.failed:
-        say(
+        notify(
             f"warning: {len(changes.failed):,} documents are not in {place}:"
             f" {next(iter(changes.failed.values()))}"
         )
@@ -515,7 +510,8 @@ class ApiEmbedder:
     """A model behind POST URL/embeddings, at $OPENAI_BASE_URL or OpenAI's."""
 
     def __init__(self, name: str, *, prompts: Mapping[str, str] | None = None) -> None:
-        self.name, self.prompts = name, dict(prompts or {})
+        self.name = name
+        self.prompts = dict(prompts or {})
         self._endpoint = Endpoint(model=name)
 
     def is_empty(self, text: str) -> bool:
@@ -530,11 +526,13 @@ class ApiEmbedder:
         return self._encode(texts, "document")
 
     def _encode(self, texts: Sequence[str], kind: str) -> np.ndarray:
-        whole = [self.prompts.get(kind, "") + text for text in texts]
-        groups = [whole[start : start + _TEXTS] for start in range(0, len(whole), _TEXTS)]
-        vectors = np.asarray(
-            [vector for group in groups for vector in self._endpoint.embed(group)], np.float32
-        )
+        prompted = [self.prompts.get(kind, "") + text for text in texts]
+        rows = [
+            vector
+            for start in range(0, len(prompted), _TEXTS)
+            for vector in self._endpoint.embed(prompted[start : start + _TEXTS])
+        ]
+        vectors = np.asarray(rows, np.float32)
         return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
@@ -556,8 +554,6 @@ def load_model(system: System) -> Any:
     """Return the model of a system, which may be an embedder that runnel does not read; None for
     BM25.
     """
-    return (
-        None
-        if system.how == "bm25"
-        else _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))
-    )
+    if system.how == "bm25":
+        return None
+    return _model(system.how, system.model, system.dtype, tuple(system.prompts.items()))

@@ -1,7 +1,11 @@
-"""Evaluate a model, a run or an index on tasks: `evaluate` is what `runnel lab evaluate` does."""
+"""Evaluate a model, a run or an index on tasks: `evaluate` is what `runnel lab evaluate` does.
+
+In order: `_trials` finds the sets of each task and `_system` what is evaluated on them, with the
+options that have an effect there; then `retrieval`, `evidence` or `mteb` measures it.
+"""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,49 +21,25 @@ from runnel.lab.evaluation.metrics import (
     results_folder,
     save,
 )
-from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
+from runnel.lab.evaluation.retrieval import (
+    API,
+    How,
+    Options,
+    Reading,
+    System,
+    as_in_recipe,
+    kind_of,
+)
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
 from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 
-_TEXTS, _PROMPTS, _SEARCH = (
-    ("queries", "corpus"),
-    ("prompt", "document_prompt"),
-    ("weight", "rerank"),
-)
-_SEGMENTS = ("segment_tokens", "stride", "aggregate")
-_READING = ("max_tokens", "max_query_tokens", *_SEGMENTS)
-# what is evaluated, by the kind of task, and the options that it has
-_TAKES: dict[tuple[str, How], tuple[str, ...]] = {
-    ("evidence", "bm25"): ("k1", "b", "chunk_words"),
-    ("evidence", "embed"): ("dtype", *_PROMPTS, "chunk_words", "max_tokens", "max_query_tokens"),
-    ("evidence", "sentences"): ("dtype", "context"),
-    ("documents", "run"): _TEXTS,
-    ("documents", "bm25"): (*_TEXTS, "k1", "b", "depth"),
-    ("documents", "embed"): (*_TEXTS, "dtype", *_PROMPTS, "depth", *_READING),
-    # of BM25's best
-    ("documents", "rerank"): (
-        *_TEXTS,
-        "dtype",
-        "run",
-        "k1",
-        "b",
-        "depth",
-        "max_tokens",
-        *_SEGMENTS,
-    ),
-    ("documents", "index"): (*_TEXTS, "dtype", *_PROMPTS, *_SEARCH, "depth", "place"),
-    ("mteb", "embed"): ("dtype", *_PROMPTS, "max_tokens"),
-    ("mteb", "rerank"): ("dtype", "run", "depth", "max_tokens"),
-    ("mteb", "index"): ("dtype", *_PROMPTS, *_SEARCH),
-}
-# Options with another name than the field of `System`, of its `search` and its `prompts`.
-_FIELDS = {
-    "run": "candidates",
-    "weight": "dense_weight",
-    "prompt": "query",
-    "document_prompt": "document",
+# what a system may be evaluated as, by the kind of task
+_WAYS: Mapping[str, tuple[How, ...]] = {
+    "evidence": ("bm25", "embed", "sentences"),
+    "documents": ("run", "bm25", "embed", "rerank", "index"),
+    "mteb": ("embed", "rerank", "index"),
 }
 
 
@@ -92,29 +72,28 @@ def evaluate(
     Raises:
         InputError: a task, a metric or an option cannot be used.
     """
-    given = {name: value for name, value in options.items() if value not in (None, "auto")}
-    if "place" in given and how not in (None, "index"):
+    # 1. what is asked of the system
+    place = options.get("place")
+    if place is not None and how not in (None, "index"):
         raise InputError(f"an existing index cannot be evaluated as {how}; leave --as or --in out")
-    how = "index" if "place" in given else how
+    how = "index" if place is not None else how
+    # 2. tasks of mteb
     if of_mteb:
-        how = kind_of(model, None) or how or "embed"
-        _expect_effects(
-            model, [("mteb", how)], given if metrics is None else given | {"metrics": metrics}
-        )
+        given = Options({**options, "metrics": metrics})
+        system = _system(model, "mteb", kind_of(model, None) or how or "embed", given)
+        given.refuse_others(f"{system.how} on mteb")
         with results_folder(out) as folder:
-            return {
-                "version": VERSION,
-                **mteb.measure(tasks, _system(model, "mteb", how, given), folder),
-            }
+            return {"version": VERSION, **mteb.measure(tasks, as_in_recipe(system), folder)}
+    # 3. judged tasks, for one system or for each checkpoint of a run
     names = None if metrics is None else metrics.split(",")
     parse_metrics(METRICS if names is None else names)
     if not (checkpoints := _find_checkpoints(model)):
-        results = _measure(model, tasks, how, names, out, given)
+        results = _measure(model, tasks, how, names, out, options)
         return {"version": VERSION, "results": results, "means": means(results)}
     points = []
     with results_folder(out) as folder:
         for step, path in checkpoints.items():
-            results = _measure(str(path), tasks, how, names, folder / path.name, given)
+            results = _measure(str(path), tasks, how, names, folder / path.name, options)
             points.append({"step": step, "results": results})
         if out is not None:
             write_json(folder / "checkpoints.json", {"version": VERSION, "checkpoints": points})
@@ -128,9 +107,9 @@ def _measure(
     how: How | None,
     metrics: Sequence[str] | None,
     out: str | Path | None,
-    given: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    trials = _trials(model, tasks, how, given)
+    trials = _trials(model, tasks, how, Options(options))
     names = [evidence.name_of(task) if isinstance(task, Path) else task.name for task, _ in trials]
     for number, name in enumerate(names):
         expect_new(name, names[:number])
@@ -145,79 +124,83 @@ def _measure(
 
 
 def _trials(
-    model: str, tasks: Sequence[str], how: How | None, given: Mapping[str, Any]
+    model: str, tasks: Sequence[str], how: How | None, options: Options
 ) -> list[tuple[Set | Path, System]]:
     """Return the sets of retrieval and files of evidence, with what is evaluated on each."""
     kind = kind_of(model, how)
+    given = options.given
     trials: list[tuple[Set | Path, tuple[str, How]]] = []
     for name in tasks:
         if Path(name).is_file() and is_evidence(Path(name)):
             trials.append((Path(name), ("evidence", kind or "sentences")))
         else:
-            sets = find_sets(
-                name, None if "place" in given else given.get("corpus"), given.get("queries")
+            # an existing index has the documents
+            files = (
+                options.take("queries") if "place" in given else options.take("corpus", "queries")
             )
-            trials += [(one, ("documents", kind or "embed")) for one in sets]
+            trials += [(task, ("documents", kind or "embed")) for task in find_sets(name, **files)]
     pairs = dict.fromkeys(pair for _, pair in trials)
-    wrong = ""
-    if model.startswith(API) and pairs.keys() != {("evidence", "embed")}:
-        wrong = (
-            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
-            " embed"
-        )
-    elif model.startswith(API) and given.keys() & {"max_tokens", "max_query_tokens"}:
-        wrong = f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
-    elif given.keys() >= {"max_tokens", "segment_tokens"}:
-        wrong = (
-            "segments cover whole documents, so --max-tokens has no effect; leave it or"
-            " --segment-tokens out"
-        )
-    elif "{instruction}" in given.get("prompt", ""):
-        wrong = "{instruction} in --prompt is replaced only for tasks of mteb"
-    if wrong:
-        raise InputError(wrong)
-    _expect_effects(model, pairs, given)
-    systems = {pair: _system(model, *pair, given) for pair in pairs}
+    if problem := _contradiction(model, pairs, given):
+        raise InputError(problem)
+    systems = {pair: _system(model, *pair, options) for pair in pairs}
+    options.refuse_others(" and ".join(f"{how} on {kind}" for kind, how in pairs))
+    systems = {pair: as_in_recipe(system) for pair, system in systems.items()}
     return [(task, systems[pair]) for task, pair in trials]
 
 
-def _expect_effects(model: str, pairs: Iterable[tuple[str, How]], given: Mapping[str, Any]) -> None:
-    """Raise InputError unless what is evaluated can do each kind of task, and each option has an
-    effect on one of them.
-    """
-    taken: set[str] = set()
-    for kind, how in pairs:
-        expect_choice(
-            how,
-            [one for of, one in _TAKES if of == kind],
-            f"what {model} is evaluated as, on {kind},",
+def _contradiction(
+    model: str, pairs: Mapping[tuple[str, How], object], given: Mapping[str, Any]
+) -> str:
+    """Return what is wrong with options that contradict each other or the model; "" if nothing."""
+    if model.startswith(API) and pairs.keys() != {("evidence", "embed")}:
+        return (
+            f"{model} is not read by runnel, and can only rank the sentences of evidence, with --as"
+            " embed"
         )
-        taken |= {*_TAKES[kind, how]}
-    taken -= {"corpus"} if "place" in given else set()
-    taken -= set() if "segment_tokens" in given else {"stride", "aggregate"}
-    refuse_unused(given, taken, " and ".join(f"{how} on {kind}" for kind, how in pairs))
+    if model.startswith(API) and given.keys() & {"max_tokens", "max_query_tokens"}:
+        return f"{model} counts its own tokens; --max-tokens and --max-query-tokens have no effect"
+    if given.keys() >= {"max_tokens", "segment_tokens"}:
+        return (
+            "segments cover whole documents, so --max-tokens has no effect; leave it or"
+            " --segment-tokens out"
+        )
+    if "{instruction}" in given.get("prompt", ""):
+        return "{instruction} in --prompt is replaced only for tasks of mteb"
+    return ""
 
 
-def _system(model: str, kind: str, how: How, given: Mapping[str, Any]) -> System:
-    """Return what is evaluated on tasks of a kind, with the options that have an effect there."""
+def _system(model: str, kind: str, how: How, options: Options) -> System:
+    """Return what is evaluated on tasks of a kind; it takes the options that have an effect there.
 
-    def use(*names: str) -> dict[str, Any]:
-        return {
-            _FIELDS.get(name, name): given[name]
-            for name in names
-            if name in given and name in _TAKES[kind, how]
-        }
-
-    return System(
-        model,
-        how,
-        bm25=use("k1", "b"),
-        search=use(*_SEARCH),
-        prompts=use(*_PROMPTS),
-        reading=reading_of(model, how, use(*_READING)),
-        context=evidence.context_of(use("context").get("context")),
-        **use("dtype", "run", "place", "depth", "chunk_words"),
-    )
+    Raises InputError if this system cannot do tasks of this kind.
+    """
+    expect_choice(how, _WAYS[kind], f"what {model} is evaluated as, on {kind},")
+    fields: dict[str, Any] = {}
+    reading: list[str] = []
+    if how not in ("run", "bm25"):
+        fields |= options.take("dtype")
+    if kind == "documents" and how != "run":
+        fields |= options.take("depth")
+    if how == "bm25" or (kind == "documents" and how == "rerank"):  # of BM25's best
+        fields["bm25"] = options.take("k1", "b")
+    if how in ("embed", "index"):
+        fields["prompts"] = options.take(prompt="query", document_prompt="document")
+    if how == "index":
+        fields["search"] = options.take("rerank", weight="dense_weight")
+        fields |= options.take("place") if kind == "documents" else {}
+    if how == "rerank":
+        fields |= options.take("depth", run="candidates")
+    if how in ("embed", "rerank"):
+        reading.append("max_tokens")
+    if how == "embed" and kind != "mteb":
+        reading.append("max_query_tokens")
+    if how in ("embed", "rerank") and kind == "documents":
+        has_segments = "segment_tokens" in options.given
+        reading += ["segment_tokens", "stride", "aggregate"] if has_segments else ["segment_tokens"]
+    if kind == "evidence":
+        fields |= options.take("context" if how == "sentences" else "chunk_words")
+        fields["context"] = evidence.context_of(fields.get("context"))
+    return System(model, how, reading=Reading(**options.take(*reading)), **fields)
 
 
 def _find_checkpoints(model: str) -> Mapping[int, Path]:
@@ -235,14 +218,11 @@ def _find_checkpoints(model: str) -> Mapping[int, Path]:
     by_step = {} if is_run else dict(reversed(list(whole_checkpoints(folder))))
     part = next((path for path in by_step.values() if not (path / "config.json").exists()), None)
     if not by_step or part:
-        what = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
-        what = (
-            f"{part} holds only what was trained, adapters or a head, and not a model"
-            if part
-            else what
-        )
+        problem = f"{model} is a run" if is_run else f"{model} has no complete checkpoint"
+        if part:
+            problem = f"{part} holds only what was trained, adapters or a head, and not a model"
         raise InputError(
-            f"{what}; evaluate the finished run's {run / 'model'}, or its whole models in"
+            f"{problem}; evaluate the finished run's {run / 'model'}, or its whole models in"
             f" {run / 'checkpoints'}"
         )
     if len(by_step) == 1:
@@ -258,16 +238,12 @@ def _plot(points: Sequence[Mapping[str, Any]], path: Path) -> None:
         from matplotlib.figure import Figure
     tasks = points[0]["results"]
     figure = Figure(figsize=(5 * len(tasks), 4), layout="constrained")
-    for place, (axis, task) in enumerate(
-        zip(figure.subplots(1, len(tasks), squeeze=False)[0], tasks, strict=True)
-    ):
+    steps = [point["step"] for point in points]
+    axes = figure.subplots(1, len(tasks), squeeze=False)[0]
+    for place, (axis, task) in enumerate(zip(axes, tasks, strict=True)):
         for name in task["metrics"]:
-            axis.plot(
-                [p["step"] for p in points],
-                [p["results"][place]["metrics"][name] for p in points],
-                marker="o",
-                label=name,
-            )
+            values = [point["results"][place]["metrics"][name] for point in points]
+            axis.plot(steps, values, marker="o", label=name)
         axis.set(title=task["task"], xlabel="step")
         axis.legend(fontsize=8)
     with replacing(path) as partial:

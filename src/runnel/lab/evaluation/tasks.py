@@ -103,19 +103,14 @@ def find_task(path: Path, corpus: str | None = None, queries: str | None = None)
     """Return the files of a BEIR folder, of which qrels/test.tsv counts, or its only qrels; or
     those of a file of qrels.
     """
-    source, folder = find_source(path, corpus, queries, split="test.tsv"), folder_of(path)
-    stem = source.path.name
+    source = find_source(path, corpus, queries, split="test.tsv")
+    folder = folder_of(path)
+    name = source.path.name
     for ending in (*ENDINGS[1:], ".tsv", ".txt", ".qrels", ".trec"):
-        stem = stem.removesuffix(ending)
-    name = (
-        stem
-        if folder is None
-        else (
-            folder.resolve().name
-            if stem in ("test", "qrels")
-            else f"{folder.resolve().name}-{stem}"
-        )
-    )
+        name = name.removesuffix(ending)
+    if folder is not None:
+        place = folder.resolve().name
+        name = place if name in ("test", "qrels") else f"{place}-{name}"
     return TaskFiles(name, source.path, cast(Path | None, source.corpus), source.queries)
 
 
@@ -287,11 +282,11 @@ def _hide(sentence: str, filler: Sequence[str], words: int, chance: random.Rando
     """Return as much of the filler as fits into a number of words, with a sentence at a random
     place between two others.
     """
-    left, kept = words - len(sentence.split()), 0
-    while left >= len(filler[kept].split()):
-        left, kept = left - len(filler[kept].split()), kept + 1
-    place = chance.randint(0, kept)
-    return " ".join([*filler[:place], sentence, *filler[place:kept]])
+    room = words - len(sentence.split())
+    sizes = itertools.accumulate(len(part.split()) for part in filler)
+    count = sum(1 for _ in itertools.takewhile(lambda size: size <= room, sizes))
+    place = chance.randint(0, count)
+    return " ".join([*filler[:place], sentence, *filler[place:count]])
 
 
 _NDCG = ("nDCG@10",)
@@ -303,8 +298,10 @@ _TEXTS = ("text", "passage", "query")
 # Sets of MS MARCO: corpus, queries and judgments, what is reported, and the number of judged
 # queries in the papers.
 # TREC counts grade 1 of a passage as not relevant
-_DEV, _DL = ("MRR@10", "Recall@1000"), ("nDCG@10", "R(rel=2)@1000")
-_LONG_DEV, _LONG_DL = ("MRR@100", "Recall@100"), ("nDCG@10", "Recall@100")
+_DEV = ("MRR@10", "Recall@1000")
+_DL = ("nDCG@10", "R(rel=2)@1000")
+_LONG_DEV = ("MRR@100", "Recall@100")
+_LONG_DL = ("nDCG@10", "Recall@100")
 _MSMARCO = {
     "passage-dev": ("collection.tsv", "queries.dev.small.tsv", "qrels.dev.small.tsv", _DEV, 6980),
     "passage-dl19": (
@@ -365,17 +362,12 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
     For one set of a folder that has several, `task` is the folder's path, / and the set's name.
     """
     if task.startswith("generated:"):
-        name, kinds = task.removeprefix("generated:"), ("needle", "passkey")
+        name = task.removeprefix("generated:")
+        kinds = ("needle", "passkey")
         sets = []
         for kind, length in itertools.product(kinds, LENGTHS):
-            sets.append(
-                Set(
-                    f"{kind}-{length}",
-                    partial(_write_generated, kind=kind, length=length),
-                    ("nDCG@1",),
-                    kind,
-                )
-            )
+            write = partial(_write_generated, kind=kind, length=length)
+            sets.append(Set(f"{kind}-{length}", write, ("nDCG@1",), kind))
         expect_choice(name, [*kinds, *(made.name for made in sets)], "the task after generated:")
         return [made for made in sets if name in (made.name, made.group)]
     path = Path(task)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from runnel.commands.display import Meter, say
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.jobs.progress import notify, open_progress
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
 from runnel.lab.synthesis.sources import (
@@ -183,7 +183,7 @@ def synthesize(
     guard, embedder = Decontaminator(exclude), Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
-        documents = Sources(sources, settings.seed, say)
+        documents = Sources(sources, settings.seed, notify)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
         _write(
@@ -227,13 +227,13 @@ def ask_structure(
     """
     made, documents = (
         StructureRows(Decontaminator(exclude), language, seed),
-        Sources(sources, seed, say),
+        Sources(sources, seed, notify),
     )
     _write(made.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
     report = structure_facts(made, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:
-        say(
+        notify(
             "note: no examples: headings, questions, definitions or lists with sentences are needed"
         )
     return report
@@ -252,12 +252,12 @@ def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
     report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
     report |= {"rejected": dict(made.rejected.most_common())}
     for note in _left_out(report):
-        say(f"note: {note}")
+        notify(f"note: {note}")
     return report
 
 
 def _write(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
-    with Meter("writing", unit="examples") as meter:
+    with open_progress("writing", "examples") as meter:
         write_jsonl(path, meter.count(rows, limit))
 
 
@@ -297,4 +297,4 @@ def _report(report: dict[str, Any], limit: int | None, failure: Exception | None
         few = f"{report['examples']:,} of {limit:,} examples"
         notes.append(f"the sources are used up: {few}; add documents, or use another --seed")
     for note in notes:
-        say(f"note: {note}")
+        notify(f"note: {note}")

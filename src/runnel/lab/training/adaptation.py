@@ -11,9 +11,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from runnel.commands.display import say
 from runnel.errors import InputError, counted
 from runnel.files import create_folder, digest, write_jsonl
+from runnel.jobs.progress import notify
 from runnel.journal import Journal
 from runnel.lab.evaluation.evidence import measure
 from runnel.lab.evaluation.metrics import Comparison, compare
@@ -69,7 +69,7 @@ def adapt(
         shutil.copytree(adapted, to / "model.part")
         os.replace(to / "model.part", to / "model")
     if not better:
-        say(
+        notify(
             f"note: {adapted} is not better than {model}, so {to / 'model'} was not written; keep"
             f" {model}, or add documents"
         )
@@ -82,7 +82,10 @@ def adapt(
 def _write_questions(
     sources: Sequence[str], exclude: Sequence[str], limit: int, seed: int, to: Path
 ) -> tuple[Path, Path]:
-    made, documents = StructureRows(Decontaminator(exclude), seed=seed), Sources(sources, seed, say)
+    made, documents = (
+        StructureRows(Decontaminator(exclude), seed=seed),
+        Sources(sources, seed, notify),
+    )
     rows = list(made.rows(documents, limit))
     structure_facts(made, documents)
     held = _held_back(rows)

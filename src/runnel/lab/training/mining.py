@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from runnel.commands.display import Meter, note_compiling, say
-from runnel.commands.embed import embed_corpus
-from runnel.commands.runs import say_resumed
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
+from runnel.jobs.embedding import embed_corpus
+from runnel.jobs.loading import note_compiling
+from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
 from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_corpus, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
@@ -393,7 +394,7 @@ def mine_negatives(
     with Journal(to, settings) as journal:
         result = journal.begin()
         if result is not None:
-            say(f"note: {to} is finished already")
+            notify(f"note: {to} is finished already")
             return result
         examples = _Examples(data, source.corpus, queries, exclude)
         pool = examples.pool
@@ -409,7 +410,7 @@ def mine_negatives(
         elif run is not None:
             search = run_search(read_run(run, mining.ranks[1]), pool)
         else:
-            with Meter("indexing", unit="documents") as meter:
+            with open_progress("indexing", "documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
         known = (
             (lambda rows: vectors[0][np.searchsorted(vectors[1], rows)])
@@ -497,9 +498,9 @@ def _draw(
     judge: NegativeJudge | None,
 ) -> dict[str, object]:
     """Mine for the remaining examples, write OUT, and count."""
-    say_resumed(journal, "example")
+    note_resumed(journal, "example")
     done = len(journal)
-    with Meter("mining", unit="queries") as meter:
+    with open_progress("mining", "queries") as meter:
         for mined in meter.count(
             mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done
         ):
@@ -533,12 +534,12 @@ def _report(result: Mapping[str, Any], number: int) -> None:
         ("refused", "candidates refused"),
     ):
         if result[name]:
-            say(
+            notify(
                 f"note: {what}:"
                 f" {'; '.join(f'{count:,} {reason}' for reason, count in result[name].items())}"
             )
     if result["examples_with_fewer"]:
-        say(
+        notify(
             f"warning: {result['examples_with_fewer']:,} of {result['examples']:,} examples got"
             f" fewer than {number} negatives"
         )

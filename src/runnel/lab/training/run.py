@@ -27,9 +27,9 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.backbones.library import Library
-from runnel.commands.display import Meter
 from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
+from runnel.jobs.progress import open_progress
 from runnel.lab.training import recipes, tables
 from runnel.lab.training.data import read_evidence
 from runnel.lab.training.decontaminate import Decontaminator
@@ -478,7 +478,7 @@ def _fit(recipe: Recipe, model: Model, data: RunData, folder: Path) -> Summary:
         log.info("resuming from %s", last)
     first = trainer.is_world_process_zero()
     with (
-        Meter("training", unit="steps") if first else nullcontext(lambda done, total: None)
+        open_progress("training", "steps") if first else nullcontext(lambda done, total: None)
     ) as show:
         for callback in [
             Recorder(folder, trainer.watch, show),

@@ -29,8 +29,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from runnel.backbones.encoder.model import Encoder
-from runnel.commands.display import Meter
 from runnel.files import digest, sweep, write
+from runnel.jobs.progress import open_progress
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.document_trainer import AveragedTrainer, span_loss, yes_or_no_loss
 from runnel.lab.training.tables import expect_left, expect_tokens, label_sentences
@@ -328,7 +328,7 @@ def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
     sweep(folder)
     wanted = {key: text for key, text in texts.items() if not (folder / key).exists()}
     done, total = 0, sum(map(len, wanted.values()))
-    with Meter("reading documents", unit="characters") as show:
+    with open_progress("reading documents", "characters") as show:
         for key, read in zip(wanted, scorer.remember(wanted.values()), strict=True):
             write(folder / key, read.to_bytes())
             done += len(read.text)

@@ -1,5 +1,8 @@
 """Examine a model on question answering sets: `examine` is what `runnel lab qa` does.
 
+In order: `plan_reading` decides what is read for a question, `find_material` finds it, `Exam` has
+language models answer from it and judge the answers, and `_save_all` writes the scores.
+
 For each set OUT has SET.found.jsonl (what is read), SET.answers.jsonl, the scores in SET.json and
 SET.queries.jsonl, and of model "copied" SET.evidence.jsonl for `runnel lab evaluate`; for all of
 them qa.json, and replies.sqlite: none is paid for twice.
@@ -11,16 +14,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from runnel.commands.display import Meter, say
-from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
 from runnel.generation.endpoint import LanguageModelClient, Reply
+from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.runs import Rows, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
@@ -29,10 +32,10 @@ from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read
 from runnel.lab.evaluation.retrieval import (
     EMBEDDERS,
     How,
+    Options,
     System,
     cut_sentences,
     expect_stride,
-    refuse_unused,
 )
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.folder import BUILT_IN
@@ -47,19 +50,26 @@ Span = tuple[int, int]
 Parts = list[list[Span]]
 """Spans of a document. Each part is read by itself; answers from several parts are combined."""
 
-Choose = Callable[[str, QaDocument], Parts]
-"""Of a question and a document: what to read."""
+ChooseParts = Callable[[str, QaDocument], Parts]
+"""Returns what to read for a question about a document."""
 
 Way = Literal["excerpts", "whole", "copied"]
-"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document; or a language model first
-copies the sentences that matter from each window, and reads these."""
+"""How parts are used: excerpts that were retrieved are read; so are windows of the whole document;
+or a language model first copies the sentences that matter from each window, and reads these.
+"""
 
 
-Material = tuple[QaQuestion, int, Parts]
-"""A question, the tokens of its document, and what a language model is to read for it."""
+class Material(NamedTuple):
+    """What a language model reads for a question."""
+
+    question: QaQuestion
+    tokens: int  # of its document
+    parts: Parts
 
 
-def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer) -> Choose:
+def by_retrieval(
+    score: Scorer, top_k: int, max_tokens: int | None, tokenizer: Tokenizer
+) -> ChooseParts:
     """Read the `top_k` best sentences or chunks, or as many of them, best first, as have at most
     `max_tokens` tokens together.
     """
@@ -76,15 +86,13 @@ def by_retrieval(score: Scorer, top_k: int, max_tokens: int | None, tokenizer: T
     return choose
 
 
-def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> Choose:
+def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> ChooseParts:
     """Read the whole document, in windows of whole sentences of at most `size` tokens."""
 
     @lru_cache(maxsize=1)
     def cut(document: str) -> Parts:
-        return [
-            [span]
-            for span in cut_sentences(document, tokenizer.encode(document).starts, size, stride)
-        ]
+        starts = tokenizer.encode(document).starts
+        return [[span] for span in cut_sentences(document, starts, size, stride)]
 
     return lambda question, document: cut(document.text)
 
@@ -117,85 +125,84 @@ def locate(document: str, lines: Iterable[str]) -> tuple[Span, ...]:
     """Return where copied lines first occur, in document order; a line that is not in the document
     has no place.
     """
-    found = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
-    return tuple(sorted({match.span() for match in found if match}))
+    matches = (re.search(r"\s+".join(map(re.escape, line.split())), document) for line in lines)
+    return tuple(sorted({match.span() for match in matches if match}))
 
 
 @dataclass(frozen=True)
-class Setup:
+class ReadingPlan:
     """What is read for a question, and how it is used."""
 
+    way: Way
     # what that depends on, besides the questions and the weights of the model
     settings: Mapping[str, object]
-    way: Way
-    # what chooses it, and the fingerprint of the model
-    load: Callable[[Tokenizer], tuple[Choose, str | None]]
+    window: tuple[int, int] | None  # its tokens and stride; None: documents are read whole
+    system: System | None = None  # what retrieves excerpts; None: windows are read
+    top_k: int = 0  # excerpts
+    context_tokens: int | None = None  # the most of the excerpts together
+
+    def load(self, tokenizer: Tokenizer) -> tuple[ChooseParts, str | None]:
+        """Return what chooses the parts to read, and the fingerprint of its model."""
+        if self.system is None:
+            assert self.window is not None
+            return by_windows(tokenizer, *self.window), None
+        score, fingerprint = scorer_of(self.system, self.window)
+        return by_retrieval(score, self.top_k, self.context_tokens, tokenizer), fingerprint
 
 
-SENTENCES, CHUNKS, WINDOW = 50, 5, 120_000  # to read, and tokens of a window, as in paper E
-_WINDOWS, _RETRIEVAL = ("window_tokens", "stride"), ("top_k", "context_tokens")
-_TAKES = {  # the options of each way to read
-    "whole": _WINDOWS,
-    "copied": _WINDOWS,
-    "bm25": (*_RETRIEVAL, "chunk_words"),
-    "embed": (*_RETRIEVAL, "chunk_words", "dtype"),
-    "sentences": (*_RETRIEVAL, *_WINDOWS, "context", "dtype"),
-}
+# to read, and tokens of a window, as in paper E
+SENTENCES = 50
+CHUNKS = 5
+WINDOW = 120_000
 
 
-def setup_of(model: str, *, how: How | None = None, dtype: str = "auto", **options: Any) -> Setup:
+def plan_reading(
+    model: str, *, how: How | None = None, dtype: str = "auto", **options: Any
+) -> ReadingPlan:
     """Return what is read, from options of `runnel lab qa`. Raises InputError for one without
     effect on what the model reads.
     """
-    forced = (
-        model
-        if model in ("whole", "copied", "bm25")
-        else "embed"
-        if model.startswith(EMBEDDERS)
-        else None
-    )
-    kind: Any = forced or how or "sentences"
-    expect_choice(kind, _TAKES, f"what {model} does")
-    given = {
-        "dtype": dtype if dtype != "auto" else None,
-        "how": how if how != kind else None,
-        **options,
-    }
-    given = {name: value for name, value in given.items() if value is not None}
-    taken = {*_TAKES[kind]}
-    if "context" in given:  # its pieces are read whole
-        taken -= {*_WINDOWS}
-    elif "window_tokens" not in given and kind == "sentences":
-        taken -= {"stride"}
-    refuse_unused(given, taken, f"{model} as {kind}")
-    size = given.get("window_tokens", WINDOW)
-    window = size, given.get("stride", max(1, size // 2))
-    expect_stride(window[1], size)
+    # 1. what the model does
+    kind: Any = how or "sentences"
+    if model in ("whole", "copied", "bm25"):
+        kind = model
+    elif model.startswith(EMBEDDERS):
+        kind = "embed"
+    expect_choice(kind, ("whole", "copied", "bm25", "embed", "sentences"), f"what {model} does")
+    # 2. the options that have an effect on it
+    given = Options({"dtype": dtype, "how": None if how == kind else how, **options})
     settings: dict[str, object] = {"model": model, "as": kind}
     if kind in ("whole", "copied"):
-        settings |= {"window_tokens": size, "stride": window[1]}
-        return Setup(settings, kind, lambda tokenizer: (by_windows(tokenizer, *window), None))
-    # of a recurrent model; None: it reads documents whole
-    used = window if "window_tokens" in given else None
-    chunk_words, context, max_tokens = (
-        given.get("chunk_words"),
-        context_of(given.get("context")),
-        given.get("context_tokens"),
-    )
-    top_k = given.get("top_k", SENTENCES if chunk_words is None else CHUNKS)
-    system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
-    settings |= {
-        "context": context,
-        "chunk_words": chunk_words,
-        "top_k": top_k,
-        "context_tokens": max_tokens,
-    }
+        window = _window(given)
+        settings |= {"window_tokens": window[0], "stride": window[1]}
+        plan = ReadingPlan(kind, settings, window)
+    else:
+        fields = given.take("context" if kind == "sentences" else "chunk_words")
+        context = context_of(fields.get("context"))
+        chunk_words = fields.get("chunk_words")
+        limits: dict[str, Any] = {
+            "top_k": SENTENCES if chunk_words is None else CHUNKS,
+            "context_tokens": None,
+        }
+        limits |= given.take("top_k", "context_tokens")
+        # of a recurrent model; without windows it reads documents whole, pieces always
+        has_windows = kind == "sentences" and context is None and "window_tokens" in given.given
+        read = _window(given) if has_windows else None
+        system = System(model, kind, dtype, context=context, chunk_words=chunk_words)
+        if kind != "bm25":
+            given.take("dtype")
+        settings |= {"context": context, "chunk_words": chunk_words, **limits}
+        settings["window"] = read and list(read)
+        plan = ReadingPlan("excerpts", settings, read, system, **limits)
+    given.refuse_others(f"{model} as {kind}")
+    return plan
 
-    def load(tokenizer: Tokenizer) -> tuple[Choose, str | None]:
-        score, fingerprint = scorer_of(system, used)
-        return by_retrieval(score, top_k, max_tokens, tokenizer), fingerprint
 
-    return Setup({**settings, "window": used and list(used)}, "excerpts", load)
+def _window(given: Options) -> tuple[int, int]:
+    size = given.take("window_tokens").get("window_tokens", WINDOW)
+    stride = given.take("stride").get("stride", max(1, size // 2))
+    expect_stride(stride, size)
+    return size, stride
 
 
 def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
@@ -215,7 +222,7 @@ def draw(data: QaSet, limit: int | None, seed: int) -> QaSet:
     )
 
 
-def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
+def find_material(data: QaSet, plan: ReadingPlan, out: Path) -> list[Material]:
     """Return what is read for each question, written to OUT unless it is there."""
     # counts for every system, so that lengths are comparable
     tokenizer = read_tokenizer(BUILT_IN["pocket"])
@@ -225,7 +232,7 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
         return len(tokenizer.encode(document))
 
     def load() -> Rows[QaQuestion]:
-        choose, fingerprint = setup.load(tokenizer)
+        choose, fingerprint = plan.load(tokenizer)
 
         def row_of(question: QaQuestion) -> dict[str, object]:
             document = data.documents[question.document]
@@ -234,12 +241,11 @@ def find(data: QaSet, setup: Setup, out: Path) -> list[Material]:
 
         return data.questions, row_of, fingerprint
 
-    questions = ([one.id, one.document, one.question] for one in data.questions)
-    documents = ([one.id, one.text, one.sentences] for one in data.documents.values())
-    settings = {**setup.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
-    rows = resumed_rows(out, settings, load)
-    pairs = zip(data.questions, rows, strict=True)
-    return [(question, row["tokens"], row["parts"]) for question, row in pairs]
+    questions = ([item.id, item.document, item.question] for item in data.questions)
+    documents = ([item.id, item.text, item.sentences] for item in data.documents.values())
+    settings = {**plan.settings, "questions": digest(*map(json.dumps, (*questions, *documents)))}
+    pairs = zip(data.questions, resumed_rows(out, settings, load), strict=True)
+    return [Material(question, row["tokens"], row["parts"]) for question, row in pairs]
 
 
 COPIED = 2000  # tokens that may be copied, about as many as 50 sentences have, as in paper E
@@ -268,7 +274,8 @@ class Exam:
         texts = [join(document, part) for part in parts]
         if self.way == "copied":
             lines = self._copies(question.question, texts, notes)
-            outcome, texts = replace(outcome, evidence=locate(document, lines)), ["\n".join(lines)]
+            outcome = replace(outcome, evidence=locate(document, lines))
+            texts = ["\n".join(lines)]
         answer = self._answer(texts, question, notes)
         if answer is None:
             return replace(
@@ -281,25 +288,23 @@ class Exam:
             )
             reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
             verdicts.append(judging.read_verdict(reply))
-            if verdicts[-1] is None:
-                cut = reply.finish == "length"
-                notes.append(
-                    "judgments cut at their limit of tokens"
-                    if cut
-                    else "judgments without YES or NO"
-                )
-        f1 = (
-            None
-            if multiple_choice
-            else max(judging.token_f1(answer, truth) for truth in question.answers)
-        )
-        correct = True if True in verdicts else None if None in verdicts else False
+            if verdicts[-1] is None and reply.finish == "length":
+                notes.append("judgments cut at their limit of tokens")
+            elif verdicts[-1] is None:
+                notes.append("judgments without YES or NO")
+        f1 = None
+        if not multiple_choice:
+            f1 = max(judging.token_f1(answer, truth) for truth in question.answers)
+        correct: bool | None = True in verdicts
+        if not correct and None in verdicts:
+            correct = None
         return replace(
             outcome, answered=True, answer=answer, verdicts=tuple(verdicts), correct=correct, f1=f1
         )
 
     def _answer(self, texts: list[str], question: QaQuestion, notes: list[str]) -> str | None:
-        kind, excerpts = question.answer_type, self.way != "whole"
+        kind = question.answer_type
+        excerpts = self.way != "whole"
         prompts = [ask_answer(question.question, text, kind, excerpts=excerpts) for text in texts]
         replies = [self._ask(prompt, self.answer_tokens, judging.ANSWERS) for prompt in prompts]
         if len(replies) > 1:
@@ -365,28 +370,29 @@ def examine(
 
     The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and
     `judge` the one that judges (None: the same); `labels` are rows of SET.answers.jsonl with a
-    person's "right"; `reading` are arguments of `setup_of`. Raises InputError if an option or a set
-    cannot be used.
+    person's "right"; `reading` are arguments of `plan_reading`. Raises InputError if an option or a
+    set cannot be used.
     """
-    setup = setup_of(model, **reading)
-    refuse_unused(
-        ["seed"] if seed and limit is None else [], (), "all questions: --limit draws some"
-    )
+    # 1. what is read for a question, and the labels of people
+    plan = plan_reading(model, **reading)
+    if seed and limit is None:
+        Options({"seed": seed}).refuse_others("all questions: --limit draws some")
     labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
-        exam = Exam(Inquiry(replies, threads), judge, setup.way, answer_tokens)
-        data = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
-        results = _examine(
-            exam, data, setup, Path(out), "" if limit is None else f".{limit}-seed-{seed}"
-        )
-        report = _save_all(results, exam, setup.settings, Path(out), labeled)
-    _say_notes(report, exam.inquiry)
+        # 2. answers of each set, judged
+        exam = Exam(Inquiry(replies, threads), judge, plan.way, answer_tokens)
+        sets = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
+        part = "" if limit is None else f".{limit}-seed-{seed}"
+        results = _examine(exam, sets, plan, Path(out), part)
+        # 3. scores
+        report = _save_all(results, exam, plan.settings, Path(out), labeled)
+    _note_all(report, exam.inquiry)
     return report
 
 
 def _examine(
-    exam: Exam, sets: Iterable[QaSet], setup: Setup, out: Path, part: str
+    exam: Exam, sets: Iterable[QaSet], plan: ReadingPlan, out: Path, part: str
 ) -> dict[str, _SetResult]:
     """Return the outcomes of all sets by their names, or of a part of each that is named; they are
     also written to OUT.
@@ -394,21 +400,19 @@ def _examine(
     results: dict[str, _SetResult] = {}
     for data in sets:
         expect_new(data.name, results)
-        found = find(data, setup, out / f"{data.name}{part}.found.jsonl")
-        with Meter("answering", unit="questions") as meter:
-            outcomes = list(meter.count(exam.outcomes(data, found), len(found)))
+        material = find_material(data, plan, out / f"{data.name}{part}.found.jsonl")
+        with open_progress("answering", "questions") as progress:
+            outcomes = list(progress.count(exam.outcomes(data, material), len(material)))
         pairs = zip(data.questions, outcomes, strict=True)
         rows = (
             {"set": data.name, "text": q.question, "answers": q.answers, **asdict(outcome)}
             for q, outcome in pairs
         )
         write_jsonl(out / f"{data.name}.answers.jsonl", rows)
-        if setup.way == "copied":
+        if plan.way == "copied":
             write_jsonl(out / f"{data.name}.evidence.jsonl", _evidence(data, outcomes))
-        results[data.name] = (
-            {"suite": data.suite, "license": data.license, "notes": list(data.notes)},
-            outcomes,
-        )
+        about = {"suite": data.suite, "license": data.license, "notes": list(data.notes)}
+        results[data.name] = (about, outcomes)
     return results
 
 
@@ -416,14 +420,15 @@ def _evidence(data: QaSet, outcomes: list[Outcome]) -> Iterator[dict[str, object
     """Yield rows of the questions whose right answer follows from sentences of their document, with
     these sentences.
     """
-    for one, outcome in zip(data.questions, outcomes, strict=True):
+    for question, outcome in zip(data.questions, outcomes, strict=True):
         if outcome.correct and outcome.evidence:
-            row = {
-                "id": one.id,
-                "question": one.question,
-                "document": data.documents[one.document].text,
+            yield {
+                "id": question.id,
+                "question": question.question,
+                "document": data.documents[question.document].text,
+                "answers": question.answers,
+                "evidence": outcome.evidence,
             }
-            yield {**row, "answers": one.answers, "evidence": outcome.evidence}
 
 
 def _save_all(
@@ -443,43 +448,27 @@ def _save_all(
     }
     sets = []
     for name, (about, outcomes) in results.items():
+        result = {"task": name, "kind": "qa", **about, **settings_used}
         values = {outcome.question: outcome.values() for outcome in outcomes}
-        sets.append(
-            save(
-                {
-                    "task": name,
-                    "kind": "qa",
-                    **about,
-                    **settings_used,
-                    **judging.summarize(outcomes),
-                },
-                values,
-                folder,
-            )
-        )
-    points = [outcome for _, outcomes in results.values() for outcome in outcomes]
-    whole = judging.summarize(points)
+        sets.append(save(result | judging.summarize(outcomes), values, folder))
+    all_scores = judging.summarize([one for _, outcomes in results.values() for one in outcomes])
     report = {
         "version": VERSION,
         **settings_used,
-        "by_category": whole.pop("by_category"),
-        "by_length": whole.pop("by_length"),
-    }
-    report |= {
-        "all": whole,
+        "by_category": all_scores.pop("by_category"),
+        "by_length": all_scores.pop("by_length"),
+        "all": all_scores,
         "mean_of_sets": judging.mean_of_sets([outcomes for _, outcomes in results.values()]),
         "sets": sets,
-    }
-    report |= {
         "agreement": _agreement(results, labels),
         "notes": dict(exam.inquiry.notes.most_common()),
+        "cost": costs(
+            exam.inquiry.replies,
+            copies=judging.COPIES,
+            answers=judging.ANSWERS,
+            judgments=judging.JUDGMENTS,
+        ),
     }
-    report["cost"] = costs(
-        exam.inquiry.replies,
-        copies=judging.COPIES,
-        answers=judging.ANSWERS,
-        judgments=judging.JUDGMENTS,
-    )
     write_json(folder / "qa.json", report)
     return report
 
@@ -495,32 +484,34 @@ def _agreement(
     }
     pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
     if len(pairs) < len(labels):
-        say(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
+        notify(f"note: {len(labels) - len(pairs):,} of {len(labels):,} labels are of other answers")
     return judging.agreement(*zip(*pairs, strict=True)) if pairs else None
 
 
-def _say_notes(report: Mapping[str, Any], inquiry: Inquiry) -> None:
-    for one in report["sets"]:
-        for note in (*one["notes"], *([f"license {one['license']}"] if one["license"] else [])):
-            say(f"note: {one['task']}: {note}")
+def _note_all(report: Mapping[str, Any], inquiry: Inquiry) -> None:
+    notes: list[str] = []
+    for result in report["sets"]:
+        notes += [f"{result['task']}: {note}" for note in result["notes"]]
+        if result["license"]:
+            notes.append(f"{result['task']}: license {result['license']}")
     if unreadable := report["all"]["unreadable"]:
-        say(
-            f"note: {unreadable:,} questions have no verdict that can be read; they are in no share"
-            " of right answers"
+        notes.append(
+            f"{unreadable:,} questions have no verdict that can be read; they are in no share of"
+            " right answers"
         )
-    for note, count in inquiry.notes.most_common():
-        say(f"note: {count:,} {note}")
+    notes += [f"{count:,} {note}" for note, count in inquiry.notes.most_common()]
     if estimated := sum(used["estimated"] for used in report["cost"].values()):
-        say(
-            f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
-            " estimated"
+        notes.append(
+            f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated"
         )
     if inquiry.failure is not None:
-        say(f"note: the last failure of an endpoint: {inquiry.failure}")
+        notes.append(f"the last failure of an endpoint: {inquiry.failure}")
     if inquiry.stopped is not None:
-        say(f"note: stopped: {inquiry.stopped}")
+        notes.append(f"stopped: {inquiry.stopped}")
     if missing := report["all"]["unanswered"]:
-        say(
-            f"note: without a reply yet, and in no score: {counted(missing, 'question')}; repeat"
-            " the command to ask again"
+        notes.append(
+            f"without a reply yet, and in no score: {counted(missing, 'question')}; repeat the"
+            " command to ask again"
         )
+    for note in notes:
+        notify(f"note: {note}")

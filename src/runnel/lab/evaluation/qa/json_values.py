@@ -116,5 +116,6 @@ class _Reader:
             new = self._file.read(size)
         if new:
             self._before += self._at
-            self._text, self._at = self._text[self._at :] + new, 0
+            self._text = self._text[self._at :] + new
+            self._at = 0
         return bool(new)

@@ -165,18 +165,16 @@ def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
     """
     seen: set[tuple[str, str, str]] = set()
     for number, (where, row) in enumerate(rows, start=1):
-        text, questions, answers = (
-            text_of(row, "input", where),
-            *(texts_of(row, n, where) for n in ("instructions", "outputs")),
-        )
+        text = text_of(row, "input", where)
+        questions = texts_of(row, "instructions", where)
+        answers = texts_of(row, "outputs", where)
         if len(questions) != len(answers):
             raise InputError(
                 f"{where}: {len(questions)} instructions and {len(answers)} outputs; expected an"
                 " output for each"
             )
-        for position, (question, answer) in enumerate(
-            zip(questions, answers, strict=True), start=1
-        ):
+        pairs = zip(questions, answers, strict=True)
+        for position, (question, answer) in enumerate(pairs, start=1):
             point = (text, question.strip(), answer)
             if about.task in _TWICE and point in seen:
                 dropped.add("repeated questions", where)
@@ -189,16 +187,15 @@ def _leval(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
                 "answers": [answer],
             }
             if about.multiple_choice:
-                choices, letters = _choices(question), _LETTERS.match(answer)
+                choices = _choices(question)
+                letters = _LETTERS.match(answer)
                 if letters is None or not set(letters[1]) <= choices.keys():
                     raise InputError(
                         f"{where}, question {position}: the right choice is {answer!r}, which the"
                         " question lacks"
                     )
-                made |= {
-                    "answers": ["\n".join(choices[letter] for letter in letters[1])],
-                    "written": tuple(choices.values()),
-                }
+                made["answers"] = ["\n".join(choices[letter] for letter in letters[1])]
+                made["written"] = tuple(choices.values())
             yield where, made
 
 
@@ -207,15 +204,12 @@ def _choices(question: str) -> dict[str, str]:
     to the next one.
     """
     marks = list(_CHOICE.finditer(question))
-    marks = marks[
-        next((i for i in reversed(range(len(marks))) if marks[i][1] == "A"), len(marks)) :
-    ]
+    first = "".join(mark[1] for mark in marks).rfind("A")
+    marks = marks[first:] if first >= 0 else []
     if len(marks) < 2 or "".join(mark[1] for mark in marks) != ascii_uppercase[: len(marks)]:
         return {}
-    bounds = [*(mark.start() for mark in marks), len(question)]
-    return {
-        mark[1]: question[a:b].strip() for mark, (a, b) in zip(marks, pairwise(bounds), strict=True)
-    }
+    edges = pairwise([*(mark.start() for mark in marks), len(question)])
+    return {mark[1]: question[a:b].strip() for mark, (a, b) in zip(marks, edges, strict=True)}
 
 
 def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) -> Iterator[Row]:
@@ -223,14 +217,16 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
     ours), or damaged options.
     """
     for number, (where, row) in enumerate(rows, start=1):
-        content, answer = text_of(row, "content", where), text_of(row, "answer", where)
+        content = text_of(row, "content", where)
+        answer = text_of(row, "answer", where)
+        fits = True
         made: dict[str, Any] = {"id": number, "document": content, "answers": [answer]}
         if about.task.startswith("altqa"):
             _, *parts = _PARTS.split(content)  # name, text, name, text
             texts = dict(zip(parts[::2], parts[1::2], strict=True))
             fits = len(parts) == 4 and len(texts) == 2
-            document, question = (texts.get(name, "").strip() for name in ("Document", "Question"))
-            made |= {"document": document, "question": f"{question}\nThe answer is a number."}
+            made["document"] = texts.get("Document", "").strip()
+            made["question"] = f"{texts.get('Question', '').strip()}\nThe answer is a number."
         elif about.task.startswith("meetingpred"):
             said = content.rstrip().removesuffix("said by")
             fits = said != content.rstrip()
@@ -242,23 +238,20 @@ def _bamboo(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path
             if len(answer) != 1 or not right:
                 dropped.add("questions without usable options", where)
                 continue
-            fits, question = True, "\n".join([text_of(row, "question", where).strip(), *choices])
+            question = "\n".join([text_of(row, "question", where).strip(), *choices])
             made |= {"question": question, "answers": right[:1], "written": choices}
         if not fits:
-            expected = (
-                'one line "Document:" and one line "Question:", or of a meeting "said by" at'
-                " the end"
+            raise InputError(
+                f'{where}: expected one line "Document:" and one line "Question:", or of a meeting'
+                f' "said by" at the end in "content", got {content[-60:]!r}'
             )
-            raise InputError(f'{where}: expected {expected} in "content", got {content[-60:]!r}')
         yield where, made
 
 
 def _usable(row: Mapping[str, Any], dropped: Dropped, where: str) -> tuple[str, ...]:
     options = [option.strip() for option in texts_of(row, "options", where)]
-    pairs = takewhile(
-        lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]),
-        zip(options, ascii_uppercase, strict=False),
-    )
+    lettered = zip(options, ascii_uppercase, strict=False)
+    pairs = takewhile(lambda pair: re.match(rf"{pair[1]}[.:]", pair[0]), lettered)
     choices = tuple(option for option, _ in pairs)
     if len(choices) < min(len(options), 4):
         return ()
@@ -271,21 +264,19 @@ def _muld(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path) 
     """A text is the question, up to its question mark, and the script. The classes of all rows are
     the choices.
     """
-    kept = [
+    texts = [
         (where, text_of(row, "input", where), texts_of(row, "output", where)) for where, row in rows
     ]
-    classes = sorted({answer for _, _, answers in kept for answer in answers})
-    for where, text, answers in kept:
+    classes = sorted({answer for _, _, answers in texts for answer in answers})
+    for where, text, answers in texts:
         asked = _ASKED.match(text)
         if asked is None:
             raise InputError(
                 f'{where}: expected "input" to begin with a question that ends in "?", got'
                 f" {text[:60]!r}"
             )
-        yield (
-            where,
-            {"document": asked[2], "question": asked[1], "answers": answers, "choices": classes},
-        )
+        question = {"document": asked[2], "question": asked[1]}
+        yield where, question | {"answers": answers, "choices": classes}
 
 
 @dataclass(frozen=True)
@@ -300,11 +291,11 @@ def _elitr(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
     """
     for where, row in rows:
         meeting = read_row(_Meeting, row, where)
-        name, paths = meeting.id, []
+        name = meeting.id
+        paths: list[Path] = []
         if re.fullmatch(r"\w[\w.-]*", name):  # it becomes a part of a path
-            paths = sorted(folder.rglob(f"{name}.txt")) or sorted(
-                folder.rglob(f"{name}/transcript_MAN*.txt")
-            )
+            paths = sorted(folder.rglob(f"{name}.txt"))
+            paths = paths or sorted(folder.rglob(f"{name}/transcript_MAN*.txt"))
         if not paths:
             raise ReadError(
                 f"{folder} has no transcript of the meeting {name!r}, NAME.txt or"
@@ -313,21 +304,19 @@ def _elitr(rows: Iterable[Row], about: SetFacts, dropped: Dropped, folder: Path)
             )
         with open_bytes(paths[0]) as file:
             transcript = decode(file.read(), str(paths[0])).text
-        for one in meeting.questions:
-            more = {
-                "id": f"{name}-{one.get('id')}",
+        for asked in meeting.questions:
+            made = {
+                "id": f"{name}-{asked.get('id')}",
                 "document": transcript,
-                "answers": one.get("groundtruth-answer"),
+                "answers": asked.get("groundtruth-answer"),
             }
-            yield f"{where}, question {one.get('id')}", one | more
+            yield f"{where}, question {asked.get('id')}", asked | made
 
 
 _HUB = "https://huggingface.co/datasets/"
 _CAC = "muld_Character_Archetype_Classification"
-_LONGBENCH, _INFINITE = (
-    Fields("context", "input", "answers", "_id"),
-    Fields("context", "input", "answer", "id", "options"),
-)
+_LONGBENCH = Fields("context", "input", "answers", "_id")
+_INFINITE = Fields("context", "input", "answer", "id", "options")
 SUITES = {
     "LongBench": Suite(f"{_HUB}THUDM/LongBench", "MIT", _LONGBENCH),
     "InfiniteBench": Suite(
@@ -400,23 +389,24 @@ def read_qa_sets(path: str | Path, only: Collection[str] = ()) -> Iterator[QaSet
         MissingDependency: parquet needs pyarrow, zstd zstandard.
     """
     path = Path(path).expanduser()
-    test, name = find(path, TEST), _plain_name(path)
-    known = next((one for one in SETS.values() if _is_of(path, one)), None)
+    test = find(path, TEST)
+    name = _plain_name(path)
+    facts = next((facts for facts in SETS.values() if _is_of(path, facts)), None)
     sets: dict[str, Callable[[], QaSet]]
     if path.is_dir() and not test:
         sets = {
             name: partial(_read_set, SETS[name], files, path)
             for name, files in _find_files(path).items()
         }
-    elif known:
-        sets = {known.name: partial(_read_set, known, [path], path.parent)}
+    elif facts:
+        sets = {facts.name: partial(_read_set, facts, [path], path.parent)}
     elif test or name.endswith(".json"):
         yield from _read_released(test or path, only)
         return
     else:
         name = name.removesuffix(".jsonl")
         sets = {name: partial(_read_own, path, name)}
-    _expect(path, only, list(sets))
+    _expect_names(only, sets, path)
     yield from (read() for name, read in sets.items() if not only or name in only)
 
 
@@ -424,30 +414,24 @@ def _find_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each of paper E's sets in a folder, at any depth; hidden folders are
     skipped.
     """
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    paths = [
-        path
-        for path in paths
-        if not any(part.startswith(".") for part in path.relative_to(folder).parts)
-    ]
-    files_of = {
-        facts.name: files
-        for facts in SETS.values()
-        if (files := [path for path in paths if _is_of(path, facts)])
-    }
-    several = [(name, files) for name, files in files_of.items() if len(files) > 1]
-    doubled = [
-        one
-        for one in several
-        if len({f.parent for f in one[1]}) > 1 or {f.suffix for f in one[1]} != {".parquet"}
-    ]
-    if doubled or not files_of:
-        missing = f"{folder} has no files of {', '.join(SUITES)}"
-        what = "{0} is in {1[0]} and in {1[1]}".format(*doubled[0]) if doubled else missing
+    files_of: dict[str, list[Path]] = {}
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+        if path.is_file() and not hidden:
+            for facts in SETS.values():
+                if _is_of(path, facts):
+                    files_of.setdefault(facts.name, []).append(path)
+    problem = "" if files_of else f"{folder} has no files of {', '.join(SUITES)}"
+    for name in SETS:
+        files = files_of.get(name, [])
+        places = {path.parent for path in files}
+        if len(files) > 1 and (len(places) > 1 or {path.suffix for path in files} != {".parquet"}):
+            problem = problem or f"{name} is in {files[0]} and in {files[1]}"
+    if problem:
         raise InputError(
-            f"{what}; give a folder with each set once (docs/qa.md lists the files of each)"
+            f"{problem}; give a folder with each set once (docs/qa.md lists the files of each)"
         )
-    return files_of
+    return {name: files_of[name] for name in SETS if name in files_of}
 
 
 def _is_of(path: Path, about: SetFacts) -> bool:
@@ -467,13 +451,14 @@ def _plain_name(path: Path) -> str:
     )
 
 
-def _expect(path: Path, only: Collection[str], names: list[str]) -> None:
+def _expect_names(only: Collection[str], names: Iterable[str], path: Path) -> None:
     for name in only:
-        expect_choice(name, names, f"a set of {path}")
+        expect_choice(name, list(names), f"a set of {path}")
 
 
 def _read_set(about: SetFacts, files: list[Path], folder: Path) -> QaSet:
-    suite, dropped = SUITES[about.suite], Dropped()
+    suite = SUITES[about.suite]
+    dropped = Dropped()
     rows: Iterator[Row] = (
         (where, expect_object(row, where)) for where, row in _rows(files, about, dropped)
     )
@@ -500,18 +485,17 @@ def _rows(files: list[Path], about: SetFacts, dropped: Dropped) -> Iterator[tupl
             if name == "":
                 yield f"{files[0]}, item {key}", value
             elif name == key:
-                yield from (
-                    (f"{files[0]}, {name}, item {number}", one) for number, one in enumerate(value)
-                )
+                for number, item in enumerate(value):
+                    yield f"{files[0]}, {name}, item {number}", item
 
 
 def _read_own(path: Path, name: str) -> QaSet:
     """Read a user's file, all of whose rows have choices, or none."""
     rows = list(read_json(path))
-    choices, fields = sum("choices" in row for _, row in rows), (*Fields(), *_OPTIONAL[:2])
+    choices = sum("choices" in row for _, row in rows)
     for where, row in rows:
         for field in row:
-            expect_choice(field, fields, f"{where}: a field")
+            expect_choice(field, (*Fields(), *_OPTIONAL[:2]), f"{where}: a field")
     if choices not in (0, len(rows)):
         raise InputError(
             f"{path}: {choices} of {len(rows)} questions have choices; expected all or none, in two"
@@ -536,7 +520,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
         {key: name.lower() for (name, key), _ in read_values(by_category, 2)} if by_category else {}
     )
     names = []
-    for name, points in groupby(read_values(path, 2), key=lambda one: one[0][0]):
+    for name, points in groupby(read_values(path, 2), key=lambda point: point[0][0]):
         names.append(name)
         if name.lower() in get_args(Category):
             raise InputError(
@@ -550,7 +534,7 @@ def _read_released(path: Path, only: Collection[str]) -> Iterator[QaSet]:
         yield _build(
             SETS.get(name, SetFacts(name)), rows, Fields(answers="answer"), LICENSE, Dropped()
         )
-    _expect(path, only, names)
+    _expect_names(only, names, path)
 
 
 def _point(where: str, key: str, point: object, categories: Mapping[str, str]) -> Row:
@@ -570,8 +554,10 @@ def _build(
     documents: dict[str, QaDocument] = {}
     questions = []
     for number, (where, row) in enumerate(rows, start=1):
-        answers, text = texts_of(row, fields.answers, where), text_of(row, fields.document, where)
-        question, choices = text_of(row, fields.question, where), row.get("written", ())
+        answers = texts_of(row, fields.answers, where)
+        text = text_of(row, fields.document, where)
+        question = text_of(row, fields.question, where)
+        choices = row.get("written", ())
         if about.multiple_choice and fields.choices in row:
             options = texts_of(row, fields.choices, where)
             for answer in answers:
@@ -579,32 +565,29 @@ def _build(
             choices = tuple(
                 f"{chr(ord('A') + i)}. {option.strip()}" for i, option in enumerate(options)
             )
-            question, answers = (
-                "\n".join([question.strip(), *choices]),
-                [choices[options.index(one)] for one in answers],
-            )
-        more = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
-        sentences = more.pop("sentences", ())
+            question = "\n".join([question.strip(), *choices])
+            answers = [choices[options.index(answer)] for answer in answers]
+        optional = {name: row[name] for name in _OPTIONAL if row.get(name) is not None}
+        sentences = optional.pop("sentences", ())
         if len(about.categories) == 1:
-            more.setdefault("category", about.categories[0])
+            optional.setdefault("category", about.categories[0])
         key = digest(text)
         name = str(number if row.get(fields.id) in (None, "") else row[fields.id])
-        for what, given in (
-            ("document", text),
-            ("question", question),
-            *(("answer", answer) for answer in answers or [""]),
-        ):
-            if not given.strip():
+        texts = [("document", text), ("question", question)]
+        texts += [("answer", answer) for answer in answers or [""]]
+        for what, value in texts:
+            if not value.strip():
                 raise InputError(f"{where}: the {what} is empty; expected a text")
-            utf8(given, f"{where}: the {what}")
-        for field, kinds in (("answer_type", AnswerType), ("category", Category)):
-            if field in more:
-                expect_choice(
-                    more[field], get_args(kinds), f"{where}: the {field.replace('_', ' ')}"
-                )
+            utf8(value, f"{where}: the {what}")
+        if "answer_type" in optional:
+            expect_choice(
+                optional["answer_type"], get_args(AnswerType), f"{where}: the answer type"
+            )
+        if "category" in optional:
+            expect_choice(optional["category"], get_args(Category), f"{where}: the category")
         documents[key] = documents.get(key) or QaDocument(key, text, sentences)
         questions.append(
-            QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **more)
+            QaQuestion(name, key, question, tuple(dict.fromkeys(answers)), choices, **optional)
         )
     notes = [
         f"{reason}: {count:,} left out, the first: {dropped.first[reason]}"
@@ -612,7 +595,12 @@ def _build(
     ]
     if about.points not in (0, len(questions)):
         notes.append(f"{len(questions):,} questions; paper E has {about.points:,}")
-    multiple_choice, suite = about.multiple_choice, about.suite
     return QaSet(
-        about.name, documents, tuple(questions), multiple_choice, suite, license, tuple(notes)
+        about.name,
+        documents,
+        tuple(questions),
+        about.multiple_choice,
+        about.suite,
+        license,
+        tuple(notes),
     )

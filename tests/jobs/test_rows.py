@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from runnel.commands.rows import FileRange, Shard, count_lines, line_start
 from runnel.errors import InputError
+from runnel.jobs.rows import FileRange, Shard, count_lines, line_start
 
 PIECES = [b"\n", b"\r\n", b"\r", b"a", b"long line ", "é".encode(), b"\xef\xbb\xbf"]
 CONTENTS = st.lists(st.sampled_from(PIECES), max_size=40).map(b"".join)

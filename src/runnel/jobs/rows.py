@@ -1,5 +1,5 @@
 """Rows of jsonl, csv, tsv and txt files, plain, .gz or .zst: an id and a text each, read as a
-stream, whole or in shards.
+stream, from a whole file or a shard of it.
 
 Shard i of n owns the lines that begin in its part of the bytes. Splitting by bytes lets a job find
 its share without reading the others'; the shares differ by at most one line.
@@ -17,14 +17,17 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from runnel.commands.display import say
 from runnel.errors import InputError, counted
 from runnel.files import naming, signature
+from runnel.jobs.progress import notify
 from runnel.records import Document
 from runnel.text.lines import GZIP, ZSTD, LinePlace, Lines, parse_document, parse_object
 from runnel.text.tables import has_names, read_table, row_text
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _BUFFER = 1 << 16
 _HALF = re.compile("[\ud800-\udfff]")
@@ -41,10 +44,10 @@ class Shard:
     @classmethod
     def parse(cls, text: str) -> Shard:
         """Parse a shard written as 2/8."""
-        found = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
-        if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        match = re.fullmatch(r"([0-9]+)/([0-9]+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise InputError(f"--shard must be I/N with 1 <= I <= N, like 2/8, got {text!r}")
-        return cls(int(found[1]), int(found[2]))
+        return cls(int(match[1]), int(match[2]))
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
@@ -73,9 +76,8 @@ def line_start(file: BinaryIO, at: int) -> int:
 
 def count_lines(file: BinaryIO, end: int) -> int:
     """Return how many lines, as Python reads text, end before byte `end`, which starts a line."""
-    return sum(
-        1 for _ in io.TextIOWrapper(io.BufferedReader(FileRange(file, 0, end), _BUFFER), "latin-1")
-    )
+    before = io.BufferedReader(FileRange(file, 0, end), _BUFFER)
+    return sum(1 for _ in io.TextIOWrapper(before, "latin-1"))
 
 
 class FileRange(io.RawIOBase):
@@ -84,15 +86,17 @@ class FileRange(io.RawIOBase):
     """
 
     def __init__(self, file: BinaryIO, start: int, end: int) -> None:
-        self._file, self._left = file, end - start
+        self._file = file
+        self._left = end - start
         file.seek(start)
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(min(len(buffer), self._left))
-        buffer[: len(data)] = data
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        target = memoryview(buffer)
+        data = self._file.read(min(len(target), self._left))
+        target[: len(data)] = data
         self._left -= len(data)
         return len(data)
 
@@ -107,37 +111,38 @@ class RowFile:
     """
 
     def __init__(self, name: str, shard: Shard | None = None) -> None:
-        self.name, self._range = name, (0, 0)
+        self.name = name
         self.on_disk = name != "-" and stat.S_ISREG(os.stat(name).st_mode)
         self.kind = "" if name == "-" else _kind(name)  # standard input: known from its first line
         # for a shard of tsv; for a whole file known from its first line
         self.has_names: bool | None = None
-        problem = (
-            ""
-            if self.on_disk
-            else "a file on disk, because each job reads its own part; write it to one first"
-        )
-        if self.on_disk:
-            with open(name, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                if shard is None:
-                    self._range = 0, size
-                elif file.peek(4).startswith((GZIP, ZSTD)):
-                    problem = "plain text, because each job reads its own part; unpack it first"
-                else:
-                    self.has_names = self.kind == "tsv" and has_names(
-                        file.readline().decode("utf-8-sig", errors="replace")
-                    )
-                    if self.kind == "csv" or self.has_names:
-                        problem = (
-                            "rows of one line each, without column names; write it as jsonl first"
-                        )
-                    start, end = shard.of(size)
-                    self._range = line_start(file, start), line_start(file, end)
-        if shard is not None and problem:
-            raise InputError(
-                f"{'standard input' if name == '-' else name}: --shard needs {problem}"
-            )
+        self._range = (0, 0)
+        self._signature = signature(name) if self.on_disk else None
+        needs = ""  # what a file must be to have shards
+        if not self.on_disk:
+            needs = "a file on disk, because each job reads its own part; write it to one first"
+        elif shard is None:
+            self._range = (0, os.stat(name).st_size)
+        else:
+            needs = self._find_shard(shard)
+        if shard is not None and needs:
+            raise InputError(f"{'standard input' if name == '-' else name}: --shard needs {needs}")
+
+    def _find_shard(self, shard: Shard) -> str:
+        """Find where the shard's lines are; return what this file must be instead to have shards,
+        "" if it has.
+        """
+        with open(self.name, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if file.peek(4).startswith((GZIP, ZSTD)):
+                return "plain text, because each job reads its own part; unpack it first"
+            first_line = file.readline().decode("utf-8-sig", errors="replace")
+            self.has_names = self.kind == "tsv" and has_names(first_line)
+            if self.kind == "csv" or self.has_names:
+                return "rows of one line each, without column names; write it as jsonl first"
+            start, end = shard.of(size)
+            self._range = (line_start(file, start), line_start(file, end))
+        return ""
 
     def sha256(self) -> str | None:
         """Return the digest of the part's bytes; None for an input that can be read only once."""
@@ -146,11 +151,9 @@ class RowFile:
         with naming(Path(self.name)), open(self.name, "rb") as file:
             return hashlib.file_digest(FileRange(file, *self._range), "sha256").hexdigest()
 
-    def signature(self) -> tuple[int, int, int] | None:
-        """Return numbers that change when the file changes; None for an input that can be read only
-        once.
-        """
-        return signature(self.name) if self.on_disk else None
+    def has_changed(self) -> bool:
+        """Return whether a file on disk has changed since this object was made."""
+        return self.on_disk and signature(self.name) != self._signature
 
     @cached_property
     def lines_before(self) -> int:
@@ -180,26 +183,28 @@ def read_rows(source: str | RowFile) -> Iterator[Document]:
     surrogate pairs: in texts they are replaced by U+FFFD, rows with such ids are skipped, and a
     warning reports both.
     """
-    return (row for _, row in _read(source if isinstance(source, RowFile) else RowFile(source)))
+    file = source if isinstance(source, RowFile) else RowFile(source)
+    return (row for _, row in _placed_rows(file))
 
 
-def read_texts(name: str, wanted: Container[str] | None = None) -> dict[str, str]:
-    """Read the texts of a file by id, or only the texts with a `wanted` id."""
+def read_texts(name: str, ids: Container[str] | None = None) -> dict[str, str]:
+    """Read the texts of a file by id, or only the texts with one of these ids."""
     texts: dict[str, str] = {}
     lines: dict[str, int] = {}
-    for place, row in _read(RowFile(name)):
-        if wanted is not None and row.id not in wanted:
+    for place, row in _placed_rows(RowFile(name)):
+        if ids is not None and row.id not in ids:
             continue
         if row.id in texts:
             raise InputError(
                 f"{name}, lines {lines[row.id]} and {place.line}: both have the id {row.id!r}; an"
                 " id names one text"
             )
-        texts[row.id], lines[row.id] = row.text, place.line
+        texts[row.id] = row.text
+        lines[row.id] = place.line
     return texts
 
 
-def _read(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
+def _placed_rows(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     return _read_table(file) if file.kind in ("csv", "tsv") else _read_lines(file)
 
 
@@ -212,10 +217,9 @@ def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
             f" {table.names[0][:40]!r}"
         )
     if table.names and "text" not in table.names:
-        names = ", ".join(map(repr, table.names))
-        say(
-            f"note: {file.name}: its columns are {names}, none is 'text'; a text is all values with"
-            " their column's name"
+        notify(
+            f"note: {file.name}: its columns are {', '.join(map(repr, table.names))}, none is"
+            " 'text'; a text is all values with their column's name"
         )
     for number, (line, values) in enumerate(table.rows, start=1):
         place = lines.place(line)
@@ -227,17 +231,18 @@ def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
 def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     replaced: list[LinePlace] = []
     left_out: list[LinePlace] = []
-    kind, lines = file.kind, file.lines()
+    kind = file.kind
+    lines = file.lines()
     for number, line in enumerate(lines, start=1):
         line = line.rstrip("\n")
         if line.isspace() or not line:
             continue
-        kind, place = kind or ("jsonl" if line.startswith("{") else "txt"), lines.place(number)
-        row = (
-            Document(str(place.line), line)
-            if kind == "txt"
-            else parse_document(parse_object(line, place), place)
-        )
+        kind = kind or ("jsonl" if line.startswith("{") else "txt")
+        place = lines.place(number)
+        if kind == "txt":
+            row = Document(str(place.line), line)
+        else:
+            row = parse_document(parse_object(line, place), place)
         _check_id(row.id, place)
         if "\\u" in line and _HALF.search(row.id):
             left_out.append(place)
@@ -254,10 +259,10 @@ def _read_lines(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
     _report(file.name, left_out, "left out, as the id holds half of a surrogate pair")
 
 
-def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
+def _report(name: str, places: Sequence[LinePlace], problem: str) -> None:
     if places:
-        say(
-            f"warning: {name}: {counted(len(places), 'row')} {what}; the first is in line"
+        notify(
+            f"warning: {name}: {counted(len(places), 'row')} {problem}; the first is in line"
             f" {places[0].line:,}"
         )
 
@@ -265,16 +270,10 @@ def _report(name: str, places: Sequence[LinePlace], what: str) -> None:
 def _kind(name: str) -> str:
     suffix = Path(name.lower().removesuffix(".gz").removesuffix(".zst")).suffix
     if suffix not in _SUFFIXES or Path(name).is_dir():
-        what = (
-            "is a folder"
-            if Path(name).is_dir()
-            else f"has the ending {suffix!r}"
-            if suffix
-            else "has no ending"
-        )
+        problem = f"has the ending {suffix!r}" if suffix else "has no ending"
         raise InputError(
-            f"{name} {what}; expected a file named .jsonl, .csv, .tsv or .txt. `runnel index` reads"
-            " folders"
+            f"{name} {'is a folder' if Path(name).is_dir() else problem}; expected a file named"
+            " .jsonl, .csv, .tsv or .txt. `runnel index` reads folders"
         )
     return _SUFFIXES[suffix]
 

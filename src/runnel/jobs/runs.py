@@ -1,15 +1,13 @@
-"""TREC runs, and lines of JSON, that commands write query by query, so that interrupted work
-resumes.
-"""
+"""TREC runs, and lines of JSON, written query by query, so that interrupted work resumes."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runnel.commands.display import Meter, say
 from runnel.errors import InputError, counted
 from runnel.files import replacing, write_jsonl
+from runnel.jobs.progress import notify, open_progress
 from runnel.journal import Journal, Row
 from runnel.text.lines import read_json
 
@@ -26,18 +24,20 @@ def lines_of(query: str, hits: Iterable[tuple[str, float]], number: str = ".6f")
     """
     lines = []
     for rank, (name, score) in enumerate(hits, start=1):
-        if odd := next((one for one in (query, name) if one.split() != [one]), None):
-            raise InputError(
-                f"the id {odd!r} is empty or has white space, so no TREC run can hold it; rename it"
-            )
+        for key in (query, name):
+            if key.split() != [key]:
+                raise InputError(
+                    f"the id {key!r} is empty or has white space, so no TREC run can hold it;"
+                    " rename it"
+                )
         lines.append(f"{query} Q0 {name} {rank} {score:{number}} runnel\n")
     return "".join(lines)
 
 
-def say_resumed(journal: Journal, noun: str) -> None:
+def note_resumed(journal: Journal, noun: str) -> None:
     """Report how much of the work an earlier run has done."""
     if journal:
-        say(f"note: resuming after {counted(len(journal), noun)} of an earlier run")
+        notify(f"note: resuming after {counted(len(journal), noun)} of an earlier run")
 
 
 def finish_run(journal: Journal, facts: Mapping[str, object]) -> dict[str, Any]:
@@ -62,11 +62,11 @@ def resumed_rows(
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         items, row_of, fingerprint = load()
         if journal.begin(fingerprint=fingerprint) is not None:
-            say(f"note: {out} is finished already")
+            notify(f"note: {out} is finished already")
         else:
-            say_resumed(journal, "question")
-            with Meter(label, unit="questions") as meter:
-                for item in meter.count(itertools.islice(items, len(journal), None)):
+            note_resumed(journal, "question")
+            with open_progress(label, "questions") as progress:
+                for item in progress.count(itertools.islice(items, len(journal), None)):
                     journal.add(Row(len(journal), row_of(item)))
             write_jsonl(out, (row.value for row in journal.rows()))
             journal.finish({"count": len(journal)})

@@ -1,0 +1,277 @@
+"""Vectors of rows, computed block by block: documents in, .npy or .jsonl files out.
+
+In order: `vector_journal` opens the work, `BlockEmbedder.run` embeds the rows that have no vector
+yet, and `BlockEmbedder.finish` writes the files. `embed_file` does this for `runnel embed`, and
+`embed_corpus` for a search that ranks by vectors.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runnel.errors import InputError, counted, describe
+from runnel.files import digest, replacing, write_jsonl
+from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.rows import RowFile, read_rows
+from runnel.jobs.runs import note_resumed
+from runnel.journal import Journal, Row
+from runnel.records import Document, grouped
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from runnel.models.embedder import Embedder
+    from runnel.request import TokenCount
+
+# A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
+# when the command is interrupted.
+_BLOCK_CHARACTERS = 1 << 16
+_BLOCK_ROWS = 2048
+_FORMATS = (".npy", ".jsonl")
+_VECTORS = 4096  # in memory at a time
+
+
+def vector_journal(path: Path, settings: Mapping[str, object], *, ranges: bool = False) -> Journal:
+    """Make the journal of a .npy or .jsonl file, with `ranges` also of the file of the ranges that
+    it computes.
+
+    A row's value is [id, digest of the text, whether the text was cut, number of tokens], its bytes
+    the vector in float32.
+    """
+    if path.suffix not in _FORMATS:
+        raise InputError(
+            f"{path}: cannot write {path.suffix or 'a name without an ending'!r}; name it"
+            f" {' or '.join(_FORMATS)}"
+        )
+    also = [path.with_suffix(".ids")] if path.suffix == ".npy" else []
+    if ranges:
+        also.append(path.with_suffix(".ranges.npy"))
+    return Journal(path, settings, also=also)
+
+
+def embed_file(
+    out: Path,
+    settings: Mapping[str, object],
+    source: RowFile,
+    load: Callable[[], Embedder],
+    *,
+    prompt: str,
+    max_tokens: int | None,
+    precision: str,
+    ranges: Path | None,
+    computes_ranges: bool,
+) -> dict[str, Any]:
+    """Embed the rows of a file with a text into OUT, unless it is finished; return what OUT.json
+    says.
+
+    The settings are compared with earlier work before `load` loads the model. `ranges` is a file of
+    ranges of 8-bit vectors; with `computes_ranges` they are computed, and written too. Raises
+    InputError if the file has changed since it was opened, or since the work began.
+    """
+    with vector_journal(out, settings, ranges=computes_ranges) as journal:
+        embedder = load()
+        result = journal.begin(fingerprint=embedder.model.fingerprint())
+        if result is not None:
+            notify(f"note: {out} is finished already, {counted(result['count'], 'vector')}")
+            return result
+        bounds = None if ranges is None else load_ranges(ranges, embedder.dimension)
+        work = BlockEmbedder(embedder, journal, prompt=prompt, max_tokens=max_tokens)
+        work.run(read_rows(source))
+        if source.has_changed():
+            raise journal.changed_error(f"{source.name} changed while it was read")
+        if work.empty:
+            notify(
+                f"warning: left out: {counted(len(work.empty), 'row')} without text, the first is"
+                f" {work.empty[0]!r}"
+            )
+        return work.finish(precision, bounds)
+
+
+def embed_corpus(
+    embedder: Embedder,
+    corpus: Iterable[Document],
+    path: Path,
+    settings: Mapping[str, object],
+    max_tokens: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the vectors of the documents with a text, computed once and stored at `path`, and
+    their rows in the corpus.
+    """
+    import numpy as np
+
+    with vector_journal(path, settings) as journal:
+        if journal.begin() is None:
+            work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)
+            work.run(corpus)
+            work.finish()
+    rows = [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)]
+    return np.load(path, mmap_mode="r"), np.array(rows, dtype=np.int64)
+
+
+class BlockEmbedder:
+    """A worker that embeds rows in blocks, each of which is written whole."""
+
+    def __init__(
+        self, embedder: Embedder, journal: Journal, *, prompt: str, max_tokens: int | None
+    ) -> None:
+        self.empty: list[str] = []  # ids of rows without text
+        self._embedder = embedder
+        self._journal = journal
+        self._prompt = embedder.model.prompts.get(prompt, "")
+        self._max_tokens = max_tokens
+
+    def run(self, documents: Iterable[Document]) -> None:
+        """Write a vector for each document that has none yet."""
+        from runnel.request import TokenCount
+
+        note_resumed(self._journal, "vector")
+        remaining = self._with_text(documents)
+        for row in self._journal.rows():
+            document = next(remaining, None)
+            if document is None or row.value[:2] != [document.id, digest(document.text)]:
+                now = "missing" if document is None else f"{document.id!r} or has another text"
+                raise self._journal.changed_error(
+                    f"the input has changed since the work began: row {row.value[0]!r} is now {now}"
+                )
+        with open_progress("embedding") as progress:
+            count = TokenCount(progress)
+            for block in grouped(
+                remaining, lambda document: len(document.text), _BLOCK_CHARACTERS, _BLOCK_ROWS
+            ):
+                self._embed(block, count)
+
+    def finish(
+        self, precision: str = "float32", ranges: np.ndarray | None = None
+    ) -> dict[str, Any]:
+        """Make the output files and return what OUT.json says: the settings and counts; missing
+        ranges are computed.
+        """
+        facts = _write_vectors(self._journal, self._embedder.dimension, precision, ranges)
+        if facts["truncated"]:
+            limit = self._embedder.text_limit(self._max_tokens)
+            notify(
+                f"warning: {facts['truncated']:,} of {facts['count']:,} texts were cut to {limit}"
+                " tokens"
+            )
+        return facts
+
+    def _embed(self, block: Sequence[Document], count: TokenCount) -> None:
+        ids = []
+        values = []
+        cut = 0
+        texts = [document.text for document in block]
+        rendered = self._embedder.render(
+            texts, prompt=self._prompt or None, max_tokens=self._max_tokens
+        )
+        for document, tokens in zip(block, rendered, strict=True):
+            ids.append(tokens)
+            was_cut = self._embedder.truncated > cut
+            values.append([document.id, digest(document.text), was_cut, len(tokens)])
+            cut = self._embedder.truncated
+        vectors = self._embedder.encode_rows(ids, count.part())
+        pairs = enumerate(zip(values, vectors, strict=True), start=len(self._journal))
+        self._journal.add(
+            *(Row(key, value, vector.astype("<f4").tobytes()) for key, (value, vector) in pairs)
+        )
+
+    def _with_text(self, documents: Iterable[Document]) -> Iterator[Document]:
+        for document in documents:
+            if self._embedder.is_empty(document.text):
+                self.empty.append(document.id)
+            else:
+                yield document
+
+
+def load_ranges(path: Path, size: int) -> np.ndarray:
+    """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote."""
+    import numpy as np
+
+    try:
+        ranges = np.load(path, allow_pickle=False)
+        content = "has several arrays"
+        if isinstance(ranges, np.ndarray):
+            content = f"has {ranges.dtype} {ranges.shape}"
+    except (OSError, ValueError, EOFError) as error:
+        content = f"cannot be read ({describe(error)})"
+    if content != f"has float32 {(2, size)}":
+        raise InputError(
+            f"{path} {content}; expected OUT.ranges.npy of runnel embed for these vectors, float32"
+            f" (2, {size})"
+        )
+    return np.asarray(ranges)
+
+
+def _write_vectors(
+    journal: Journal, size: int, precision: str, ranges: np.ndarray | None
+) -> dict[str, Any]:
+    import numpy as np
+
+    from runnel.models.precision import CALIBRATED, quantize
+
+    out = journal.out
+    if precision in CALIBRATED and ranges is None:
+        ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
+    cut, tokens = (sum(row.value[place] for row in journal.rows()) for place in (2, 3))
+    blocks = (quantize(block, precision, ranges) for block in _vectors(journal, size))
+    names = (row.value[0] for row in journal.rows())
+    if out.suffix == ".npy":
+        with replacing(out.with_suffix(".ids")) as new, new.open("wb") as file:
+            file.writelines(name.encode() + b"\n" for name in names)
+        no_vectors = quantize(np.empty((0, size), np.float32), precision, ranges)
+        _write_array(out, len(journal), blocks, no_vectors)
+    else:
+        vectors = map(_numbers, itertools.chain.from_iterable(blocks))
+        pairs = zip(names, vectors, strict=True)
+        write_jsonl(out, ({"id": name, "vector": vector} for name, vector in pairs))
+    return journal.finish(
+        {"dimension": size, "count": len(journal), "truncated": cut, "tokens": tokens}
+    )
+
+
+def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:
+    """Yield the vectors float32 (rows, size), in blocks."""
+    import numpy as np
+
+    rows = journal.rows(data=True)
+    while block := b"".join(row.data for row in itertools.islice(rows, _VECTORS)):
+        yield np.frombuffer(block, dtype="<f4").reshape(-1, size)
+
+
+def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> np.ndarray:
+    import numpy as np
+
+    from runnel.models.precision import value_ranges
+
+    if len(journal) < 2:
+        raise InputError(
+            f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give"
+            " --ranges"
+        )
+    of_blocks = [value_ranges(np.concatenate([block, block])) for block in _vectors(journal, size)]
+    ranges = value_ranges(np.concatenate(of_blocks))
+    with replacing(path) as new, new.open("wb") as file:
+        np.save(file, ranges)
+    return ranges
+
+
+def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], empty: np.ndarray) -> None:
+    """Write `count` vectors as an array of .npy, block by block; `empty` has their size and dtype,
+    and no rows.
+    """
+    import numpy as np
+
+    dtype = empty.dtype.newbyteorder("<")
+    with replacing(path) as new, new.open("wb") as file:
+        header = {"descr": dtype.str, "fortran_order": False, "shape": (count, empty.shape[1])}
+        np.lib.format.write_array_header_1_0(file, header)
+        file.writelines(np.ascontiguousarray(block, dtype=dtype).tobytes() for block in blocks)
+
+
+def _numbers(vector: np.ndarray) -> list[float]:
+    """Return the numbers of a vector; of float32 the shortest ones that read back equal."""
+    return (
+        [float(str(number)) for number in vector] if vector.dtype.kind == "f" else vector.tolist()
+    )

@@ -1,0 +1,44 @@
+"""What precedes the loading of a model: the names of precisions, and a note that kernels are
+being compiled.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Protocol
+
+from runnel.jobs.progress import notify
+
+# as users write them: as `load_backbone` calls them
+DTYPES = {"auto": "auto", "bf16": "bfloat16", "fp32": "float32", "int8": "int8"}
+
+
+class _CompilingNote(Protocol):
+    written: bool
+
+
+def note_compiling() -> None:
+    """Tell the user, once for each call, that kernels are being compiled, if numba's cache lacks
+    one.
+    """
+    _listen().written = False
+
+
+@cache
+def _listen() -> _CompilingNote:
+    from numba.core import event
+
+    class Note(event.Listener):
+        written = False
+
+        def on_start(self, event: event.Event) -> None:
+            if not self.written:
+                self.written = True
+                notify("compiling kernels for this processor, once; later runs start at once")
+
+        def on_end(self, event: event.Event) -> None:
+            pass
+
+    note = Note()
+    event.register("numba:compile", note)
+    return note

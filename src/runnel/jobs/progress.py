@@ -1,0 +1,66 @@
+"""What long work reports: a line for the user to read goes to the log of `runnel`, and progress to
+what the program shows it with, such as the terminal of a command; by default it is not shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
+
+from runnel.redaction import redact
+
+Item = TypeVar("Item")
+
+
+class WorkProgress(Protocol):
+    """The progress of one piece of work: a context, called with what is done and, if it is known,
+    the total; it is the `progress` of a call.
+    """
+
+    label: str
+
+    def __enter__(self) -> WorkProgress: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def __call__(self, done: int, total: int | None = None) -> None: ...
+
+    def count(self, items: Iterable[Item], total: int | None = None) -> Iterator[Item]:
+        """Yield the items, each of which counts as a unit once the next one is asked for."""
+        for done, item in enumerate(items, start=1):
+            yield item
+            self(done, total)
+
+
+class _Unshown(WorkProgress):
+    def __init__(self, label: str, unit: str) -> None:
+        self.label = label
+
+    def __enter__(self) -> WorkProgress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        pass
+
+
+_show: Callable[[str, str], WorkProgress] = _Unshown
+
+
+def show_progress_with(show: Callable[[str, str], WorkProgress]) -> None:
+    """Show the progress of all work with what `show` returns for a label and a unit."""
+    global _show
+    _show = show
+
+
+def open_progress(label: str, unit: str = "tokens") -> WorkProgress:
+    """Return the progress of work that is about to begin; enter it."""
+    return _show(label, unit)
+
+
+def notify(message: str) -> None:
+    """Log a line that the user is to read, without passwords; a command shows it on stderr."""
+    logging.getLogger("runnel").warning("%s", redact(message))

@@ -1,0 +1,153 @@
+"""The candidates of many queries, ranked query by query into a TREC run: `read_candidates` reads
+them, `rank_all` ranks them, and `rank_into` does so for `runnel rerank`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runnel.errors import InputError, counted
+from runnel.jobs.progress import notify, open_progress
+from runnel.jobs.rows import Shard, read_texts
+from runnel.jobs.runs import finish_run, lines_of, note_resumed
+from runnel.journal import Journal, Row
+from runnel.text.trec import read_run
+
+if TYPE_CHECKING:
+    from runnel.models.memory import Memory
+    from runnel.models.reranker import Reranker
+
+
+class Candidates(NamedTuple):
+    """Texts of the queries and candidates of each, by id, and what reads the texts of
+    candidates.
+    """
+
+    queries: Mapping[str, str]
+    ids: Mapping[str, Sequence[str]]
+    texts: Callable[[Mapping[str, Sequence[str]]], dict[str, str]]
+
+
+def read_candidates(
+    queries: str, corpus: str, run: str, depth: int | None, shard: Shard | None
+) -> Candidates:
+    """Read queries and their candidates; a shard has the queries whose first candidate is in its
+    part of all candidates.
+    """
+    query_texts = read_texts(queries)
+    candidates = read_run(run, depth)
+    _expect_texts(queries, candidates, query_texts)
+    if shard is not None:
+        start, end = shard.of(sum(map(len, candidates.values())))
+        first = itertools.accumulate(map(len, candidates.values()), initial=0)
+        candidates = {
+            query: ids
+            for at, (query, ids) in zip(first, candidates.items(), strict=False)
+            if start <= at < end
+        }
+    return Candidates(query_texts, candidates, partial(_read_documents, corpus))
+
+
+def rank_into(
+    out: Path,
+    settings: Mapping[str, object],
+    task: Candidates,
+    load: Callable[[], Reranker],
+    *,
+    memory: str | None = None,
+    memory_dtype: str = "int8",
+    top_k: int | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Rank the candidates of each query into the run OUT, unless it is finished; return what
+    OUT.json says. The arguments are those of `rank_all`.
+
+    The settings are compared with earlier work before `load` loads the model.
+    """
+    with Journal(out, settings) as journal:
+        reranker = load()
+        result = journal.begin(fingerprint=reranker.model.fingerprint())
+        if result is not None:
+            notify(f"note: {out} is finished already")
+            return result
+        return rank_all(
+            journal,
+            task,
+            reranker,
+            memory=memory,
+            memory_dtype=memory_dtype,
+            top_k=top_k,
+            max_tokens=max_tokens,
+        )
+
+
+def rank_all(
+    journal: Journal,
+    task: Candidates,
+    reranker: Reranker,
+    *,
+    memory: str | None = None,
+    memory_dtype: str = "int8",
+    top_k: int | None = None,
+    max_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Rank the candidates of each query that is not ranked yet, write OUT, and return what OUT.json
+    says; `memory` is the folder of what is remembered of documents (None: in RAM).
+    """
+    from runnel.request import TokenCount
+
+    # 1. the queries that are not ranked yet, and the texts of their candidates
+    note_resumed(journal, "query")
+    done = {row.key for row in journal.rows()}
+    remaining = {query: ids for query, ids in task.ids.items() if query not in done}
+    texts = task.texts(remaining)
+    remembered: Memory | None = None
+    truncated = 0
+    with open_progress("reading") as progress:
+        count = TokenCount(progress)
+        # 2. what is remembered of the candidates; `remember` says why it cannot
+        if max_tokens is None and (reranker.remembers or memory is not None):
+            remembered = reranker.remember(texts, memory, memory_dtype, progress=count.part())
+            progress.label = "ranking"
+        # 3. a ranking for each query
+        for query, ids in remaining.items():
+            if remembered is None:
+                documents: Mapping[str, str] | Memory = {name: texts[name] for name in ids}
+            else:
+                documents = remembered.select(ids)
+            hits = reranker.rank(
+                task.queries[query], documents, top_k, progress=count.part(), max_tokens=max_tokens
+            )
+            truncated += reranker.truncated
+            journal.add(Row(query, lines_of(query, ((hit.id, hit.score) for hit in hits))))
+    note_cut(truncated, reranker.pair_limit(max_tokens))
+    return finish_run(journal, {"count": len(task.ids)})
+
+
+def note_cut(count: int, max_tokens: int | None) -> None:
+    """Report how many documents were cut to fit with the query."""
+    if count:
+        notify(
+            f"warning: cut {counted(count, 'document')}: query and document together have at most"
+            f" {max_tokens} tokens"
+        )
+
+
+def _read_documents(corpus: str, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    names = {name for ids in candidates.values() for name in ids}
+    texts = read_texts(corpus, names)
+    _expect_texts(corpus, names, texts)
+    return texts
+
+
+def _expect_texts(file: str, names: Collection[str], texts: Collection[str]) -> None:
+    if missing := sorted(name for name in names if name not in texts):
+        count = f"{len(missing):,} of {len(names):,} ids of the run"
+        raise InputError(
+            f"{file} lacks {count}, the first is {missing[0]!r}; give the file that the run was"
+            " made from"
+        )
