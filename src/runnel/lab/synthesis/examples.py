@@ -35,6 +35,7 @@ from runnel.text.sentences import Unit, tile
 
 # subsequences at a time; independent of the number of threads, so that the result is, too
 _WAVE = 64
+_NO_REPLY = "requests without a reply; repeat the command to ask again"
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,7 @@ class Synthesis:
                     self.kept[text.length] += 1
                     yield self._row(text, outcome)
                 else:
-                    self.rejected[
-                        outcome or "requests without a reply; repeat the command to ask again"
-                    ] += 1
+                    self.rejected[outcome or _NO_REPLY] += 1
 
     def _wave(
         self, subsequences: Iterator[Subsequence], limit: int | None
@@ -122,9 +121,9 @@ class Synthesis:
         try:
             if settings.strategy == "pair":
                 return strategies.write_pair(text, size, rng, self._ask, self.encode)
-            return (
-                strategies.write_link if settings.strategy == "link" else strategies.write_chunk
-            )(text, size, rng, self._ask)
+            if settings.strategy == "link":
+                return strategies.write_link(text, size, rng, self._ask)
+            return strategies.write_chunk(text, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
 
@@ -134,27 +133,25 @@ class Synthesis:
         )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
-        strategy, unit = self.settings.strategy, self.settings.unit
-        row: dict[str, Any] = {
+        strategy = self.settings.strategy
+        units = {}
+        if self.settings.unit == "clauses":  # other tokenizers would group them in another way
+            units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
+        return {
             "id": f"{strategy}-{digest(text.source, text.text, draft.question)}",
             "question": draft.question,
-        }
-        row |= {"document": text.text, "evidence": text.spans[list(draft.units)].tolist()}
-        if unit == "clauses":  # other tokenizers would group them in another way
-            row["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
-        row |= {"answer": draft.answer, "connection": draft.connection}
-        row |= {
+            "document": text.text,
+            "evidence": text.spans[list(draft.units)].tolist(),
+            **units,
+            "answer": draft.answer,
+            "connection": draft.connection,
             "places": [list(text.span(place)) for place in draft.places],
             "distance": draft.distance,
-        }
-        row |= {
             "strategy": strategy,
-            "unit": unit,
+            "unit": self.settings.unit,
             "source": text.source,
             "source_start": text.start,
             "length": text.length,
-        }
-        return row | {
             "tokens": text.tokens,
             "prompts": strategies.VERSION,
             "llm_model": self.inquiry.replies.endpoint.model,
@@ -180,34 +177,32 @@ def synthesize(
     documents are left out; `model` counts tokens, and finds pairs. Raises InputError if a source, a
     length or a test set cannot be used.
     """
-    guard, embedder = Decontaminator(exclude), Embedder.load(model)
+    # 1. Load what finds overlaps with test sets, and what counts tokens.
+    guard = Decontaminator(exclude)
+    embedder = Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
+        # 2. Write examples: documents, subsequences, drafts, rows.
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, say)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
-        _write(
-            synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit
-        )
+        rows = synthesis.rows(cutter.cuts(documents), limit)
+        _write_rows(rows, to / f"{settings.strategy}.jsonl", limit)
+        # 3. Count.
+        used = costs(replies, used=strategies.VERSION)["used"]
         report: dict[str, Any] = {
             **asdict(settings),
             "llm_model": endpoint.model,
-            **_read_of(documents),
-        }
-        report |= {
+            **_count_documents(documents),
             "short_documents": cutter.short,
             "subsequences": synthesis.read,
             "examples": synthesis.kept.total(),
-        }
-        report |= {
-            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}
-        }
-        report |= {
+            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
             "rejected": dict(synthesis.rejected.most_common()),
             "stopped": inquiry.stopped and str(inquiry.stopped),
+            "used": used,
+            "per_million_examples": synthesis.cost(used),
         }
-        used = costs(replies, used=strategies.VERSION)["used"]
-        report |= {"used": used, "per_million_examples": synthesis.cost(used)}
     write_json(to / f"{settings.strategy}.json", report)
     _report(report, limit, inquiry.failure)
     return report
@@ -225,12 +220,11 @@ def ask_structure(
     """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in
     TO/structure.json.
     """
-    made, documents = (
-        StructureRows(Decontaminator(exclude), language, seed),
-        Sources(sources, seed, say),
-    )
-    _write(made.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
-    report = structure_facts(made, documents)
+    structure = StructureRows(Decontaminator(exclude), language, seed)
+    documents = Sources(sources, seed, say)
+    path = create_folder(to) / "structure.jsonl"
+    _write_rows(structure.rows(documents, limit), path, limit)
+    report = structure_facts(structure, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:
         say(
@@ -239,34 +233,34 @@ def ask_structure(
     return report
 
 
-def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
+def structure_facts(structure: StructureRows, documents: Sources) -> dict[str, Any]:
     """Return what a run over the structure of documents has used, made and left out; the last is
     also reported.
     """
     report = {
-        "seed": made.seed,
-        "language": made.language,
-        **_read_of(documents),
-        "parts": made.read,
+        "seed": structure.seed,
+        "language": structure.language,
+        **_count_documents(documents),
+        "parts": structure.read,
+        "examples": structure.kept.total(),
+        "examples_by_strategy": dict(structure.kept.most_common()),
+        "rejected": dict(structure.rejected.most_common()),
     }
-    report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
-    report |= {"rejected": dict(made.rejected.most_common())}
     for note in _left_out(report):
         say(f"note: {note}")
     return report
 
 
-def _write(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
+def _write_rows(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
     with Meter("writing", unit="examples") as meter:
         write_jsonl(path, meter.count(rows, limit))
 
 
-def _read_of(documents: Sources) -> dict[str, Any]:
-    skipped = [asdict(one) for one in documents.skipped]
+def _count_documents(documents: Sources) -> dict[str, object]:
     return {
         "documents": documents.documents,
         "repeated_documents": documents.repeated,
-        "skipped": skipped,
+        "skipped": [asdict(file) for file in documents.skipped],
     }
 
 

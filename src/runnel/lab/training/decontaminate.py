@@ -13,15 +13,8 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.formats import ROWS
-from runnel.lab.training.data import (
-    Dropped,
-    Evidence,
-    Triple,
-    column_names,
-    qrels_of,
-    read_named,
-    read_triples,
-)
+from runnel.lab.training.data import Dropped, Evidence, Triple
+from runnel.lab.training.triples import column_names, qrels_of, read_named, read_triples
 from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
