@@ -164,6 +164,9 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
             _show_evidence(result)
 
 
+_SHARES = ("share", "sigmoid", "share_above", "found_above")
+
+
 def _show_evidence(result: Mapping[str, Any]) -> None:
     metrics = list(result["metrics"])
 
@@ -190,7 +193,7 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
                 f"{values['score']} to {values['score'] + 1}",
                 f"{values['sentences']:,}",
                 f"{values['answers']:,}",
-                *(f"{values[key]:.3f}" for key in ("share", "sigmoid", "share_above", "found_above")),
+                *(f"{values[key]:.3f}" for key in _SHARES),
             ]
             for values in result["calibration"]
         ]

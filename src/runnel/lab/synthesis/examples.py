@@ -51,8 +51,7 @@ class Settings:
     language: str | None = None  # a code such as "en": subsequences in other languages are left out
 
     def __post_init__(self) -> None:
-        if self.language is not None:
-            check_language(self.language)
+        check_language(self.language)
         expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
 
 
@@ -103,11 +102,11 @@ class Synthesis:
         """Return the tokens of a million examples at the rate of this run; empty without an
         example.
         """
-        if not (kept := self.kept.total()):
+        if not (count := self.kept.total()):
             return {}
         return {
-            "input_tokens": used["prompt_tokens"] * 1e6 / kept,
-            "output_tokens": used["completion_tokens"] * 1e6 / kept,
+            "input_tokens": used["prompt_tokens"] * 1e6 / count,
+            "output_tokens": used["completion_tokens"] * 1e6 / count,
         }
 
     def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
@@ -204,7 +203,7 @@ def synthesize(
             "per_million_examples": synthesis.cost(used),
         }
     write_json(to / f"{settings.strategy}.json", report)
-    _report(report, limit, inquiry.failure)
+    _say_report(report, limit, inquiry.failure)
     return report
 
 
@@ -246,8 +245,7 @@ def structure_facts(structure: StructureRows, documents: Sources) -> dict[str, A
         "examples_by_strategy": dict(structure.kept.most_common()),
         "rejected": dict(structure.rejected.most_common()),
     }
-    for note in _left_out(report):
-        say(f"note: {note}")
+    _say_left_out(report)
     return report
 
 
@@ -264,31 +262,32 @@ def _count_documents(documents: Sources) -> dict[str, object]:
     }
 
 
-def _left_out(report: dict[str, Any]) -> Iterator[str]:
+def _say_left_out(report: dict[str, Any]) -> None:
     for reason, count in report["rejected"].items():
-        yield f"rejected: {count:,} {reason}"
+        say(f"note: rejected: {count:,} {reason}")
     if repeated := report["repeated_documents"]:
-        yield f"left out: {counted(repeated, 'document')} with the same text as another"
+        say(f"note: left out: {counted(repeated, 'document')} with the same text as another")
 
 
-def _report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
-    notes = list(_left_out(report))
+def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
+    _say_left_out(report)
     if short := report["short_documents"]:
         shortest = min(report["examples_by_length"])
-        notes.append(
-            f"left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
+        say(
+            f"note: left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
             " --lengths to use them"
         )
     if estimated := report["used"]["estimated"]:
-        notes.append(
-            f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated"
+        say(
+            f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
+            " estimated"
         )
     if failure is not None:
-        notes.append(f"the last failure of the endpoint: {failure}")
+        say(f"note: the last failure of the endpoint: {failure}")
     if report["stopped"] is not None:
-        notes.append(f"stopped: {report['stopped']}; repeat the command to continue")
+        say(f"note: stopped: {report['stopped']}; repeat the command to continue")
     elif limit is not None and report["examples"] < limit:
-        few = f"{report['examples']:,} of {limit:,} examples"
-        notes.append(f"the sources are used up: {few}; add documents, or use another --seed")
-    for note in notes:
-        say(f"note: {note}")
+        say(
+            f"note: the sources are used up: {report['examples']:,} of {limit:,} examples; add"
+            " documents, or use another --seed"
+        )

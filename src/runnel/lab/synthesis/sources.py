@@ -195,11 +195,12 @@ class Cutter:
             first = last
 
 
-def check_language(code: str) -> None:
+def check_language(code: str | None) -> None:
     """Raise InputError if texts cannot be recognized as this language, and MissingDependency
-    without py3langid.
+    without py3langid. None stands for every language.
     """
-    expect_choice(code, sorted(_identifier().labels), "the language")
+    if code is not None:
+        expect_choice(code, sorted(_identifier().labels), "the language")
 
 
 def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:

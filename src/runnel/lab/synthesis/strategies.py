@@ -32,8 +32,8 @@ Reply with one JSON object and nothing else."""
 
 _QUESTION = """\
 The question must
-- be one short sentence that can be understood without the document: use names instead of "he", "it" or \
-"this event";
+- be one short sentence that can be understood without the document: use names instead of \
+"he", "it" or "this event";
 - ask for something concrete, with one right answer;
 - not mention sentences, numbers, texts, connections or a document."""
 
@@ -80,11 +80,12 @@ The document around it:
 For each connected sentence outside the place, return its number and describe in one or two \
 sentences, with names, what connects
 them.
-Reply with an empty list if there is none: {{"connections": [{{"sentence": number, "connection": "..."}}]}}"""
+Reply with an empty list if there is none: \
+{{"connections": [{{"sentence": number, "connection": "..."}}]}}"""
 
 FROM_CONNECTION = f"""\
-Two places of a document are connected as described here. Write a question about this connection: to \
-answer it, a reader must know
+Two places of a document are connected as described here. Write a question about this connection: \
+to answer it, a reader must know
 both places. Use the description's own words for people, things and events.
 {_QUESTION}
 

@@ -61,7 +61,8 @@ _DEFINITION = re.compile(
     r"(?P<quote>[\"\u201c'\u2018])?"
     r"(?P<term>[^\s\"\u201c\u201d,;:()]+(?:\s[^\s\"\u201c\u201d,;:()]+){0,5}?)"
     r"[\"\u201d'\u2019]?\s+(?:\([^()]{1,40}\)\s+)?"
-    r"(?P<verb>shall mean|means|refers to|is defined as|are defined as|is an?|are)\s+(?P<rest>\S.*)",
+    r"(?P<verb>shall mean|means|refers to|is defined as|are defined as|is an?|are)"
+    r"\s+(?P<rest>\S.*)",
     re.DOTALL,
 )
 _LIST_WORDS = re.compile(r"\s*\b(?:the following|as follows|these)\b", re.IGNORECASE)
@@ -134,7 +135,7 @@ def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]
     Those words would be the best match for the question. Definitions stay: their question has only
     the term.
     """
-    removed = sorted(one.source for one in asked if one.strategy != "definition")
+    removed = sorted(question.source for question in asked if question.strategy != "definition")
     rest = text
     for start, end in reversed(removed):
         rest = rest[:start] + rest[end:]
@@ -361,11 +362,11 @@ def _compatible(questions: Sequence[Asked]) -> list[Asked]:
     return compatible
 
 
-def _clash(one: Asked, other: Asked) -> bool:
-    """Return whether the words that one question is made from are in what the other one needs."""
-    if one.strategy == "definition" or one.source == other.source == other.answer:
+def _clash(question: Asked, other: Asked) -> bool:
+    """Return whether a question is made from words that another question or its answer needs."""
+    if question.strategy == "definition" or question.source == other.source == other.answer:
         return False
-    start, end = one.source
+    start, end = question.source
     needed = [other.answer] if other.strategy == "definition" else [other.answer, other.source]
     return any(start < last and first < end for first, last in needed)
 
@@ -388,8 +389,7 @@ class StructureRows:
     rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
 
     def __post_init__(self) -> None:
-        if self.language is not None:
-            check_language(self.language)
+        check_language(self.language)
 
     def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows of evidence (docs/data.md), those of a document in its order, until there are

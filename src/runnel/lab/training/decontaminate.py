@@ -27,11 +27,9 @@ log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
-QUERY, POSITIVE, SENTENCES = (
-    "query in a test set",
-    "positive in a test set",
-    "document with sentences of a test set",
-)
+QUERY = "query in a test set"
+POSITIVE = "positive in a test set"
+SENTENCES = "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _QA = "qa:"  # before the place of question answering sets
@@ -67,10 +65,15 @@ class Decontaminator:
         self._documents: set[int] = set()
         self._sentences: set[int] = set()
         self._read: set[int] = set()
-        self._last = "", False
+        self._last = ("", False)
         for path in map(str, paths):
             if path.startswith(_QA):
-                self._add_questions(path.removeprefix(_QA))
+                from runnel.lab.evaluation.qa.loading import read_qa_sets
+
+                for data in read_qa_sets(path.removeprefix(_QA)):
+                    texts = {name: document.text for name, document in data.documents.items()}
+                    asked = ((row.question, [texts[row.document]]) for row in data.questions)
+                    self.add(f"{path.removeprefix(_QA)}, {data.name}", asked)
                 continue
             dropped = Dropped()
             with DocumentReader() as reader:
@@ -107,15 +110,6 @@ class Decontaminator:
             "%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count
         )
 
-    def _add_questions(self, path: str) -> None:
-        from runnel.lab.evaluation.qa.loading import read_qa_sets
-
-        for data in read_qa_sets(path):
-            self.add(
-                f"{path}, {data.name}",
-                ((one.question, [data.documents[one.document].text]) for one in data.questions),
-            )
-
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
         reason = None
@@ -143,7 +137,7 @@ class Decontaminator:
         if document != self._last[0]:  # lines of one document are next to each other
             sentences = _sentences(document)
             common = sum(key in self._sentences for key in sentences)
-            self._last = document, common > _SHARE * len(sentences)
+            self._last = (document, common > _SHARE * len(sentences))
         return self._last[1]
 
 
@@ -183,7 +177,7 @@ def _examples(
         yield from (_query_and_documents(row, where) for where, row in read_named(path))
     else:
         splits = qrels_of(path) if path.is_dir() else [path]
-        for split in [one for one in splits if not one.name.startswith("train")] or splits:
+        for split in [file for file in splits if not file.name.startswith("train")] or splits:
             yield from (
                 (triple.query, list(triple.positives))
                 for triple in read_triples(split, dropped=dropped)
@@ -200,6 +194,5 @@ def _holds_rows(path: Path) -> bool:
 def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
     if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
         return "", [titled(row.get("title"), row["text"])]
-    return text_of(row, "question" if "question" in row else "query", where), texts_of(
-        row, "document", where
-    )
+    query = text_of(row, "question" if "question" in row else "query", where)
+    return query, texts_of(row, "document", where)

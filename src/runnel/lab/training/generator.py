@@ -8,13 +8,11 @@ n  completions of a batch   P  tokens of their replies
 Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -121,7 +119,7 @@ class CompletionData(RowData[Completion]):
     """Completions in the tokens of the model."""
 
     @classmethod
-    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
+    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> Self:
         """Encode exchanges as the model reads and writes them, one at a time, and write them to a
         file.
         """

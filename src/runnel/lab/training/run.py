@@ -219,13 +219,13 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
     last = find_whole_checkpoint(folder / "checkpoints")
     if last is not None:
         log.info("resuming from %s", last)
-    speaks = trainer.is_world_process_zero()  # one of several processes
+    is_main = trainer.is_world_process_zero()  # one of several processes
     meter: AbstractContextManager[Progress] = nullcontext(lambda done, total: None)
-    if speaks:
+    if is_main:
         meter = Meter("training", unit="steps")
     with meter as show:
         trainer.add_callback(Recorder(folder, trainer.watch, show))
-        if speaks:
+        if is_main:
             trainer.add_callback(tensorboard(folder))
         trainer.train(resume_from_checkpoint=str(last) if last else None)
     throughput = trainer.watch.throughput(trainer.args.world_size)
@@ -242,7 +242,7 @@ def _train_model(recipe: Recipe, model: Model, data: RunData, folder: Path) -> S
             trainer.data_collator.truncated,
         )
     # 4. Save it.
-    if speaks:
+    if is_main:
         model.backbone.to("cpu")
         model.heads.to("cpu")
         if recipe.lora is not None:

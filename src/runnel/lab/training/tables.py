@@ -12,14 +12,12 @@ origin of a row, for messages.
 S  sentences of a document   E  evidence spans of an example
 """
 
-from __future__ import annotations
-
 import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch.utils.data
@@ -193,7 +191,7 @@ class SentenceData(RowData[Item]):
         *,
         tokens: Sequence[int] | None = None,
         seed: int = 0,
-    ) -> SentenceData:
+    ) -> Self:
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an
         equal file.
         """
@@ -370,7 +368,7 @@ def _examples(
     if _random(table):
         every = _triples(data, Decontaminator(()))
         pool = sorted({text for triple in every for text in triple.positives})
-    made = repeated = unused = 0
+    rows = repeated = unused = 0
     for number, triple in enumerate(_triples(data, guard)):
         prompt = _prompt(triple, number, data, table, prompts) if recipe.job == "embed" else ""
         unused += bool(triple.instruction) and "{instruction}" not in (table.prompt or "")
@@ -379,9 +377,9 @@ def _examples(
             count = min(len(negatives), table.negatives)
             repeated += len(negatives) < count * table.samples
             for sample in range(table.samples):
-                if table.rows is not None and made == table.rows:
+                if table.rows is not None and rows == table.rows:
                     return
-                made += 1
+                rows += 1
                 places = range(sample * count, (sample + 1) * count)
                 part = [negatives[place % len(negatives)] for place in places]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"

@@ -143,7 +143,8 @@ def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
     )
     transformer = sentence_transformer(model, long=long(recipe))
     # The library copies training texts into the card of every checkpoint.
-    setattr(transformer.model_card_data, "set_widget_examples", lambda rows: None)  # noqa: B010
+    card = transformer.model_card_data
+    card.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
     loss: nn.Module
     if table.group is not None and table.group < table.batch // world:
         loss = CachedMultipleNegativesRankingLoss(
@@ -235,8 +236,8 @@ def tensorboard(folder: Path) -> TrainerCallback:
 
 def long(recipe: Recipe) -> Long:
     """Return a recipe's settings for reading long texts."""
-    table = recipe.long
-    return Long(table.segment_tokens, table.recompute, bf16=recipe.train.precision == "bf16")
+    bf16 = recipe.train.precision == "bf16"
+    return Long(recipe.long.segment_tokens, recipe.long.recompute, bf16=bf16)
 
 
 def _processes() -> int:

@@ -482,7 +482,8 @@ class LayerModule(nn.Module):
         """Return the loss of each document (n,), and the scores (S,) of its sentences for each
         question.
         """
-        losses, scores = [], []
+        losses = []
+        scores = []
         for item in items:
             vectors, queries = self._vectors(item)
             _, head = self._inside
