@@ -37,11 +37,14 @@ def compare_results(
         InputError: a folder holds no results, or results of one task are of different queries.
         ReadError: a result cannot be read.
     """
-    named = {name: [_read(Path(folder)) for folder in repeats] for name, repeats in folders.items()}
+    named = {
+        name: [_read_results(Path(folder)) for folder in repeats]
+        for name, repeats in folders.items()
+    }
     tasks = dict.fromkeys(
         task for repeats in named.values() for repeat in repeats for task in repeat
     )
-    rows = [row for task in tasks for row in _rows(task, named)]
+    rows = [row for task in tasks for row in _rows_of_task(task, named)]
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
@@ -50,7 +53,7 @@ def compare_results(
                 " evaluate on one"
             )
         for row in rows:
-            row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
+            row["comparison"] = _paired_test(row, first.get(row["task"]), second.get(row["task"]))
     if to is not None:
         out = create_folder(Path(to))
         write_json(out / "comparison.json", {"version": VERSION, "rows": rows})
@@ -58,7 +61,7 @@ def compare_results(
     return rows
 
 
-def _read(folder: Path) -> dict[str, Result]:
+def _read_results(folder: Path) -> dict[str, Result]:
     """Return task -> the values of its queries by metric, and the values of groups: name -> (value,
     queries or spans).
     """
@@ -117,7 +120,7 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
     return values
 
 
-def _rows(task: str, named: Named) -> list[dict[str, Any]]:
+def _rows_of_task(task: str, named: Named) -> list[dict[str, Any]]:
     repeats_of = {
         name: [repeat[task] for repeat in repeats if task in repeat]
         for name, repeats in named.items()
@@ -158,7 +161,7 @@ def _rows(task: str, named: Named) -> list[dict[str, Any]]:
     return rows
 
 
-def _compare(
+def _paired_test(
     row: Mapping[str, Any], first: Result | None, second: Result | None
 ) -> dict[str, float] | None:
     """Return the paired test of a metric; None for groups, and for what one of the two lacks."""

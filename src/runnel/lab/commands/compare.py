@@ -35,21 +35,14 @@ def compare(
     if as_json:
         print_json({"version": VERSION, "rows": rows})
         return 0
-    heads = ["task", "value", "number", *named]
     tested = any(row.get("comparison") for row in rows)
-    if tested:
-        heads += ["difference", "95 % interval", "p"]
+    test_heads = ["difference", "95 % interval", "p"] if tested else []
     lines = []
     for row in rows:
         values = [_cell(row["systems"].get(name)) for name in named]
-        lines.append([row["task"], row["value"], f"{row['number']:,}", *values])
-        if tested and row["comparison"] is None:
-            lines[-1] += ["", "", ""]
-        elif tested:
-            test = row["comparison"]
-            interval = f"{test['low']:+.4f} to {test['high']:+.4f}"
-            lines[-1] += [f"{test['difference']:+.4f}", interval, f"{test['p']:.4f}"]
-    print_table(heads, lines, left=2)
+        test = _test_cells(row["comparison"]) if tested else []
+        lines.append([row["task"], row["value"], f"{row['number']:,}", *values, *test])
+    print_table(["task", "value", "number", *named, *test_heads], lines, left=2)
     return 0
 
 
@@ -58,3 +51,10 @@ def _cell(value: Mapping[str, float] | None) -> str:
         return "–"
     mean = f"{value['mean']:.4f}"
     return mean if value["repeats"] == 1 else f"{mean} ± {value['deviation']:.4f}"
+
+
+def _test_cells(test: Mapping[str, float] | None) -> list[str]:
+    if test is None:
+        return ["", "", ""]
+    interval = f"{test['low']:+.4f} to {test['high']:+.4f}"
+    return [f"{test['difference']:+.4f}", interval, f"{test['p']:.4f}"]

@@ -116,21 +116,21 @@ def qa(
     if as_json:
         print_json(report)
     else:
-        _show(report)
+        _print_report(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def _print_report(report: Mapping[str, Any]) -> None:
     print_text(
         f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by"
         f" {report['judge']}"
     )
-    rows = [_row(part["task"], part) for part in report["sets"]]
+    rows = [_score_row(part["task"], part) for part in report["sets"]]
     if len(report["sets"]) > 1:
-        rows.append(_row("all questions", report["all"]))
-        rows.append(_row("mean of sets", report["mean_of_sets"]))
+        rows.append(_score_row("all questions", report["all"]))
+        rows.append(_score_row("mean of sets", report["mean_of_sets"]))
     for groups in (report["by_category"], report["by_length"]):
-        rows += [_row(group["name"], group) for group in groups]
+        rows += [_score_row(group["name"], group) for group in groups]
     print_table(
         ["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"],
         rows,
@@ -152,7 +152,7 @@ def _show(report: Mapping[str, Any]) -> None:
             )
 
 
-def _row(name: str, scores: Mapping[str, Any]) -> list[str]:
+def _score_row(name: str, scores: Mapping[str, Any]) -> list[str]:
     def count(key: str) -> str:
         return f"{scores[key]:,}" if key in scores else ""
 

@@ -89,7 +89,7 @@ def synthesize(
     if as_json:
         print_json(report)
     else:
-        _show(report, to / f"{strategy}.jsonl")
+        _print_counts(report, to / f"{strategy}.jsonl")
     return 0 if report["examples"] and not report["stopped"] else 1
 
 
@@ -128,7 +128,7 @@ def _numbers(text: str) -> tuple[int, ...]:
         ) from error
 
 
-def _show(report: dict[str, Any], path: Path) -> None:
+def _print_counts(report: dict[str, Any], path: Path) -> None:
     counts = [
         f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items()
     ]

@@ -73,7 +73,7 @@ def train(
     if finished:
         say(f"note: {folder} is finished already")
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
-        _report(summary, as_json)
+        _print_summary(summary, as_json)
     return 0
 
 
@@ -93,7 +93,7 @@ def prepare_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _report(summary: Summary, as_json: bool) -> None:
+def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
         return

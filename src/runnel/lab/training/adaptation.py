@@ -61,7 +61,7 @@ def adapt(
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
     adapted = _train(model, train_file, seed, to)
     measured = {
-        path.name: _compare(path, model, adapted, to)
+        path.name: _measure_gain(path, model, adapted, to)
         for path in (held_file, dev)
         if path is not None
     }
@@ -131,7 +131,7 @@ def _train(model: str, data: Path, seed: int, to: Path) -> Path:
     return Path(run_recipe(recipe, to / "run", data=data).model)
 
 
-def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
+def _measure_gain(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
     def recalls(name: str, folder: Path) -> list[float]:
         folder.mkdir(exist_ok=True)
         _, values = measure(evidence, System(name, "sentences"), [_METRIC], folder)

@@ -77,7 +77,7 @@ class Decontaminator:
                 continue
             dropped = Dropped()
             with DocumentReader() as reader:
-                self.add(path, _examples(Path(path), reader, dropped), dropped)
+                self.add(path, _queries_with_documents(Path(path), reader, dropped), dropped)
 
     def add(
         self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None
@@ -158,7 +158,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _examples(
+def _queries_with_documents(
     path: Path, reader: DocumentReader, dropped: Dropped
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the queries of a test set with the documents that answer them; "" for a document
@@ -167,7 +167,7 @@ def _examples(
     if path.is_dir() and not (path / "qrels").is_dir():
         # test sets are often ignored
         for file in find_files([path], Selection(ignore_files=False)):
-            yield from _examples(file, reader, dropped)
+            yield from _queries_with_documents(file, reader, dropped)
         return
     if not path.is_dir() and not _holds_rows(path):
         yield from (("", [document.text]) for document in reader.read(path))

@@ -389,8 +389,8 @@ def mine_negatives(
         )
     # 2. Load the embedders.
     source = find_source(data, corpus, queries)
-    searcher = _load(str(model), prompts) if dense else None
-    judging = searcher if judge is None else _load(judge, {} if dense else prompts)
+    searcher = _load_embedder(str(model), prompts) if dense else None
+    judging = searcher if judge is None else _load_embedder(judge, {} if dense else prompts)
     # 3. Begin, or resume work with the same settings.
     bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
     files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
@@ -430,9 +430,9 @@ def mine_negatives(
                 search = search_by(bm25_ranker(pool, meter, **bm25))
         # 5. Draw negatives.
         scorer = None if judging is None else NegativeJudge(judging, pool, vectors_of)
-        counts = _draw(examples, journal, search, mining, scorer)
+        counts = _draw_negatives(examples, journal, search, mining, scorer)
         result = journal.finish({**examples.facts, **counts})
-    _report(result, mining.number)
+    _say_counts(result, mining.number)
     return result
 
 
@@ -476,7 +476,7 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
                 yield Document(key, text)
 
 
-def _draw(
+def _draw_negatives(
     examples: _Examples,
     journal: Journal,
     search: Search,
@@ -513,7 +513,7 @@ def _draw(
     }
 
 
-def _report(result: Mapping[str, Any], number: int) -> None:
+def _say_counts(result: Mapping[str, Any], number: int) -> None:
     for name, what in (
         ("dropped", "left out of the data"),
         ("contaminated", "left out"),
@@ -532,7 +532,7 @@ def _digest(path: object) -> object:
     return file_digest(str(path)) if Path(str(path)).is_file() else path and str(path)
 
 
-def _load(model: str, prompts: Mapping[str, str]) -> Embedder:
+def _load_embedder(model: str, prompts: Mapping[str, str]) -> Embedder:
     note_compiling()
     embedder = Embedder.load(model)
     embedder.model.prompts |= prompts

@@ -295,10 +295,8 @@ def _reporting_full_disk(folder: Path) -> Iterator[None]:
             "os error 28|No space left|file write failed|unexpected pos|iostream error", str(error)
         ):
             raise
-        checkpoint = find_whole_checkpoint(folder / "checkpoints")
-        saved = "there is no complete checkpoint yet"
-        if checkpoint is not None:
-            saved = f"{checkpoint.name} is complete"
+        path = find_whole_checkpoint(folder / "checkpoints")
+        saved = f"{path.name} is complete" if path else "there is no complete checkpoint yet"
         message = (
             f"a file could not be written, probably because the disk is full; {saved}. Free some"
             " space and repeat the command to resume"
