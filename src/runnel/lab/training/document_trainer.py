@@ -9,7 +9,7 @@ number of batches stays the same, which schedules, progress and resuming rely on
 n  documents of a batch   S  sentences of a document
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -206,7 +206,7 @@ class DocumentTrainer(Watched):
             self.eval_dataset if eval_dataset is None else eval_dataset, shuffle=False
         )
 
-    def _loader(self, data: DocumentData, *, shuffle: bool) -> DataLoader[Any]:
+    def _loader(self, data: Any, *, shuffle: bool) -> DataLoader[Any]:
         """Return a loader that is not prepared by accelerate, which would share the batches among
         the processes once more.
         """
@@ -382,7 +382,7 @@ class PackedTrainer(DocumentTrainer):
     adapters: the adapters and the heads).
     """
 
-    module: ClassVar[Callable[[Model, Long], ModelModule]]  # makes what is trained
+    module: ClassVar[type[Any]]  # a `ModelModule`, made of a model and `Long`: what is trained
 
     def __init__(
         self,

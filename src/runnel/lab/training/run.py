@@ -167,8 +167,8 @@ def _search_learning_rate(recipe: Recipe, folder: Path, data: Path, state: Parti
             f"no learning rate of {', '.join(map(str, figure_of))} trains without NaN; try lower"
             " ones"
         )
-    choose = min if search.metric.endswith("loss") else max
-    best = choose(figures, key=lambda rate: figures[rate])
+    sign = 1 if search.metric.endswith("loss") else -1
+    best = min(figures, key=lambda rate: sign * figures[rate])
     log.info("learning rates and %s: %s; %g is used", search.metric, figure_of, best)
     return best
 

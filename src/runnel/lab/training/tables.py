@@ -23,6 +23,7 @@ import numpy as np
 import torch.utils.data
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
+from numpy.typing import NDArray
 
 from runnel.errors import InputError
 from runnel.files import replacing
@@ -80,7 +81,7 @@ class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
     def __init__(self, model: Model, path: str | Path) -> None:
         self._model = model
         self._table = Dataset.from_file(str(path)).with_format("numpy")
-        self.lengths = np.asarray(self._table["tokens"][:], dtype=np.int64)  # (n,)
+        self.lengths: NDArray[np.int64] = np.asarray(self._table["tokens"][:], dtype=np.int64)
 
     @abstractmethod
     def _make(self, row: dict[str, Any]) -> Made:

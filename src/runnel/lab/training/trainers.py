@@ -106,7 +106,7 @@ def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> J
     if isinstance(head, VectorScore):
         return VectorTrainer(head, TrainingArguments(**shared), *parts, top_k=top_k or (10,))
     args = TrainingArguments(**shared, bf16=bf16)
-    limits = {
+    limits: dict[str, Any] = {
         "max_tokens": recipe.train.group_tokens,
         "max_rows": sizes["per_device_train_batch_size"],
         "long": long(recipe),

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -264,7 +265,7 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
         self.load = load
         self.questions = list(questions)
         # batches have equally many questions
-        self.lengths = np.ones(len(self.questions), dtype=np.int64)
+        self.lengths: NDArray[np.int64] = np.ones(len(self.questions), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -422,7 +423,7 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
             for questions in by_document.values()
             for start in range(0, len(questions), QUESTIONS)
         ]
-        self.lengths = np.ones(len(self._groups), dtype=np.int64)
+        self.lengths: NDArray[np.int64] = np.ones(len(self._groups), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._groups)
