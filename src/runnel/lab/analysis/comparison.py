@@ -37,6 +37,7 @@ def compare_results(
         InputError: a folder holds no results, or results of one task are of different queries.
         ReadError: a result cannot be read.
     """
+    # 1. Read the results, and make a row for each task and value.
     named = {
         name: [_read_results(Path(folder)) for folder in repeats]
         for name, repeats in folders.items()
@@ -45,6 +46,7 @@ def compare_results(
         task for repeats in named.values() for repeat in repeats for task in repeat
     )
     rows = [row for task in tasks for row in _rows_of_task(task, named)]
+    # 2. Test the difference of two results without repeats.
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
@@ -54,6 +56,7 @@ def compare_results(
             )
         for row in rows:
             row["comparison"] = _paired_test(row, first.get(row["task"]), second.get(row["task"]))
+    # 3. Write the table and a plot.
     if to is not None:
         out = create_folder(Path(to))
         write_json(out / "comparison.json", {"version": VERSION, "rows": rows})

@@ -3,6 +3,9 @@ before or after a text says what the text answers; and the rows of evidence made
 
 A long document is cut into parts, which are the documents of the rows, because each row holds its
 document.
+
+In the order of this file: patterns; `ask`, which finds the questions of a text, and `cut`, which
+removes them; sentences, sections, definitions, lists and references; `StructureRows`.
 """
 
 import math

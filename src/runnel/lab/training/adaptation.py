@@ -57,14 +57,18 @@ def adapt(
     """
     if dev is not None and next(read_evidence(dev, dropped=Dropped()), None) is None:
         raise InputError(f"{dev} has no question with evidence; expected spans in one at least")
+    # 1. Ask the documents their questions, and hold some back.
     create_folder(to)
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
+    # 2. Train on the others.
     adapted = _train(model, train_file, seed, to)
+    # 3. Measure the gain.
     measured = {
         path.name: _measure_gain(path, model, adapted, to)
         for path in (held_file, dev)
         if path is not None
     }
+    # 4. Keep the better model.
     better = list(measured.values())[-1].difference > 0
     if better and not (to / "model").exists():
         # of a killed run; a link stays, and is an error

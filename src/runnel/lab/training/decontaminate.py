@@ -1,4 +1,4 @@
-"""Training examples that overlap with test sets, found by equal sentences and equal texts.
+"""Leave out training examples that overlap with test sets, found by equal sentences and texts.
 
 Two texts are equal if they have the same words in the same order; case, punctuation and whitespace
 do not count.

@@ -1,5 +1,9 @@
-"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of
-sentences; and the trainer for sentence retrievers, with paper E's loss.
+"""Train on documents: the bases of the Trainers, and the Trainer for sentence retrievers.
+
+In: items of documents with their lengths. Out: losses and recalls, in steps of the transformers
+Trainer. In the order of this file: losses; `TokenBatches`, which fills batches; `DocumentTrainer`,
+with the mean loss over the documents of a step; `AveragedTrainer`, for a part of a model;
+`PackedTrainer`, for a whole model; `SentenceTrainer`, with paper E's loss.
 
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
 for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a

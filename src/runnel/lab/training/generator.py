@@ -1,5 +1,7 @@
-"""Training of recurrent language models to reply: questions about documents, as `lab qa` asks them,
-and the replies to learn.
+"""Train recurrent language models to reply.
+
+In: questions about documents, as `lab qa` asks them, and the replies to learn. Out: completions in
+the tokens of a model, and their Trainer.
 
 The loss is the cross entropy of the replies' tokens, end markers included.
 

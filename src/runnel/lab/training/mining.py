@@ -1,8 +1,12 @@
-"""Hard negatives: documents that a search returns for a query although they do not answer it.
+"""Find hard negatives: documents that a search returns for a query although they do not answer it.
+
+In: triples, a corpus, and a search or a run. Out: the triples with negatives, as jsonl.
 
 Some results do answer the query but were never judged. Copies of a positive are always refused;
 documents that an embedder scores nearly as high as a positive are refused if a margin is set.
-`mine_negatives` is what `runnel lab mine` does.
+
+In the order of this file: rankers and searches; settings and the judge of candidates; drawing;
+`mine_negatives`, which is what `runnel lab mine` does.
 
 N  documents   d  width of the vectors   B  queries at a time
 """

@@ -1,6 +1,8 @@
-"""Examples as rows of Arrow files, so that memory does not depend on their number: evidence with
-labels of its sentences, cut to windows of long documents, and triples as sentence-transformers
-wants them.
+"""Write examples as rows of Arrow files, so that memory does not depend on their number.
+
+In: evidence and triples. Out: evidence with labels of its sentences, cut to windows of long
+documents (the first half of this file), and triples as sentence-transformers expects them (the
+second half):
 
     embed      query, positive, negative_1, ..., negative_n, negatives, row
     one row for each answering document (and sample)

@@ -28,10 +28,7 @@ from runnel.text.trec import read_qrels
 log = logging.getLogger("runnel")
 
 _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
-_POSITIVE = {"positive", "positives", "pos", "document", "answer", "passage"} | {
-    "sentence2",
-    "sentence_b",
-}
+_POSITIVE = set("positive positives pos document answer passage sentence2 sentence_b".split())
 _NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
 _DOCUMENTS = {"docs", "documents", "passages"}

@@ -1,6 +1,9 @@
-"""Training of a head that scores stored sentence vectors (`VectorScore`), whose documents are read
-once and kept in the run folder; and of an encoder's sentence layers through such a head, which
-stays as it is.
+"""Train a head that scores stored sentence vectors (`VectorScore`), whose documents are read once
+and kept in the run folder; and an encoder's sentence layers through such a head, which stays as it
+is.
+
+In the order of this file: items, module, Trainer and calibration of a head; the data of both;
+items, module and Trainer of the layers.
 
 The vectors of trained layers may not move far from those that the run started from: with few
 questions, that keeps what its weights know.
