@@ -13,7 +13,7 @@ from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.files import WriterLock
-from runnel.lab.training import recipes, run
+from runnel.lab.training import recipes, run, start
 from runnel.lab.training.run import LOCK, run_recipe
 from runnel.lab.training.run_data import RunData
 from runnel.lab.training.start import load_start
@@ -160,6 +160,6 @@ def test_models_that_cannot_be_trained_so(
 
 
 def test_a_generator_needs_an_end_marker(monkeypatch):
-    monkeypatch.setattr(run, "load_generator", lambda *_: Mock(tokenizer=Mock(end_id=None)))
+    monkeypatch.setattr(start, "load_generator", lambda *_: Mock(tokenizer=Mock(end_id=None)))
     with pytest.raises(CheckpointError, match=r"some: .*end marker"):
         load_start(recipes.read("generator", changes=("model.name=some",)))

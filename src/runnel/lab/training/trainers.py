@@ -70,7 +70,7 @@ class _Saving(Trainer):
     def _load_from_checkpoint(
         self, resume_from_checkpoint: str, model: nn.Module | None = None
     ) -> None:
-        inside: Model = self.model[0].model
+        inside: Model = self.model[0].model  # type: ignore[index]
         if inside.backbone.adapted:
             load_adapter(inside, resume_from_checkpoint)
         else:
@@ -106,7 +106,7 @@ def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> J
     if isinstance(head, VectorScore):
         return VectorTrainer(head, TrainingArguments(**shared), *parts, top_k=top_k or (10,))
     args = TrainingArguments(**shared, bf16=bf16)
-    limits: dict[str, Any] = {
+    limits = {
         "max_tokens": recipe.train.group_tokens,
         "max_rows": sizes["per_device_train_batch_size"],
         "long": long(recipe),
@@ -175,7 +175,7 @@ def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path)
     # the whole batch at once: `group` already limits it
     loss = ListNetLoss(encoder, mini_batch_size=-1)
     trainer = _Rerankers(encoder, args, data.train, data.held_out, loss=loss)
-    trainer.data_collator = RowNames(trainer.data_collator)
+    trainer.data_collator = RowNames(trainer.data_collator)  # type: ignore[assignment]
     read_pairs = encoder.preprocess
 
     def count_tokens(*inputs: Any, **options: Any) -> dict[str, Any]:
@@ -293,7 +293,7 @@ def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
     return NoDuplicatesBatchSampler(rows.remove_columns("row"), **options)
 
 
-def sizes_of(recipe: Recipe) -> dict[str, int]:
+def sizes_of(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the queries of one forward pass on one device, and for the passes of
     a step.
     """
