@@ -23,7 +23,7 @@ from benchmarks.processes import Worker
 from benchmarks.shapes import describe_subject
 from benchmarks.speed import Report, Settings, check, start
 from runnel.errors import InputError
-from runnel.lab.training.data import read_corpus
+from runnel.lab.training.corpus import read_corpus
 from runnel.models.folder import BUILT_IN
 from runnel.text.sentences import split_sentences
 from runnel.text.tokenizers import read_tokenizer

@@ -9,7 +9,7 @@ import zstandard
 
 from runnel.errors import MissingDependency, ReadError
 from runnel.jobs.rows import read_rows
-from runnel.lab.training.data import read_corpus
+from runnel.lab.training.corpus import read_corpus
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.lines import find, read_head, read_json, read_lines
 

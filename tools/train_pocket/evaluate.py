@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from runnel.lab.evaluation.metrics import evaluate, parse_metrics
 from runnel.lab.evaluation.tasks import find_task
-from runnel.lab.training.data import read_corpus, read_queries
+from runnel.lab.training.corpus import read_corpus, read_queries
 from runnel.text.trec import read_qrels
 from tools.train_pocket.lexical import Bm25
 

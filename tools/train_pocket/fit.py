@@ -101,7 +101,8 @@ def train(
         args = TrainingArguments(**arguments(recipe, Path(folder)), **sizes_of(recipe))
         trainer = VectorTrainer(head, args, drawn, top_k=())
         trainer.train()
-    trainer.finish(None)
+    trainer.use_average()
+    trainer.calibrate(None)
     with torch.no_grad():
         # `calibrate_by_set` sets that of the merged head
         head.calibration.copy_(torch.tensor([1.0, 0.0]))

@@ -1,7 +1,5 @@
 """Replies of a language model, stored on disk: no reply is paid for twice."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -11,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Condition
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from runnel.errors import EndpointError, RunnelError
 from runnel.files import create_folder, digest, sweep
@@ -63,7 +61,7 @@ class Replies:
         self._seen: set[str] = set()
         self._failures = 0
 
-    def __enter__(self) -> Replies:
+    def __enter__(self) -> Self:
         self._journal.__enter__()
         return self
 
@@ -116,7 +114,7 @@ class Replies:
 
     def _store(self, key: str, version: str, reply: Reply, messages: list[Message]) -> None:
         counted = reply.prompt_tokens is not None and reply.completion_tokens is not None
-        prompt = "".join(one["content"] for one in messages)
+        prompt = "".join(message["content"] for message in messages)
         prompt_tokens = _tokens(prompt) if reply.prompt_tokens is None else reply.prompt_tokens
         completion_tokens = (
             _tokens(reply.raw) if reply.completion_tokens is None else reply.completion_tokens

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from helpers.judged_tasks import ToyEmbedder
 
-from runnel.lab.training.data import read_triples
 from runnel.lab.training.mining import Mining, mine_negatives
+from runnel.lab.training.triples import read_triples
 from tests.helpers.qa_files import read_rows, write_rows
 
 COLORS = ("red", "blue")

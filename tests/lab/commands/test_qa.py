@@ -6,7 +6,7 @@ import pytest
 from helpers.exams import color, follow, mill_set, rows
 from helpers.stub_endpoint import serve
 
-from runnel.lab.training.data import read_evidence
+from runnel.lab.training.evidence import read_evidence
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP
 from runnel.text.tokenizers import read_tokenizer

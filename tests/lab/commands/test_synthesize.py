@@ -7,7 +7,8 @@ from helpers.stub_endpoint import serve
 from helpers.synthesis import follow, story
 
 from runnel.lab.synthesis.examples import ask_structure
-from runnel.lab.training.data import Dropped, read_evidence
+from runnel.lab.training.data import Dropped
+from runnel.lab.training.evidence import read_evidence
 from tests.helpers.qa_files import read_rows, write_rows
 
 LENGTHS = ("--lengths", "1000,1200")

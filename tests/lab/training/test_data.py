@@ -11,19 +11,13 @@ from helpers.qa_files import write_rows
 from helpers.tiny import tiny_model
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.training.data import (
-    Dropped,
-    Evidence,
-    Texts,
-    Triple,
-    read_corpus,
-    read_evidence,
-    read_queries,
-    read_triples,
-)
+from runnel.lab.training.corpus import Texts, read_corpus, read_queries
+from runnel.lab.training.data import Dropped, Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.generator import read_exchanges
 from runnel.lab.training.tables import SentenceData
+from runnel.lab.training.triples import read_triples
 from runnel.records import Document
 from runnel.text.sentences import read_spans
 from tests.helpers.tokenizers_for_tests import build

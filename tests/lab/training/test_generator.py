@@ -31,7 +31,7 @@ from runnel.lab.training.generator import (
     make_completion,
     read_exchanges,
 )
-from runnel.lab.training.run import train
+from runnel.lab.training.run import run_recipe
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long
 from runnel.models.recurrent.heads import LmHead
@@ -194,7 +194,7 @@ def test_a_trained_model_answers_in_qa(run: Any, tmp_path: Path) -> None:
         "long.recompute=false",
         *settings.split(),
     )
-    summary = train(
+    summary = run_recipe(
         recipes.read("generator", changes=changes), tmp_path / "run", data=tmp_path / "rows.jsonl"
     )
     assert summary.last_loss < 0.05 < 5 < summary.first_loss

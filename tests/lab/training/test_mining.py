@@ -11,7 +11,8 @@ import pytest
 from helpers.judged_tasks import ToyEmbedder
 
 from runnel.errors import InputError, MissingDependency
-from runnel.lab.training.data import Texts, Triple
+from runnel.lab.training.corpus import Texts
+from runnel.lab.training.data import Triple
 from runnel.lab.training.mining import (
     LIKELY,
     NEGATIVE,

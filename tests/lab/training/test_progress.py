@@ -58,11 +58,11 @@ def test_tokens_and_seconds_go_on_from_a_checkpoint():
     watch = Watch(tokens=9)
     watch.begin([{"tokens": 50, "seconds": 1.0}, {"tokens": 100, "seconds": 30.0}], 1)
     watch.tokens += 7
-    found = watch.figures(1)
+    throughput = watch.throughput(1)
     assert (
-        found["tokens"] == 107
-        and 30 <= found["seconds"] < 60
-        and found["tokens_per_s"] == pytest.approx(3.5, rel=0.5)
+        throughput.tokens == 107
+        and 30 <= throughput.seconds < 60
+        and throughput.tokens_per_s == pytest.approx(3.5, rel=0.5)
     )
 
 

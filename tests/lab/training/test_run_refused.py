@@ -13,23 +13,25 @@ from helpers.tiny_examples import TINY, tiny_checkpoint, tiny_recipe
 
 from runnel.errors import CheckpointError, InputError, MissingDependency, StoreBusy
 from runnel.files import WriterLock
-from runnel.lab.training import recipes, run
-from runnel.lab.training.run import LOCK, RunData, prepared, train
+from runnel.lab.training import recipes, run, start
+from runnel.lab.training.run import LOCK, run_recipe
+from runnel.lab.training.run_data import RunData
+from runnel.lab.training.start import load_start
 
 pytestmark = pytest.mark.usefixtures("one_thread", "bare")
 
 
 def test_finished_runs_and_other_folders(tmp_path):
-    summary = train(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run")
-    assert train(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run") == summary, (
+    summary = run_recipe(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run")
+    assert run_recipe(tiny_recipe("embed", "train.max_steps=1"), tmp_path / "run") == summary, (
         "it is not run again"
     )
     with pytest.raises(InputError, match=r"different settings \(train.seed: 0, 5: stored, given\)"):
-        train(tiny_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path / "run")
+        run_recipe(tiny_recipe("embed", "train.max_steps=1", "train.seed=5"), tmp_path / "run")
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes.txt").write_text("mine")
     with pytest.raises(InputError, match=str(tmp_path / "mine")):
-        train(tiny_recipe("embed"), tmp_path / "mine")
+        run_recipe(tiny_recipe("embed"), tmp_path / "mine")
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["notes.txt"]
 
 
@@ -43,7 +45,7 @@ def test_finished_runs_and_other_folders(tmp_path):
 )
 def test_settings_that_do_not_fit_the_data(name, change, message, tmp_path):
     with pytest.raises(InputError, match=message):
-        train(tiny_recipe(name, *change.split()), tmp_path)
+        run_recipe(tiny_recipe(name, *change.split()), tmp_path)
 
 
 def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
@@ -51,10 +53,10 @@ def test_a_run_that_has_failed_on_its_data_is_not_in_the_way(tmp_path):
     bad = write_rows(tmp_path / "bad.jsonl", ["{]"])
     given = recipes.read("pairs", changes=(*TINY["pairs"][1].split(), "train.max_steps=1"))
     with pytest.raises(InputError, match=r"bad.jsonl"):
-        train(given, tmp_path / "run", data=bad)
-    assert train(given, tmp_path / "run", data=good).steps == 1
+        run_recipe(given, tmp_path / "run", data=bad)
+    assert run_recipe(given, tmp_path / "run", data=good).steps == 1
     with pytest.raises(InputError, match="different settings"):
-        train(given, tmp_path / "run", data=bad)
+        run_recipe(given, tmp_path / "run", data=bad)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +85,7 @@ def test_what_was_left_out_is_reported_where_nothing_is_left(
         "data.held_out=0",
     )
     with pytest.raises(InputError, match=message):
-        train(
+        run_recipe(
             recipes.read(recipe, changes=changes),
             tmp_path / "run",
             data=tmp_path / "data.jsonl",
@@ -96,7 +98,7 @@ def test_a_second_trainer_in_a_run_folder(tmp_path):
     lock = WriterLock(tmp_path / LOCK, tmp_path)
     lock.acquire()
     with pytest.raises(StoreBusy, match=rf"process {os.getpid()}"):
-        train(tiny_recipe("embed"), tmp_path)
+        run_recipe(tiny_recipe("embed"), tmp_path)
     lock.release()
     assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
@@ -117,13 +119,13 @@ def test_rows_that_fill_no_batch(world, message, tmp_path, monkeypatch):
         "b": Dataset.from_dict({"query": ["q"] * 3}),
     }
     with pytest.raises(InputError, match=message):
-        run._fit(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
+        run._train_model(tiny_recipe("embed", "train.batch=4"), None, RunData(sets, None), tmp_path)
 
 
 def test_accelerate_with_fsdp(tmp_path, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")  # as `accelerate launch` sets it
     with pytest.raises(InputError, match="accelerate launch --multi_gpu"):
-        train(tiny_recipe("sentences"), tmp_path / "run")
+        run_recipe(tiny_recipe("sentences"), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -154,10 +156,10 @@ def test_models_that_cannot_be_trained_so(
         tiny_encoder(tmp_path, sentence_layers=1).save(tmp_path / model)
     name = tmp_path / model if model == "layers" else tiny_checkpoint(model)
     with pytest.raises(error, match=message):
-        prepared(recipes.read(recipe, changes=(f"model.name={name}", *changes.split())))
+        load_start(recipes.read(recipe, changes=(f"model.name={name}", *changes.split())))
 
 
 def test_a_generator_needs_an_end_marker(monkeypatch):
-    monkeypatch.setattr(run, "load_generator", lambda *_: Mock(tokenizer=Mock(end_id=None)))
+    monkeypatch.setattr(start, "load_generator", lambda *_: Mock(tokenizer=Mock(end_id=None)))
     with pytest.raises(CheckpointError, match=r"some: .*end marker"):
-        prepared(recipes.read("generator", changes=("model.name=some",)))
+        load_start(recipes.read("generator", changes=("model.name=some",)))

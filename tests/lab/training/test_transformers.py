@@ -15,7 +15,7 @@ from sentence_transformers import CrossEncoder, SentenceTransformer
 from runnel import Embedder, Reranker
 from runnel.backbones.library import Library
 from runnel.lab.training.forward import trainable
-from runnel.lab.training.run import train
+from runnel.lab.training.run import run_recipe
 from runnel.models.folder import load_model
 from runnel.models.recurrent.graph import Long, vectors
 
@@ -44,8 +44,8 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
     rate += ("data.max_query_tokens=32", "data.max_document_tokens=32") if job == "embed" else ()
     recipe = tiny_recipe(job, f"model.name={tiny_checkpoint(architecture)}", *rate, *changes)
     with stopped_after(2):
-        train(recipe, tmp_path / "run")
-    summary = train(recipe, tmp_path / "run")
+        run_recipe(recipe, tmp_path / "run")
+    summary = run_recipe(recipe, tmp_path / "run")
     assert summary.steps == 2 and np.isfinite(summary.last_loss) and summary.tokens > 0
     if "lora.r=2" not in changes:
         load_model(next((tmp_path / "run/checkpoints").iterdir()), "float32", job=job)  # type: ignore[arg-type]

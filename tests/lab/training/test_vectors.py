@@ -18,8 +18,9 @@ from helpers.tiny_training import read_metrics, stopped_after
 
 from runnel.errors import InputError
 from runnel.lab.training import recipes
-from runnel.lab.training.data import read_evidence
-from runnel.lab.training.run import prepared, train
+from runnel.lab.training.evidence import read_evidence
+from runnel.lab.training.run import run_recipe
+from runnel.lab.training.start import load_start
 from runnel.lab.training.vector_scores import known, uncalibrated
 from runnel.lab.training.vectors import (
     QUESTIONS,
@@ -114,7 +115,7 @@ def recipe(data: Path, *changes: str):
 
 
 def test_a_head_learns_the_rule_of_its_evidence_and_ranks_as_measured(data, tmp_path):
-    summary = train(
+    summary = run_recipe(
         recipe(data, "train.max_steps=80"), tmp_path / "run", data=data / "evidence.jsonl"
     )
     assert summary.held_out["recall_at_1_before"] < 0.3 < 0.9 <= summary.held_out["recall_at_1"]
@@ -147,7 +148,7 @@ def test_a_head_learns_the_rule_of_its_evidence_and_ranks_as_measured(data, tmp_
 def test_a_stopped_run_does_not_read_documents_again(data, tmp_path, monkeypatch):
     made = recipe(data, "train.max_steps=2", "train.checkpoints=2")
     with stopped_after(1):
-        train(made, tmp_path, data=data / "evidence.jsonl")
+        run_recipe(made, tmp_path, data=data / "evidence.jsonl")
     read = sorted((tmp_path / "data" / "documents").iterdir())
     assert os.name == "nt" or (tmp_path / "data").stat().st_mode & 0o777 == 0o700
     assert len(read) == 40
@@ -157,15 +158,15 @@ def test_a_stopped_run_does_not_read_documents_again(data, tmp_path, monkeypatch
     monkeypatch.setattr(
         VectorScorer, "remember", lambda self, given: remember(self, texts.extend(given) or texts)
     )
-    assert train(made, tmp_path, data=data / "evidence.jsonl").steps == 2 and len(texts) == 1
+    assert run_recipe(made, tmp_path, data=data / "evidence.jsonl").steps == 2 and len(texts) == 1
 
 
 def test_examples_that_cannot_be_used(data, tmp_path):
     with pytest.raises(InputError, match=r"80 examples: data\.held_out = 80"):
-        train(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
+        run_recipe(recipe(data, "data.held_out=80"), tmp_path / "run", data=data / "evidence.jsonl")
     bad = {"id": "x", "query": "q", "document": "\u200b \u200b", "evidence": [[0, 1]]}
     with pytest.raises(InputError, match="evidence example x"):
-        train(recipe(data), tmp_path / "run", data=write_rows(tmp_path / "bad.jsonl", [bad]))
+        run_recipe(recipe(data), tmp_path / "run", data=write_rows(tmp_path / "bad.jsonl", [bad]))
 
 
 def questions(documents: int) -> list[ReadQuestion]:
@@ -234,7 +235,10 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
 
 
 def test_training_reads_as_inference_reads(data, tmp_path):
-    model, reader = prepared(layer_recipe(data)), SentenceRetriever.load(data / "layers", "float32")
+    model, reader = (
+        load_start(layer_recipe(data)),
+        SentenceRetriever.load(data / "layers", "float32"),
+    )
     examples = read_evidence(data / "few.jsonl")
     read, _, aside = read_vector_data(
         reader.scorer, examples, tmp_path / "documents", 0, write=True
@@ -261,7 +265,7 @@ def test_training_reads_as_inference_reads(data, tmp_path):
 def test_layers_learn_and_all_else_stays(data, tmp_path):
     # few enough to learn by heart
     few = write_rows(tmp_path / "few.jsonl", (data / "few.jsonl").read_text().splitlines()[:12])
-    summary = train(
+    summary = run_recipe(
         layer_recipe(data, "train.max_steps=40", "data.held_out=2"), tmp_path / "run", data=few
     )
     losses = [row["loss"] for row in read_metrics(tmp_path / "run")]

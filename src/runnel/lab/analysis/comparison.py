@@ -37,11 +37,16 @@ def compare_results(
         InputError: a folder holds no results, or results of one task are of different queries.
         ReadError: a result cannot be read.
     """
-    named = {name: [_read(Path(folder)) for folder in repeats] for name, repeats in folders.items()}
-    tasks = list(
-        dict.fromkeys(task for repeats in named.values() for one in repeats for task in one)
+    # 1. Read the results, and make a row for each task and value.
+    named = {
+        name: [_read_results(Path(folder)) for folder in repeats]
+        for name, repeats in folders.items()
+    }
+    tasks = dict.fromkeys(
+        task for repeats in named.values() for repeat in repeats for task in repeat
     )
-    rows = [row for task in tasks for row in _rows(task, named)]
+    rows = [row for task in tasks for row in _rows_of_task(task, named)]
+    # 2. Test the difference of two results without repeats.
     if [len(repeats) for repeats in named.values()] == [1, 1]:
         (a, (first,)), (b, (second,)) = named.items()
         if not first.keys() & second.keys():
@@ -50,7 +55,8 @@ def compare_results(
                 " evaluate on one"
             )
         for row in rows:
-            row["comparison"] = _compare(row, first.get(row["task"]), second.get(row["task"]))
+            row["comparison"] = _paired_test(row, first.get(row["task"]), second.get(row["task"]))
+    # 3. Write the table and a plot.
     if to is not None:
         out = create_folder(Path(to))
         write_json(out / "comparison.json", {"version": VERSION, "rows": rows})
@@ -58,7 +64,7 @@ def compare_results(
     return rows
 
 
-def _read(folder: Path) -> dict[str, Result]:
+def _read_results(folder: Path) -> dict[str, Result]:
     """Return task -> the values of its queries by metric, and the values of groups: name -> (value,
     queries or spans).
     """
@@ -68,7 +74,8 @@ def _read(folder: Path) -> dict[str, Result]:
         metrics: dict[str, dict[str, float]] = {}
         queries = set()
         for _, row in read_json(file):
-            queries.add(query := str(row.pop("query")))
+            query = str(row.pop("query"))
+            queries.add(query)
             for name, value in row.items():
                 metrics.setdefault(name, {})[query] = value
         with damage_in(
@@ -100,11 +107,9 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
     of the evidence.
     """
     recalls = [name for name in metrics if name.startswith("Recall@")]
-    metric = (
-        max(recalls, key=lambda name: int(name.partition("@")[2]))
-        if recalls
-        else next(iter(metrics), "")
-    )
+    metric = next(iter(metrics), "")
+    if recalls:
+        metric = max(recalls, key=lambda name: int(name.partition("@")[2]))
     places = [
         row | {"name": f"evidence at {row['from']:.0%} to {row['to']:.0%}"}
         for row in result.get("recall_by_position", [])
@@ -113,22 +118,21 @@ def _groups(result: Result, metrics: Sequence[str]) -> dict[str, tuple[float, in
     for group in (*result.get("by_length", []), *places):
         value = group.get("metrics", group).get(metric)
         if value is not None:
-            number = next(
-                int(group[name]) for name in ("queries", "questions", "spans") if name in group
-            )
-            values[f"{metric}, {group['name']}"] = value, number
+            counts = [group[name] for name in ("queries", "questions", "spans") if name in group]
+            values[f"{metric}, {group['name']}"] = (value, int(counts[0]))
     return values
 
 
-def _rows(task: str, named: Named) -> list[dict[str, Any]]:
+def _rows_of_task(task: str, named: Named) -> list[dict[str, Any]]:
     repeats_of = {
         name: [repeat[task] for repeat in repeats if task in repeat]
         for name, repeats in named.items()
     }
-    queries_of = [
-        (name, result["queries"]) for name, repeats in repeats_of.items() for result in repeats
-    ]
-    counts = {f"{len(queries):,} of {name}": queries for name, queries in queries_of}
+    counts = {
+        f"{len(result['queries']):,} of {name}": result["queries"]
+        for name, repeats in repeats_of.items()
+        for result in repeats
+    }
     if any(queries != next(iter(counts.values())) for queries in counts.values()):
         raise InputError(
             f"{task}: the results are of different queries ({', '.join(counts)}); evaluate all on"
@@ -148,30 +152,28 @@ def _rows(task: str, named: Named) -> list[dict[str, Any]]:
         summary: dict[str, dict[str, float]] = {}
         for name, pairs in systems.items():
             means = [mean for mean, _ in pairs]
-            deviation = statistics.stdev(means) if len(means) > 1 else 0.0
             summary[name] = {
                 "repeats": len(means),
                 "mean": statistics.fmean(means),
-                "deviation": deviation,
+                "deviation": statistics.stdev(means) if len(means) > 1 else 0.0,
+                "min": min(means),
+                "max": max(means),
             }
-            summary[name] |= {"min": min(means), "max": max(means)}
-        rows.append(
-            {
-                "task": task,
-                "value": value,
-                "number": next(iter(systems.values()))[0][1],
-                "systems": summary,
-            }
-        )
+        number = next(iter(systems.values()))[0][1]
+        rows.append({"task": task, "value": value, "number": number, "systems": summary})
     return rows
 
 
-def _compare(
+def _paired_test(
     row: Mapping[str, Any], first: Result | None, second: Result | None
 ) -> dict[str, float] | None:
     """Return the paired test of a metric; None for groups, and for what one of the two lacks."""
-    a, b = ({} if one is None else one["metrics"].get(row["value"], {}) for one in (first, second))
-    if not (both := [query for query in a if query in b]):
+    if first is None or second is None:
+        return None
+    a = first["metrics"].get(row["value"], {})
+    b = second["metrics"].get(row["value"], {})
+    both = [query for query in a if query in b]
+    if not both:
         return None
     tested = asdict(compare([a[query] for query in both], [b[query] for query in both]))
     return {name: tested[name] for name in ("queries", "difference", "low", "high", "p")}
@@ -192,10 +194,10 @@ def _plot(rows: Sequence[Mapping[str, Any]], names: Sequence[str], file: Path) -
             if name in row["systems"]
         ]
         places = [place + 0.6 * (number + 0.5) / len(names) - 0.3 for place, _ in shown]
-        means = [one["mean"] for _, one in shown]
+        means = [system["mean"] for _, system in shown]
         bars = [
-            [one["mean"] - one["min"] for _, one in shown],
-            [one["max"] - one["mean"] for _, one in shown],
+            [system["mean"] - system["min"] for _, system in shown],
+            [system["max"] - system["mean"] for _, system in shown],
         ]
         axis.errorbar(places, means, yerr=bars, fmt="o", markersize=4, capsize=2, label=name)
     several = len({row["task"] for row in rows}) > 1

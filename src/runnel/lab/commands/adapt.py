@@ -52,11 +52,11 @@ def adapt(
     if as_json:
         print_json(result)
         return 0 if result["model"] else 1
-    for name, one in result["measured"].items():
+    for name, gain in result["measured"].items():
         print_text(
-            f"{name}: recall@10 {one['a']:.4f} before, {one['b']:.4f} after, difference"
-            f" {one['difference']:+.4f} (95 % interval {one['low']:+.4f} to {one['high']:+.4f};"
-            f" {counted(one['queries'], 'question')})"
+            f"{name}: recall@10 {gain['a']:.4f} before, {gain['b']:.4f} after, difference"
+            f" {gain['difference']:+.4f} (95 % interval {gain['low']:+.4f} to {gain['high']:+.4f};"
+            f" {counted(gain['queries'], 'question')})"
         )
     if result["model"]:
         print_text(f"{result['model']}: use it with runnel find -m {result['model']}")

@@ -28,39 +28,33 @@ def compare(
     from runnel.lab.analysis.comparison import VERSION, compare_results
 
     named: dict[str, list[str]] = {}
-    for one in results:
-        name, equals, folder = one.partition("=")
-        named.setdefault(name if equals else Path(one).name, []).append(folder if equals else one)
+    for text in results:
+        name, equals, folder = text.partition("=")
+        named.setdefault(name if equals else Path(text).name, []).append(folder if equals else text)
     rows = compare_results(named, to)
     if as_json:
         print_json({"version": VERSION, "rows": rows})
         return 0
-    tested = (
-        ["difference", "95 % interval", "p"] if any(row.get("comparison") for row in rows) else []
-    )
-    lines = [
-        [
-            row["task"],
-            row["value"],
-            f"{row['number']:,}",
-            *(_cell(row["systems"].get(name)) for name in named),
-        ]
-        + (_tested(row["comparison"]) if tested else [])
-        for row in rows
-    ]
-    print_table(["task", "value", "number", *named, *tested], lines, left=2)
+    tested = any(row.get("comparison") for row in rows)
+    test_heads = ["difference", "95 % interval", "p"] if tested else []
+    lines = []
+    for row in rows:
+        values = [_cell(row["systems"].get(name)) for name in named]
+        test = _test_cells(row["comparison"]) if tested else []
+        lines.append([row["task"], row["value"], f"{row['number']:,}", *values, *test])
+    print_table(["task", "value", "number", *named, *test_heads], lines, left=2)
     return 0
 
 
 def _cell(value: Mapping[str, float] | None) -> str:
     if value is None:
         return "–"
-    return f"{value['mean']:.4f}" + (
-        "" if value["repeats"] == 1 else f" ± {value['deviation']:.4f}"
-    )
+    mean = f"{value['mean']:.4f}"
+    return mean if value["repeats"] == 1 else f"{mean} ± {value['deviation']:.4f}"
 
 
-def _tested(of: Mapping[str, float] | None) -> list[str]:
-    if of is None:
+def _test_cells(test: Mapping[str, float] | None) -> list[str]:
+    if test is None:
         return ["", "", ""]
-    return [f"{of['difference']:+.4f}", f"{of['low']:+.4f} to {of['high']:+.4f}", f"{of['p']:.4f}"]
+    interval = f"{test['low']:+.4f} to {test['high']:+.4f}"
+    return [f"{test['difference']:+.4f}", interval, f"{test['p']:.4f}"]

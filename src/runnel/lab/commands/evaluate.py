@@ -108,23 +108,24 @@ def evaluate(
     """
     from runnel.lab.evaluation import run as evaluation
 
-    options = {
-        "depth": depth,
-        "run": run,
-        "corpus": corpus,
-        "queries": queries,
-        "place": place,
-        "weight": weight,
-    }
-    options |= {
-        "rerank": rerank,
-        "dtype": dtype,
+    result = evaluation.evaluate(
+        model,
+        tasks,
+        how,
+        metrics=metrics,
+        out=out,
+        of_mteb=of_mteb,
+        depth=depth,
+        run=run,
+        corpus=corpus,
+        queries=queries,
+        place=place,
+        weight=weight,
+        rerank=rerank,
+        dtype=dtype,
         **asdict(bm25),
         **asdict(prompts),
         **asdict(reading),
-    }
-    result = evaluation.evaluate(
-        model, tasks, how, metrics=metrics, out=out, of_mteb=of_mteb, **options
     )
     if as_json:
         print_json(result)
@@ -154,29 +155,28 @@ def _show_tasks(results: Sequence[dict[str, Any]]) -> None:
             [r["task"], f"{r['queries']:,}", *(f"{r['metrics'][m]:.4f}" for m in metrics)]
             for r in shown
         ]
-        rows += [
-            [
-                one["name"] if one["name"] == "mean" else f"{one['name']}, mean",
-                "",
-                *(f"{one['metrics'][m]:.4f}" for m in metrics),
-            ]
-            for one in means(shown)
-        ]
+        for group in means(shown):
+            name = group["name"] if group["name"] == "mean" else f"{group['name']}, mean"
+            rows.append([name, "", *(f"{group['metrics'][m]:.4f}" for m in metrics)])
         print_table(["task", "queries", *metrics], rows)
     for result in results:
         if result["kind"] == "sentences":
             _show_evidence(result)
 
 
+_SHARES = ("share", "sigmoid", "share_above", "found_above")
+
+
 def _show_evidence(result: Mapping[str, Any]) -> None:
     metrics = list(result["metrics"])
 
-    def row(name: str, of: Mapping[str, Any]) -> list[str]:
-        return [name, f"{of['queries']:,}", *(f"{of['metrics'][metric]:.4f}" for metric in metrics)]
+    def row(name: str, group: Mapping[str, Any]) -> list[str]:
+        values = [f"{group['metrics'][metric]:.4f}" for metric in metrics]
+        return [name, f"{group['queries']:,}", *values]
 
-    ranked = (
-        f"chunks of {result['chunk_words']:,} words" if "chunk_words" in result else "sentences"
-    )
+    ranked = "sentences"
+    if "chunk_words" in result:
+        ranked = f"chunks of {result['chunk_words']:,} words"
     print_text(
         f"{result['model']} as {result['as']}: {result['task']}, {result['sentences']:,} {ranked}"
         " ranked"
@@ -186,29 +186,18 @@ def _show_evidence(result: Mapping[str, Any]) -> None:
         rows += [row(title + group["name"], group) for group in groups]
     print_table(["questions", "number", *metrics], rows)
     if result["calibration"]:
-        print_table(
+        names = ["score", "sentences", "answers", "share", "sigmoid"]
+        names += ["share from here up", "answers from here up"]
+        rows = [
             [
-                "score",
-                "sentences",
-                "answers",
-                "share",
-                "sigmoid",
-                "share from here up",
-                "answers from here up",
-            ],
-            [
-                [
-                    f"{r['score']} to {r['score'] + 1}",
-                    f"{r['sentences']:,}",
-                    f"{r['answers']:,}",
-                    f"{r['share']:.3f}",
-                    f"{r['sigmoid']:.3f}",
-                    f"{r['share_above']:.3f}",
-                    f"{r['found_above']:.3f}",
-                ]
-                for r in result["calibration"]
-            ],
-        )
+                f"{values['score']} to {values['score'] + 1}",
+                f"{values['sentences']:,}",
+                f"{values['answers']:,}",
+                *(f"{values[key]:.3f}" for key in _SHARES),
+            ]
+            for values in result["calibration"]
+        ]
+        print_table(names, rows)
 
 
 def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
@@ -224,13 +213,12 @@ def _show_checkpoints(points: Sequence[Mapping[str, Any]]) -> None:
         print_table(["step", *metrics], rows)
 
 
-def _show_mteb(whole: dict[str, Any]) -> None:
-    print_text(f"{whole['model']} as {whole['as']}, by mteb")
+def _show_mteb(report: dict[str, Any]) -> None:
+    print_text(f"{report['model']} as {report['as']}, by mteb")
     rows = [
-        [one["task"], one["type"], one["metric"], f"{one['score']:.4f}"] for one in whole["results"]
+        [result["task"], result["type"], result["metric"], f"{result['score']:.4f}"]
+        for result in report["results"]
     ]
-    rows += [
-        [one["name"], f"{one['tasks']:,} tasks", "", f"{one['score']:.4f}"]
-        for one in whole["means"]
-    ]
+    for mean in report["means"]:
+        rows.append([mean["name"], f"{mean['tasks']:,} tasks", "", f"{mean['score']:.4f}"])
     print_table(["task", "type", "metric", "score"], rows, left=3)

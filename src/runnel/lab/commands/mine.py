@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -78,22 +78,22 @@ def mine(
         raise InputError(f"--ranks must be FIRST-LAST, like 1-100, got {ranks!r}")
     from runnel.lab.training.mining import Mining, mine_negatives
 
-    mining = Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin)
-    by: dict[str, Any] = {
-        "model": model,
-        "run": run,
-        "judge": judge,
-        "bm25": given(**asdict(bm25)),
-        "prompts": prompts.by_kind(),
-    }
-    facts = mine_negatives(
-        data, to, mining, **by, corpus=corpus, queries=queries, exclude=exclude or ()
+    counts = mine_negatives(
+        data,
+        to,
+        Mining(number, (int(first), int(last)), seed, max_score, margin, relative_margin),
+        model=model,
+        run=run,
+        judge=judge,
+        bm25=given(**asdict(bm25)),
+        prompts=prompts.by_kind(),
+        corpus=corpus,
+        queries=queries,
+        exclude=exclude or (),
     )
     if as_json:
-        print_json({"out": str(to), **facts})
+        print_json({"out": str(to), **counts})
     else:
-        print_text(
-            f"{to}: {counted(facts['examples'], 'example')}, {counted(facts['drawn'], 'negative')}"
-            " drawn"
-        )
+        examples = counted(counts["examples"], "example")
+        print_text(f"{to}: {examples}, {counted(counts['drawn'], 'negative')} drawn")
     return 0

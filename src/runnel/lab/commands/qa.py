@@ -98,70 +98,70 @@ def qa(
     from runnel.lab.evaluation.qa.examination import examine
 
     judged_by = LlmOptions(judge or asked.llm, judge_model or asked.llm_model)
-    options: dict[str, Any] = {
-        "only": only or (),
-        "limit": limit,
-        "seed": seed,
-        "labels": labels,
-        "dtype": dtype,
-    }
-    options |= {"answer_tokens": answer_tokens, "threads": threads, **asdict(excerpts)}
     report = examine(
         model,
         paths,
         out,
         asked.open(),
         judged_by.open() if judge or judge_model else None,
-        **options,
+        only=only or (),
+        limit=limit,
+        seed=seed,
+        labels=labels,
+        dtype=dtype,
+        answer_tokens=answer_tokens,
+        threads=threads,
+        **asdict(excerpts),
     )
-    print_json(report) if as_json else _show(report)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
     return 1 if report["all"]["unanswered"] else 0
 
 
-def _show(report: Mapping[str, Any]) -> None:
+def _print_report(report: Mapping[str, Any]) -> None:
     print_text(
         f"{report['model']} as {report['as']}: answers by {report['llm_model']}, judged by"
         f" {report['judge']}"
     )
-    rows = [_row(part["task"], part) for part in report["sets"]]
+    rows = [_score_row(part["task"], part) for part in report["sets"]]
     if len(report["sets"]) > 1:
-        rows.append(_row("all questions", report["all"]))
-        rows.append(_row("mean of sets", report["mean_of_sets"]))
+        rows.append(_score_row("all questions", report["all"]))
+        rows.append(_score_row("mean of sets", report["mean_of_sets"]))
     for groups in (report["by_category"], report["by_length"]):
-        rows += [_row(one["name"], one) for one in groups]
+        rows += [_score_row(group["name"], group) for group in groups]
     print_table(
         ["questions", "number", "right", "95 % interval", "token F1", "no verdict", "no reply"],
         rows,
     )
-    if (found := report["agreement"]) is not None:
+    if (agreement := report["agreement"]) is not None:
         each = ", ".join(
-            f"{name} {value:.3f}" for name, value in found["f1"].items() if value is not None
+            f"{name} {value:.3f}" for name, value in agreement["f1"].items() if value is not None
         )
-        equal = f"{found['accuracy']:.1%} of verdicts equal"
         print_text(
-            f"agreement with {counted(found['labeled'], 'label')}: macro F1 {found['macro_f1']:.3f}"
-            f" ({each}), {equal}"
+            f"agreement with {counted(agreement['labeled'], 'label')}: macro F1"
+            f" {agreement['macro_f1']:.3f} ({each}), {agreement['accuracy']:.1%} of verdicts equal"
         )
     for name, used in report["cost"].items():
         if used["requests"]:
-            tokens = (
-                f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,}"
-                " written"
+            print_text(
+                f"{name}: {counted(used['requests'], 'request')},"
+                f" {counted(used['prompt_tokens'], 'token')} read,"
+                f" {used['completion_tokens']:,} written"
             )
-            print_text(f"{name}: {counted(used['requests'], 'request')}, {tokens}")
 
 
-def _row(name: str, one: Mapping[str, Any]) -> list[str]:
-    interval = "" if one["low"] is None else f"{one['low']:.1%} to {one['high']:.1%}"
-    counts = [
-        f"{one[key]:,}" if key in one else "" for key in ("questions", "unreadable", "unanswered")
-    ]
-    share = "" if one["accuracy"] is None else f"{one['accuracy']:.1%}"
+def _score_row(name: str, scores: Mapping[str, Any]) -> list[str]:
+    def count(key: str) -> str:
+        return f"{scores[key]:,}" if key in scores else ""
+
     return [
         name,
-        counts[0],
-        share,
-        interval,
-        "" if one["F1"] is None else f"{one['F1']:.3f}",
-        *counts[1:],
+        count("questions"),
+        "" if scores["accuracy"] is None else f"{scores['accuracy']:.1%}",
+        "" if scores["low"] is None else f"{scores['low']:.1%} to {scores['high']:.1%}",
+        "" if scores["F1"] is None else f"{scores['F1']:.3f}",
+        count("unreadable"),
+        count("unanswered"),
     ]

@@ -73,13 +73,16 @@ def questions(
     )
     if as_json:
         print_json(result)
+    elif result["kind"] == "patterns":
+        _show_patterns(result)
     else:
-        (_show_patterns if result["kind"] == "patterns" else _show_index)(result)
+        _show_index(result)
     return 0
 
 
 def _show_index(result: Mapping[str, Any]) -> None:
-    metrics, count = result["metrics"], result["queries"]
+    metrics = result["metrics"]
+    count = result["queries"]
     wrong = [answer for answer in result["answers"] if answer["problem"]]
     first = min(result["top_k"], result["documents"])
     where = f"the first {first} of {result['documents']:,} documents in {one_line(result['index'])}"
@@ -97,19 +100,15 @@ def _show_index(result: Mapping[str, Any]) -> None:
     print_table(["found", "questions", *names], rows)
     if wrong:
         kinds = Counter(answer["problem"]["kind"] for answer in wrong)
-        print_text(
-            "what went wrong:"
-            f" {', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common())}"
-        )
+        counts = ", ".join(f"{number:,} {kind}" for kind, number in kinds.most_common())
+        print_text(f"what went wrong: {counts}")
     for answer in wrong:
         print_text(f"  {answer['id']}. {one_line(answer['question'])}")
         print_text(f"     expected {one_line(answer['expected'])}")
         print_text(f"     {one_line(answer['problem']['text'])}")
         if answer["rank"] != 1 and answer["found"]:
-            print_text(
-                "     first:"
-                f" {', '.join(one_line(Path(name).name) for name in answer['found'][:3])}"
-            )
+            files = [one_line(Path(name).name) for name in answer["found"][:3]]
+            print_text(f"     first: {', '.join(files)}")
     if "settings" in result:
         rows = [
             [
@@ -131,7 +130,8 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
         f" answer, {result['unanswerable']:,} without, {len(result['left_out']):,} left out;"
         f" {result['sentences']:,} sentences of {counted(result['documents'], 'document')}"
     )
-    rankings, metrics = result["rankings"], list(result["rankings"][0]["metrics"])
+    rankings = result["rankings"]
+    metrics = list(rankings[0]["metrics"])
     heads = [
         f"{one_line(Path(ranking['system']).name)}, {_TITLES[ranking['place']]}"
         for ranking in rankings
@@ -145,13 +145,10 @@ def _show_patterns(result: Mapping[str, Any]) -> None:
     )
     for ranking in rankings:
         if (kinds := ranking["kinds"]) and ranking["system"] == rankings[0]["system"]:
-            means = (
-                [f"{of['metrics'][metric][0]:.3f}" for metric in metrics] for of in kinds.values()
-            )
-            rows = [
-                [one_line(kind), f"{of['queries']:,}", *row]
-                for (kind, of), row in zip(kinds.items(), means, strict=True)
-            ]
+            rows = []
+            for kind, values in kinds.items():
+                means = [f"{values['metrics'][metric][0]:.3f}" for metric in metrics]
+                rows.append([one_line(kind), f"{values['queries']:,}", *means])
             print_table([_TITLES[ranking["place"]], "questions", *metrics], rows)
 
 

@@ -76,14 +76,21 @@ def synthesize(
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.examples import Settings
 
-    settings, tokens = (
+    report = examples.synthesize(
+        sources,
+        to,
+        asked.open(),
         Settings(strategy, unit, seed, reply_tokens, threads, language),
-        _numbers(lengths),
+        lengths=_numbers(lengths),
+        limit=limit,
+        exclude=exclude or (),
+        model=model,
     )
-    more: dict[str, Any] = {"limit": limit, "exclude": exclude or (), "model": model}
-    facts = examples.synthesize(sources, to, asked.open(), settings, lengths=tokens, **more)
-    print_json(facts) if as_json else _show(facts, to / f"{strategy}.jsonl")
-    return 0 if facts["examples"] and not facts["stopped"] else 1
+    if as_json:
+        print_json(report)
+    else:
+        _print_counts(report, to / f"{strategy}.jsonl")
+    return 0 if report["examples"] and not report["stopped"] else 1
 
 
 def _from_structure(
@@ -103,21 +110,17 @@ def _from_structure(
     if as_json:
         print_json(report)
     else:
-        by_strategy = (
-            ", ".join(f"{count:,} {name}" for name, count in report["examples_by_strategy"].items())
-            or "none"
+        counts = [f"{count:,} {name}" for name, count in report["examples_by_strategy"].items()]
+        print_text(
+            f"{to / 'structure.jsonl'}: {counted(report['examples'], 'example')} from"
+            f" {counted(report['parts'], 'part')} of documents ({', '.join(counts) or 'none'})"
         )
-        counts = (
-            f"{counted(report['examples'], 'example')} from {counted(report['parts'], 'part')} of"
-            " documents"
-        )
-        print_text(f"{to / 'structure.jsonl'}: {counts} ({by_strategy})")
     return 0 if report["examples"] else 1
 
 
 def _numbers(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(one) for one in text.split(","))
+        return tuple(map(int, text.split(",")))
     except ValueError as error:
         raise InputError(
             f"--lengths are {text!r}; expected numbers of tokens with commas, such as"
@@ -125,23 +128,21 @@ def _numbers(text: str) -> tuple[int, ...]:
         ) from error
 
 
-def _show(report: dict[str, Any], path: Path) -> None:
-    by_length = ", ".join(
+def _print_counts(report: dict[str, Any], path: Path) -> None:
+    counts = [
         f"{count:,} of {length:,} tokens" for length, count in report["examples_by_length"].items()
+    ]
+    print_text(
+        f"{path}: {counted(report['examples'], 'example')} from"
+        f" {counted(report['subsequences'], 'subsequence')} ({', '.join(counts)})"
     )
-    counts = (
-        f"{counted(report['examples'], 'example')} from"
-        f" {counted(report['subsequences'], 'subsequence')}"
-    )
-    print_text(f"{path}: {counts} ({by_length})")
     used = report["used"]
-    tokens = (
-        f"{counted(used['prompt_tokens'], 'token')} read, {used['completion_tokens']:,} written"
+    print_text(
+        f"{counted(used['requests'], 'request')}, {counted(used['prompt_tokens'], 'token')} read,"
+        f" {used['completion_tokens']:,} written"
     )
-    print_text(f"{counted(used['requests'], 'request')}, {tokens}")
     if rate := report["per_million_examples"]:
-        read, written = (rate[name] / 1e6 for name in ("input_tokens", "output_tokens"))
         print_text(
-            f"a million such examples: {read:,.0f} million tokens read, {written:,.0f} million"
-            " written"
+            f"a million such examples: {rate['input_tokens'] / 1e6:,.0f} million tokens read,"
+            f" {rate['output_tokens'] / 1e6:,.0f} million written"
         )

@@ -58,22 +58,23 @@ def train(
     """
     from runnel.lab.training import recipes
 
-    name = Path(recipe).stem
+    # 1. Read the recipe, whose errors come before heavy imports.
     changes = [*(changes or []), *([f"model.name={model}"] if model is not None else [])]
-    # its errors come before heavy imports
-    wanted = recipes.read(recipe, size=size, changes=tuple(changes))
-    folder = Path(to) if to is not None else Path("runs") / name
-    prepare_libraries()
-    from runnel.lab.training import run
-
-    finished = (folder / run.SUMMARY).exists()
+    settings = recipes.read(recipe, size=size, changes=tuple(changes))
     path = recipes.find(recipe)
     home = None if path.parent == recipes.SHIPPED else path.parent
-    summary = run.train(wanted, folder, data=data, home=home)
+    # 2. Run it.
+    prepare_libraries()
+    from runnel.lab.training.run import SUMMARY, run_recipe
+
+    folder = Path("runs") / Path(recipe).stem if to is None else Path(to)
+    finished = (folder / SUMMARY).exists()
+    summary = run_recipe(settings, folder, data=data, home=home)
+    # 3. Print the summary.
     if finished:
         say(f"note: {folder} is finished already")
     if os.environ.get("RANK", "0") == "0":  # one of several processes speaks for all
-        _report(summary, as_json)
+        _print_summary(summary, as_json)
     return 0
 
 
@@ -93,7 +94,7 @@ def prepare_libraries() -> None:
     transformers.utils.logging.disable_progress_bar()
 
 
-def _report(summary: Summary, as_json: bool) -> None:
+def _print_summary(summary: Summary, as_json: bool) -> None:
     if as_json:
         print_json(asdict(summary))
         return

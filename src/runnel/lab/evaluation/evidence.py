@@ -38,7 +38,8 @@ from runnel.lab.evaluation.retrieval import (
     load_model,
     split_chunks,
 )
-from runnel.lab.training.data import Dropped, Evidence, read_evidence
+from runnel.lab.training.data import Dropped, Evidence
+from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever

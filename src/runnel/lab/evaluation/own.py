@@ -20,7 +20,7 @@ from runnel.jobs.runs import resumed_rows
 from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, results_folder, save
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
-from runnel.lab.training.data import read_named
+from runnel.lab.training.triples import read_named
 from runnel.records import Hit, Places, by_id
 from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index

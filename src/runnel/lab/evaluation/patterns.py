@@ -23,8 +23,8 @@ from runnel.jobs.runs import Rows, resumed_rows
 from runnel.lab.evaluation.evidence import scorer_of
 from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
-from runnel.lab.training.data import read_named
 from runnel.lab.training.mining import bm25_scorer
+from runnel.lab.training.triples import read_named
 from runnel.records import by_id, expect_choice, highest, normalize, top
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText

@@ -33,8 +33,9 @@ from runnel.journal import Journal, Row
 from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
 from runnel.lab.evaluation.tasks import Set, Task, names_of, read_run_of, read_task
 from runnel.lab.training import recipes
-from runnel.lab.training.data import Texts, expect_texts
+from runnel.lab.training.corpus import Texts
 from runnel.lab.training.mining import bm25_ranker, dense_ranker
+from runnel.lab.training.triples import expect_texts
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever

@@ -34,14 +34,9 @@ from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
-from runnel.lab.training.data import (
-    Texts,
-    find_source,
-    folder_of,
-    is_released,
-    read_corpus,
-    read_queries,
-)
+from runnel.lab.training.corpus import Texts, read_corpus, read_queries
+from runnel.lab.training.evidence import is_released
+from runnel.lab.training.triples import find_source, folder_of
 from runnel.records import expect_choice, titled
 from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
 from runnel.text.tables import read_parquet

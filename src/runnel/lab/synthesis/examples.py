@@ -35,6 +35,7 @@ from runnel.text.sentences import Unit, tile
 
 # subsequences at a time; independent of the number of threads, so that the result is, too
 _WAVE = 64
+_NO_REPLY = "requests without a reply; repeat the command to ask again"
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ class Settings:
     language: str | None = None  # a code such as "en": subsequences in other languages are left out
 
     def __post_init__(self) -> None:
-        if self.language is not None:
-            check_language(self.language)
+        check_language(self.language)
         expect_choice(self.unit, strategies.PLACE_UNITS, "unit")
 
 
@@ -84,9 +84,7 @@ class Synthesis:
                     self.kept[text.length] += 1
                     yield self._row(text, outcome)
                 else:
-                    self.rejected[
-                        outcome or "requests without a reply; repeat the command to ask again"
-                    ] += 1
+                    self.rejected[outcome or _NO_REPLY] += 1
 
     def _wave(
         self, subsequences: Iterator[Subsequence], limit: int | None
@@ -104,11 +102,11 @@ class Synthesis:
         """Return the tokens of a million examples at the rate of this run; empty without an
         example.
         """
-        if not (kept := self.kept.total()):
+        if not (count := self.kept.total()):
             return {}
         return {
-            "input_tokens": used["prompt_tokens"] * 1e6 / kept,
-            "output_tokens": used["completion_tokens"] * 1e6 / kept,
+            "input_tokens": used["prompt_tokens"] * 1e6 / count,
+            "output_tokens": used["completion_tokens"] * 1e6 / count,
         }
 
     def _outcome(self, item: tuple[Subsequence, str | None], notes: list[str]) -> Draft | str:
@@ -122,9 +120,9 @@ class Synthesis:
         try:
             if settings.strategy == "pair":
                 return strategies.write_pair(text, size, rng, self._ask, self.encode)
-            return (
-                strategies.write_link if settings.strategy == "link" else strategies.write_chunk
-            )(text, size, rng, self._ask)
+            if settings.strategy == "link":
+                return strategies.write_link(text, size, rng, self._ask)
+            return strategies.write_chunk(text, size, rng, self._ask)
         except strategies.Rejected as rejected:
             return str(rejected)
 
@@ -134,27 +132,25 @@ class Synthesis:
         )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
-        strategy, unit = self.settings.strategy, self.settings.unit
-        row: dict[str, Any] = {
+        strategy = self.settings.strategy
+        units = {}
+        if self.settings.unit == "clauses":  # other tokenizers would group them in another way
+            units["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
+        return {
             "id": f"{strategy}-{digest(text.source, text.text, draft.question)}",
             "question": draft.question,
-        }
-        row |= {"document": text.text, "evidence": text.spans[list(draft.units)].tolist()}
-        if unit == "clauses":  # other tokenizers would group them in another way
-            row["units"] = tile(text.spans[:, 0].tolist(), len(text.text)).tolist()
-        row |= {"answer": draft.answer, "connection": draft.connection}
-        row |= {
+            "document": text.text,
+            "evidence": text.spans[list(draft.units)].tolist(),
+            **units,
+            "answer": draft.answer,
+            "connection": draft.connection,
             "places": [list(text.span(place)) for place in draft.places],
             "distance": draft.distance,
-        }
-        row |= {
             "strategy": strategy,
-            "unit": unit,
+            "unit": self.settings.unit,
             "source": text.source,
             "source_start": text.start,
             "length": text.length,
-        }
-        return row | {
             "tokens": text.tokens,
             "prompts": strategies.VERSION,
             "llm_model": self.inquiry.replies.endpoint.model,
@@ -180,36 +176,34 @@ def synthesize(
     documents are left out; `model` counts tokens, and finds pairs. Raises InputError if a source, a
     length or a test set cannot be used.
     """
-    guard, embedder = Decontaminator(exclude), Embedder.load(model)
+    # 1. Load what finds overlaps with test sets, and what counts tokens.
+    guard = Decontaminator(exclude)
+    embedder = Embedder.load(model)
     with stored_replies(to, endpoint) as replies:
+        # 2. Write examples: documents, subsequences, drafts, rows.
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, notify)
         inquiry = Inquiry(replies, settings.threads)
         synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
-        _write(
-            synthesis.rows(cutter.cuts(documents), limit), to / f"{settings.strategy}.jsonl", limit
-        )
+        rows = synthesis.rows(cutter.cuts(documents), limit)
+        _write_rows(rows, to / f"{settings.strategy}.jsonl", limit)
+        # 3. Count.
+        used = costs(replies, used=strategies.VERSION)["used"]
         report: dict[str, Any] = {
             **asdict(settings),
             "llm_model": endpoint.model,
-            **_read_of(documents),
-        }
-        report |= {
+            **_count_documents(documents),
             "short_documents": cutter.short,
             "subsequences": synthesis.read,
             "examples": synthesis.kept.total(),
-        }
-        report |= {
-            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths}
-        }
-        report |= {
+            "examples_by_length": {length: synthesis.kept[length] for length in cutter.lengths},
             "rejected": dict(synthesis.rejected.most_common()),
             "stopped": inquiry.stopped and str(inquiry.stopped),
+            "used": used,
+            "per_million_examples": synthesis.cost(used),
         }
-        used = costs(replies, used=strategies.VERSION)["used"]
-        report |= {"used": used, "per_million_examples": synthesis.cost(used)}
     write_json(to / f"{settings.strategy}.json", report)
-    _report(report, limit, inquiry.failure)
+    _say_report(report, limit, inquiry.failure)
     return report
 
 
@@ -225,12 +219,11 @@ def ask_structure(
     """Write examples from the structure of documents to TO/structure.jsonl; return counts, also in
     TO/structure.json.
     """
-    made, documents = (
-        StructureRows(Decontaminator(exclude), language, seed),
-        Sources(sources, seed, notify),
-    )
-    _write(made.rows(documents, limit), create_folder(to) / "structure.jsonl", limit)
-    report = structure_facts(made, documents)
+    structure = StructureRows(Decontaminator(exclude), language, seed)
+    documents = Sources(sources, seed, notify)
+    path = create_folder(to) / "structure.jsonl"
+    _write_rows(structure.rows(documents, limit), path, limit)
+    report = structure_facts(structure, documents)
     write_json(to / "structure.json", report)
     if not report["examples"]:
         notify(
@@ -239,62 +232,62 @@ def ask_structure(
     return report
 
 
-def structure_facts(made: StructureRows, documents: Sources) -> dict[str, Any]:
+def structure_facts(structure: StructureRows, documents: Sources) -> dict[str, Any]:
     """Return what a run over the structure of documents has used, made and left out; the last is
     also reported.
     """
     report = {
-        "seed": made.seed,
-        "language": made.language,
-        **_read_of(documents),
-        "parts": made.read,
+        "seed": structure.seed,
+        "language": structure.language,
+        **_count_documents(documents),
+        "parts": structure.read,
+        "examples": structure.kept.total(),
+        "examples_by_strategy": dict(structure.kept.most_common()),
+        "rejected": dict(structure.rejected.most_common()),
     }
-    report |= {"examples": made.kept.total(), "examples_by_strategy": dict(made.kept.most_common())}
-    report |= {"rejected": dict(made.rejected.most_common())}
-    for note in _left_out(report):
-        notify(f"note: {note}")
+    _say_left_out(report)
     return report
 
 
-def _write(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
+def _write_rows(rows: Iterable[dict[str, Any]], path: Path, limit: int | None) -> None:
     with open_progress("writing", "examples") as meter:
         write_jsonl(path, meter.count(rows, limit))
 
 
-def _read_of(documents: Sources) -> dict[str, Any]:
-    skipped = [asdict(one) for one in documents.skipped]
+def _count_documents(documents: Sources) -> dict[str, object]:
     return {
         "documents": documents.documents,
         "repeated_documents": documents.repeated,
-        "skipped": skipped,
+        "skipped": [asdict(file) for file in documents.skipped],
     }
 
 
-def _left_out(report: dict[str, Any]) -> Iterator[str]:
+def _say_left_out(report: dict[str, Any]) -> None:
     for reason, count in report["rejected"].items():
-        yield f"rejected: {count:,} {reason}"
+        notify(f"note: rejected: {count:,} {reason}")
     if repeated := report["repeated_documents"]:
-        yield f"left out: {counted(repeated, 'document')} with the same text as another"
+        notify(f"note: left out: {counted(repeated, 'document')} with the same text as another")
 
 
-def _report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
-    notes = list(_left_out(report))
+def _say_report(report: dict[str, Any], limit: int | None, failure: Exception | None) -> None:
+    _say_left_out(report)
     if short := report["short_documents"]:
         shortest = min(report["examples_by_length"])
-        notes.append(
-            f"left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
+        notify(
+            f"note: left out: {counted(short, 'document')} shorter than {shortest:,} tokens; lower"
             " --lengths to use them"
         )
     if estimated := report["used"]["estimated"]:
-        notes.append(
-            f"the endpoint did not count the tokens of {estimated:,} replies; they are estimated"
+        notify(
+            f"note: the endpoint did not count the tokens of {estimated:,} replies; they are"
+            " estimated"
         )
     if failure is not None:
-        notes.append(f"the last failure of the endpoint: {failure}")
+        notify(f"note: the last failure of the endpoint: {failure}")
     if report["stopped"] is not None:
-        notes.append(f"stopped: {report['stopped']}; repeat the command to continue")
+        notify(f"note: stopped: {report['stopped']}; repeat the command to continue")
     elif limit is not None and report["examples"] < limit:
-        few = f"{report['examples']:,} of {limit:,} examples"
-        notes.append(f"the sources are used up: {few}; add documents, or use another --seed")
-    for note in notes:
-        notify(f"note: {note}")
+        notify(
+            f"note: the sources are used up: {report['examples']:,} of {limit:,} examples; add"
+            " documents, or use another --seed"
+        )

@@ -111,13 +111,13 @@ class Sources:
             yield Source(f"{store.uri}: {name}", row.text, Places(row.blocks))
         elif _holds_evidence(place):
             for number, (where, values) in enumerate(read_json(place), start=1):
-                yield Source(
-                    f"{place}: {values.get('id', number)}", text_of(values, "document", where)
-                )
+                name = f"{place}: {values.get('id', number)}"
+                yield Source(name, text_of(values, "document", where))
         else:
-            for one in read_documents([str(place)], reader, self.skipped, report=self.report):
-                name = str(place) if one.document.id is None else f"{place}: {one.document.id}"
-                yield Source(name, one.document.text, one.document.places())
+            for read in read_documents([str(place)], reader, self.skipped, report=self.report):
+                document = read.document
+                name = str(place) if document.id is None else f"{place}: {document.id}"
+                yield Source(name, document.text, document.places())
 
 
 def _holds_evidence(file: Path) -> bool:
@@ -125,12 +125,9 @@ def _holds_evidence(file: Path) -> bool:
     reported by its reader.
     """
     try:
-        rows = (
-            read_json(file)
-            if recognize(read_head(file, HEAD_BYTES), file.name) == "jsonl"
-            else iter(())
-        )
-        return any("document" in row for _, row in islice(rows, 1))
+        if recognize(read_head(file, HEAD_BYTES), file.name) != "jsonl":
+            return False
+        return any("document" in row for _, row in islice(read_json(file), 1))
     except (InputError, OSError):
         return False
 
@@ -175,12 +172,10 @@ class Cutter:
     def _cut(
         self, source: Source, units: SentenceTokens, lengths: list[int], rng: np.random.Generator
     ) -> Iterator[Subsequence]:
-        spare = len(units.ids) - sum(lengths)
-        first = (
-            int(np.searchsorted(units.bounds, rng.integers(0, spare + 1), side="right")) - 1
-            if lengths
-            else 0
-        )
+        if not lengths:
+            return
+        start_token = rng.integers(0, len(units.ids) - sum(lengths) + 1)
+        first = int(np.searchsorted(units.bounds, start_token, side="right")) - 1
         for length in lengths:
             if first == len(units.spans):  # a unit longer than its subsequence has used up the rest
                 return
@@ -200,11 +195,12 @@ class Cutter:
             first = last
 
 
-def check_language(code: str) -> None:
+def check_language(code: str | None) -> None:
     """Raise InputError if texts cannot be recognized as this language, and MissingDependency
-    without py3langid.
+    without py3langid. None stands for every language.
     """
-    expect_choice(code, sorted(_identifier().labels), "the language")
+    if code is not None:
+        expect_choice(code, sorted(_identifier().labels), "the language")
 
 
 def refusal(text: str, guard: Decontaminator, language: str | None) -> str | None:

@@ -32,7 +32,8 @@ Reply with one JSON object and nothing else."""
 
 _QUESTION = """\
 The question must
-- be one short sentence that can be understood without the document: use names instead of "he", "it" or "this event";
+- be one short sentence that can be understood without the document: use names instead of \
+"he", "it" or "this event";
 - ask for something concrete, with one right answer;
 - not mention sentences, numbers, texts, connections or a document."""
 
@@ -47,8 +48,10 @@ Sentences:
 Reply: {{{{"question": "...", "answer": "...", "sentences": [numbers]}}}}"""
 
 PAIR = f"""\
-Here are two places of one document. Think of a situation in which what the first says matters for what the second says, and
-describe this connection in one or two sentences. Then write a question that only a reader of both places can answer, in other
+Here are two places of one document. Think of a situation in which what the first says matters \
+for what the second says, and
+describe this connection in one or two sentences. Then write a question that only a reader of both \
+places can answer, in other
 words than theirs.
 {_QUESTION}
 Add a short answer and the numbers of all sentences, of both places, that are needed for it.
@@ -62,8 +65,10 @@ Second place:
 Reply: {{{{"connection": "...", "question": "...", "answer": "...", "sentences": [numbers]}}}}"""
 
 CONNECTIONS = """\
-Which other sentences of the document belong together with this place? Look for an effect of what happens here or its cause, a
-promise and how it is kept, the same person, object or term in another role, a claim and its evidence or its contradiction. A
+Which other sentences of the document belong together with this place? Look for an effect of \
+what happens here or its cause, a
+promise and how it is kept, the same person, object or term in another role, a claim and its \
+evidence or its contradiction. A
 common topic or a common word is not enough.
 
 The place:
@@ -72,12 +77,15 @@ The place:
 The document around it:
 {around}
 
-For each connected sentence outside the place, return its number and describe in one or two sentences, with names, what connects
+For each connected sentence outside the place, return its number and describe in one or two \
+sentences, with names, what connects
 them.
-Reply with an empty list if there is none: {{"connections": [{{"sentence": number, "connection": "..."}}]}}"""
+Reply with an empty list if there is none: \
+{{"connections": [{{"sentence": number, "connection": "..."}}]}}"""
 
 FROM_CONNECTION = f"""\
-Two places of a document are connected as described here. Write a question about this connection: to answer it, a reader must know
+Two places of a document are connected as described here. Write a question about this connection: \
+to answer it, a reader must know
 both places. Use the description's own words for people, things and events.
 {_QUESTION}
 
@@ -86,7 +94,8 @@ Connection: {{connection}}
 Reply: {{{{"question": "..."}}}}"""
 
 LABELS = """\
-Which of these sentences of a document help to answer the question? Add a short answer that follows from them.
+Which of these sentences of a document help to answer the question? Add a short answer that \
+follows from them.
 
 Question: {question}
 
@@ -111,36 +120,34 @@ def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
     """Read the keys of a reply that is one JSON object, bare or in a fenced block; a "text" has
     visible characters.
     """
+    if reply.finish == "length":
+        raise Rejected("replies cut at their limit of tokens")
     text = reply.text.strip()
-    fenced, cut = _FENCED.fullmatch(text), reply.finish == "length"
+    fenced = _FENCED.fullmatch(text)
     try:
-        found = json.loads("" if cut else fenced[1] if fenced else text)
+        value = json.loads(fenced[1] if fenced else text)
     except (ValueError, RecursionError) as error:
-        raise Rejected(
-            "replies cut at their limit of tokens" if cut else "replies that are not JSON"
-        ) from error
-    return read_object(found, **kinds)
+        raise Rejected("replies that are not JSON") from error
+    return read_object(value, **kinds)
 
 
-def read_object(found: object, **kinds: Kind) -> dict[str, Any]:
-    """Check the values of an object of a reply, as `read_reply` does."""
-    if not isinstance(found, dict) or not all(
-        name in found and _fits(found[name], kind) for name, kind in kinds.items()
-    ):
+def read_object(value: object, **kinds: Kind) -> dict[str, Any]:
+    """Return the keys of an object of a reply, with values as `read_reply` expects them."""
+    values = value if isinstance(value, dict) else {}
+    if not all(name in values and _FITS[kind](values[name]) for name, kind in kinds.items()):
         raise Rejected("replies of another form than requested")
     return {
-        name: found[name].strip() if kind == "text" else found[name] for name, kind in kinds.items()
+        name: values[name].strip() if kind == "text" else values[name]
+        for name, kind in kinds.items()
     }
 
 
-def _fits(value: object, kind: Kind) -> bool:
-    if kind == "text":
-        return isinstance(value, str) and bool(value.strip())
-    if kind == "number":
-        return type(value) is int
-    inside: type = int if kind == "numbers" else dict
-    return isinstance(value, list) and all(type(one) is inside for one in value)
-
+_FITS: dict[Kind, Callable[[object], bool]] = {
+    "text": lambda value: isinstance(value, str) and bool(value.strip()),
+    "number": lambda value: type(value) is int,
+    "numbers": lambda value: isinstance(value, list) and {*map(type, value)} <= {int},
+    "objects": lambda value: isinstance(value, list) and {*map(type, value)} <= {dict},
+}
 
 Strategy = Literal["link", "pair", "chunk"]
 PLACE_UNITS = {"sentence": 20, "clauses": 5}  # of a place: the paper's text, and its code
@@ -151,10 +158,8 @@ LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
-_TOO_FEW, _NOT_SHOWN = (
-    "subsequences with too few units",
-    "replies with numbers of sentences that were not shown",
-)
+_TOO_FEW = "subsequences with too few units"
+_NOT_SHOWN = "replies with numbers of sentences that were not shown"
 _ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
 Ask = Callable[[list[Message]], Reply]
@@ -192,9 +197,8 @@ def write_pair(
     place = _draw([tile for tile in tiles if partners[tile]], rng)
     others = partners[place]
     vectors = encode([_slice(text, tile) for tile in (place, *others)])
-    first, second = sorted(
-        (place, others[int(np.argmax(vectors[1:] @ vectors[0]))]), key=lambda tile: tile.start
-    )
+    nearest = others[int(np.argmax(vectors[1:] @ vectors[0]))]
+    first, second = sorted((place, nearest), key=lambda tile: tile.start)
     reply = ask(fill(PAIR, first=_show(text, first), second=_show(text, second)))
     values = read_reply(reply, connection="text", **_ANSWERED)
     return _draft(values, (first, second), distance=_distance(first, second))
@@ -207,21 +211,17 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
         raise Rejected(_TOO_FEW)
     reply = ask(fill(CONNECTIONS, place=_show(text, place), around=_show(text, around)))
-    number, connection = _furthest(
-        read_reply(reply, connections="objects")["connections"], place, around
-    )
+    connections = read_reply(reply, connections="objects")["connections"]
+    number, connection = _furthest(connections, place, around)
     beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
     _refuse_boilerplate(connection, _slice(text, beside))
     values = read_reply(ask(fill(FROM_CONNECTION, connection=connection)), question="text")
-    places = tuple(sorted((place, beside), key=lambda one: one.start))
-    shown = "\n".join(_show(text, one) for one in places)
+    places = tuple(sorted((place, beside), key=lambda units: units.start))
+    shown = "\n".join(_show(text, units) for units in places)
     reply = ask(fill(LABELS, question=values["question"], sentences=shown))
     values |= read_reply(reply, answer="text", sentences="numbers")
-    return _draft(
-        values | {"connection": connection},
-        places,
-        distance=_distance(place, range(number, number + 1)),
-    )
+    values["connection"] = connection
+    return _draft(values, places, distance=_distance(place, range(number, number + 1)))
 
 
 def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | None = None) -> Draft:
@@ -229,15 +229,14 @@ def _draft(values: dict[str, Any], places: tuple[range, ...], distance: int | No
     connection = values.get("connection")
     _refuse_boilerplate(values["question"], values["answer"], connection or "")
     units = set(values["sentences"])
-    chosen = [units.intersection(place) for place in places]
-    if units.difference(*chosen) or not all(chosen):
-        one_place = (
-            "questions with evidence in one place only" if units else "questions without evidence"
-        )
-        raise Rejected(_NOT_SHOWN if units.difference(*chosen) else one_place)
-    return Draft(
-        values["question"], values["answer"], tuple(sorted(units)), places, connection, distance
-    )
+    if units.difference(*places):
+        raise Rejected(_NOT_SHOWN)
+    if not units:
+        raise Rejected("questions without evidence")
+    if not all(units.intersection(place) for place in places):
+        raise Rejected("questions with evidence in one place only")
+    evidence = tuple(sorted(units))
+    return Draft(values["question"], values["answer"], evidence, places, connection, distance)
 
 
 def _draw_place(text: Subsequence, size: int, rng: np.random.Generator) -> range:
@@ -256,29 +255,26 @@ def _around(place: range, count: int, rng: np.random.Generator) -> range:
     """Return the larger of two boxes of `AROUND` units in a subsequence: from `NEAR` before the
     place, or to as many after it.
     """
-    first, last = max(place.start - NEAR, 0), min(place.stop + NEAR, count)
-    after, before = (
-        range(first, min(place.start - NEAR + AROUND, count)),
-        range(max(place.stop + NEAR - AROUND, 0), last),
-    )
+    first = place.start - NEAR
+    last = place.stop + NEAR
+    after = range(max(first, 0), min(first + AROUND, count))
+    before = range(max(last - AROUND, 0), min(last, count))
     if len(after) == len(before):
         return (before, after)[int(rng.integers(2))]
     return max(before, after, key=len)
 
 
 def _furthest(connections: Iterable[object], place: range, around: range) -> tuple[int, str]:
-    links = [read_object(one, connection="text", sentence="number") for one in connections]
-    distances = [_distance(place, range(one["sentence"], one["sentence"] + 1)) for one in links]
-    shown = all(one["sentence"] in around for one in links)
-    if not shown or max(distances, default=0) < LINKED:
-        near = (
-            f"places whose connections are all nearer than {LINKED} units"
-            if links
-            else "places without connections"
-        )
-        raise Rejected(near if shown else _NOT_SHOWN)
-    best = links[distances.index(max(distances))]
-    return best["sentence"], best["connection"]
+    links = [read_object(row, connection="text", sentence="number") for row in connections]
+    if not links:
+        raise Rejected("places without connections")
+    if not all(link["sentence"] in around for link in links):
+        raise Rejected(_NOT_SHOWN)
+    distances = [_distance(place, range(row["sentence"], row["sentence"] + 1)) for row in links]
+    if max(distances) < LINKED:
+        raise Rejected(f"places whose connections are all nearer than {LINKED} units")
+    furthest = links[distances.index(max(distances))]
+    return furthest["sentence"], furthest["connection"]
 
 
 def _distance(a: range, b: range) -> int:

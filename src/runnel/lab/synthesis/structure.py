@@ -3,8 +3,12 @@ before or after a text says what the text answers; and the rows of evidence made
 
 A long document is cut into parts, which are the documents of the rows, because each row holds its
 document.
+
+In the order of this file: patterns; `ask`, which finds the questions of a text, and `cut`, which
+removes them; sentences, sections, definitions, lists and references; `StructureRows`.
 """
 
+import math
 import re
 from bisect import bisect_left
 from collections import Counter
@@ -27,13 +31,17 @@ Span = tuple[int, int]
 
 _MOST = 6  # sentences of an answer: those nearest to the question
 _WORDS = 5  # of a sentence in prose, at least
-_TITLE_WORDS, _TITLE_CHARS = 12, 200
+_TITLE_WORDS = 12
+_TITLE_CHARS = 200
 _QUESTION_WORDS = range(3, 26)
 _TERM_WORDS = 6
 
+_DIVISION = r"(?:section|article|part|chapter|clause|item|note|appendix|exhibit)"
 _NUMBER = re.compile(
-    r"(?:(?P<kind>section|article|part|chapter|clause|item|note|appendix|exhibit)\s+)?"
-    r"(?P<number>\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Z]|[IVX]{1,5}|[a-z])[.):]|\d{1,3}(?:\.\d{1,3})*|(?<=\s)[A-Z])[\s\u2013\u2014-]+",
+    rf"(?:(?P<kind>{_DIVISION})\s+)?"
+    r"(?P<number>\(?(?:\d{1,3}(?:\.\d{1,3})*|[A-Z]|[IVX]{1,5}|[a-z])[.):]"
+    r"|\d{1,3}(?:\.\d{1,3})*"
+    r"|(?<=\s)[A-Z])[\s\u2013\u2014-]+",
     re.IGNORECASE,
 )
 _MARK = re.compile(r"(?:#{1,6}|[-*+\u2022\u2023\u25e6|>])\s+")  # Markdown's headings, bullets
@@ -53,17 +61,22 @@ _GENERIC = frozenset(
 ) | {"table of contents", "related links", "see also", "external links", "further reading"}
 _ABBREVIATION = re.compile(r"(?:[A-Z]\.)+|[A-Z][a-z]{0,3}\.")
 _DEFINITION = re.compile(
-    r"(?P<quote>[\"\u201c'\u2018])?(?P<term>[^\s\"\u201c\u201d,;:()]+(?:\s[^\s\"\u201c\u201d,;:()]+){0,5}?)[\"\u201d'\u2019]?\s+"
-    r"(?:\([^()]{1,40}\)\s+)?(?P<verb>shall mean|means|refers to|is defined as|are defined as|is an?|are)\s+(?P<rest>\S.*)",
+    r"(?P<quote>[\"\u201c'\u2018])?"
+    r"(?P<term>[^\s\"\u201c\u201d,;:()]+(?:\s[^\s\"\u201c\u201d,;:()]+){0,5}?)"
+    r"[\"\u201d'\u2019]?\s+(?:\([^()]{1,40}\)\s+)?"
+    r"(?P<verb>shall mean|means|refers to|is defined as|are defined as|is an?|are)"
+    r"\s+(?P<rest>\S.*)",
     re.DOTALL,
 )
+_LIST_WORDS = re.compile(r"\s*\b(?:the following|as follows|these)\b", re.IGNORECASE)
 _PRONOUNS = frozenset(
     "he i it its she such that there these they this those we what which who you".split()
 )
 _REFERENCE = re.compile(
-    r",?\s*[(\[]?\b(?:(?:please\s+)?(?:see|refer to)|(?:as\s+)?(?:defined|described|discussed|set forth|provided|specified)\s+in"
+    r",?\s*[(\[]?\b(?:(?:please\s+)?(?:see|refer to)"
+    r"|(?:as\s+)?(?:defined|described|discussed|set forth|provided|specified)\s+in"
     r"|pursuant\s+to|in\s+accordance\s+with|under)\s+(?:the\s+|our\s+|also\s+)*"
-    r"(?:(?:section|article|part|chapter|clause|item|note|appendix|exhibit)\s+(?P<number>(?:\d+(?:\.\d+)*|[A-Z])\b)"
+    rf"(?:{_DIVISION}\s+(?P<number>(?:\d+(?:\.\d+)*|[A-Z])\b)"
     r"|[\"\u201c'\u2018](?P<title>[^\"\u201c\u201d\u2019]{4,80})[\"\u201d'\u2019])"
     r"(?:\s+(?:above|below|of this \w+))?[)\]]?",
     re.IGNORECASE,
@@ -104,17 +117,18 @@ def ask(text: str, kind_at: Callable[[int], str | None]) -> list[Asked]:
     rare = _compatible(
         [*_lists(sentences), *_definitions(sentences), *_references(sentences, sections)]
     )
-    gone = [one.source for one in rare if one.strategy != "definition"]
+    removed = [asked.source for asked in rare if asked.strategy != "definition"]
     taken = [
         number
         for number, (start, end) in enumerate(sentences.spans)
-        if any(start < b and a < end for a, b in gone)
+        if any(start < last and first < end for first, last in removed)
     ]
-    answers = [(one, _answer(sentences, one, taken)) for one in sections]
     below = [
-        Asked(one.strategy, one.title, one.source, answer) for one, answer in answers if answer
+        Asked(section.strategy, section.title, section.source, answer)
+        for section in sections
+        if (answer := _answer(sentences, section, taken))
     ]
-    return sorted(_compatible([*rare, *below]), key=lambda one: one.source)
+    return sorted(_compatible([*rare, *below]), key=lambda asked: asked.source)
 
 
 def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]:
@@ -124,23 +138,25 @@ def cut(text: str, asked: Sequence[Asked]) -> tuple[str, Callable[[Span], Span]]
     Those words would be the best match for the question. Definitions stay: their question has only
     the term.
     """
-    gone = sorted(one.source for one in asked if one.strategy != "definition")
-    kept = text
-    for start, end in reversed(gone):
-        kept = kept[:start] + kept[end:]
+    removed = sorted(question.source for question in asked if question.strategy != "definition")
+    rest = text
+    for start, end in reversed(removed):
+        rest = rest[:start] + rest[end:]
 
     def place(span: Span) -> Span:
-        shift = sum(end - start for start, end in gone if end <= span[0])  # no cut is inside a span
+        # no cut is inside a span
+        shift = sum(end - start for start, end in removed if end <= span[0])
         return span[0] - shift, span[1] - shift
 
-    return kept, place
+    return rest, place
 
 
 class _Sentences:
     """The visible sentences of a text, without the whitespace at their ends."""
 
     def __init__(self, text: str, kind_at: Callable[[int], str | None]) -> None:
-        self.text, self.kind_at = text, kind_at
+        self.text = text
+        self.kind_at = kind_at
         self.spans = [
             span
             for a, b in split_sentences(text).tolist()
@@ -209,16 +225,13 @@ def _sections(sentences: _Sentences) -> Iterator[_Section]:
             opened.append(
                 (number + (start + size >= end), start + size, "heading", (start, start + size))
             )
-    for place, (below, after, strategy, source) in enumerate(opened):
-        stop = opened[place + 1][3][0] if place + 1 < len(opened) else len(sentences.text)
+    stops = [source[0] for *_, source in opened[1:]] + [len(sentences.text)]
+    for (below, after, strategy, source), stop in zip(opened, stops, strict=False):
         last = bisect_left(sentences.spans, (stop, 0))
         label, title = _split_title(sentences.text[slice(*source)])
-        begin = (
-            trim(sentences.text, after, max(sentences.spans[below][1], after))[0]
-            if below < len(sentences)
-            else after
-        )
-        yield _Section(strategy, title, label, source, range(below, last), begin)
+        if below < len(sentences):
+            after = trim(sentences.text, after, max(sentences.spans[below][1], after))[0]
+        yield _Section(strategy, title, label, source, range(below, last), after)
 
 
 def _title_size(words: str) -> int:
@@ -263,9 +276,8 @@ def _split_title(title: str) -> tuple[str, str]:
     number = _NUMBER.match(title)
     if number is not None and number.end() < len(title):
         title = title[number.end() :]
-    return "" if number is None else number["number"].strip("().:"), title.strip(
-        " .:*_#=~\u2013\u2014-"
-    )
+    label = "" if number is None else number["number"].strip("().:")
+    return label, title.strip(" .:*_#=~\u2013\u2014-")
 
 
 def _answer(sentences: _Sentences, section: _Section, taken: Sequence[int] = ()) -> Span | None:
@@ -289,26 +301,15 @@ def _definitions(sentences: _Sentences) -> Iterator[Asked]:
         article = re.match(r"(?:The|An?)\s+", definitions["term"])
         words = definitions["term"][article.end() if article else 0 :].split()
         term = " ".join(words)
-        explicit = (
-            definitions["quote"] is not None
-            or "mean" in definitions["verb"]
-            or "defin" in definitions["verb"]
-        )
+        verb = definitions["verb"]
+        explicit = definitions["quote"] is not None or "mean" in verb or "defin" in verb
         named = explicit or (
-            definitions["verb"].startswith("is a")
-            and (article is not None or words[0] not in _STARTERS)
+            verb.startswith("is a") and (article is not None or words[0] not in _STARTERS)
         )
-        if (
-            named
-            and 0 < len(words) <= _TERM_WORDS
-            and not _PRONOUNS.intersection(map(str.lower, words))
-        ):
-            yield Asked(
-                "definition",
-                f"What is {term}?" if not explicit else f"What does {term} mean?",
-                span,
-                span,
-            )
+        personal = _PRONOUNS.intersection(map(str.lower, words))
+        if named and 0 < len(words) <= _TERM_WORDS and not personal:
+            question = f"What does {term} mean?" if explicit else f"What is {term}?"
+            yield Asked("definition", question, span, span)
 
 
 def _lists(sentences: _Sentences) -> Iterator[Asked]:
@@ -317,74 +318,60 @@ def _lists(sentences: _Sentences) -> Iterator[Asked]:
         if not sentences.opens_list(number) or len(words.split()) not in _QUESTION_WORDS:
             continue
         items = [number + 1]
-        while (
-            len(items) < _MOST
-            and items[-1] + 1 < len(sentences)
-            and not sentences.is_heading(items[-1] + 1)
-        ):
-            if sentences.first[items[-1] + 1] and not sentences.is_item(items[-1] + 1):
+        for following in range(number + 2, min(number + 1 + _MOST, len(sentences))):
+            begins_other = sentences.first[following] and not sentences.is_item(following)
+            if begins_other or sentences.is_heading(following):
                 break
-            items.append(items[-1] + 1)
+            items.append(following)
         if len(items) > 1:
-            question = re.sub(
-                r"\s*\b(?:the following|as follows|these)\b", "", words[:-1], flags=re.IGNORECASE
-            )
-            yield Asked(
-                "list", " ".join(question.split()), sentences.spans[number], sentences.span(items)
-            )
+            question = " ".join(_LIST_WORDS.sub("", words[:-1]).split())
+            yield Asked("list", question, sentences.spans[number], sentences.span(items))
 
 
 def _references(sentences: _Sentences, sections: Sequence[_Section]) -> Iterator[Asked]:
-    numbered = Counter(one.number.lower() for one in sections if one.number)
-    titled = {one.title.lower(): one for one in sections if one.strategy == "heading"}
+    counts = Counter(section.number.lower() for section in sections if section.number)
+    by_title = {part.title.lower(): part for part in sections if part.strategy == "heading"}
     by_number = {
-        one.number.lower(): one
-        for one in sections
-        if one.number and numbered[one.number.lower()] == 1
+        section.number.lower(): section
+        for section in sections
+        if counts[section.number.lower()] == 1
     }
     for number, source in enumerate(sentences.spans):
-        found = _REFERENCE.search(sentences[number]) if sentences.is_prose(number) else None
-        if found is None:
+        reference = _REFERENCE.search(sentences[number]) if sentences.is_prose(number) else None
+        if reference is None:
             continue
-        to = (
-            by_number.get(found["number"].lower())
-            if found["number"]
-            else titled.get(found["title"].strip(" .,").lower())
-        )
+        if reference["number"]:
+            to = by_number.get(reference["number"].lower())
+        else:
+            to = by_title.get(reference["title"].strip(" .,").lower())
         question = " ".join(_REFERENCE.sub("", sentences[number]).split()).strip(" .,;:")
         if to is not None and number not in to.below and len(question.split()) in _QUESTION_WORDS:
             if answer := _answer(sentences, to):
                 yield Asked("reference", question, source, answer)
 
 
-def _compatible(found: Sequence[Asked]) -> list[Asked]:
+def _compatible(questions: Sequence[Asked]) -> list[Asked]:
     """Return the questions without those that are asked twice, say nothing, or need what an earlier
     one cuts out.
     """
-    times = Counter(question.question.lower() for question in found)
-    kept: list[Asked] = []
-    for question in found:
-        words = re.findall(r"[^\W\d_]{3,}", question.question.lower())
-        if (
-            not words
-            or times[question.question.lower()] > 1
-            or question.question.lower() in _GENERIC
-        ):
+    times = Counter(asked.question.lower() for asked in questions)
+    compatible: list[Asked] = []
+    for asked in questions:
+        words = asked.question.lower()
+        if times[words] > 1 or words in _GENERIC or not re.search(r"[^\W\d_]{3}", words):
             continue
-        if not any(_clash(question, other) or _clash(other, question) for other in kept):
-            kept.append(question)
-    return kept
+        if not any(_clash(asked, other) or _clash(other, asked) for other in compatible):
+            compatible.append(asked)
+    return compatible
 
 
-def _clash(one: Asked, other: Asked) -> bool:
-    """Return whether the words that one question is made from are in what the other one needs."""
-    if one.strategy == "definition" or one.source == other.source == other.answer:
+def _clash(question: Asked, other: Asked) -> bool:
+    """Return whether a question is made from words that another question or its answer needs."""
+    if question.strategy == "definition" or question.source == other.source == other.answer:
         return False
-    (start, end), needed = (
-        one.source,
-        [other.answer] if other.strategy == "definition" else [other.answer, other.source],
-    )
-    return any(start < b and a < end for a, b in needed)
+    start, end = question.source
+    needed = [other.answer] if other.strategy == "definition" else [other.answer, other.source]
+    return any(start < last and first < end for first, last in needed)
 
 
 PART_SENTENCES = 300  # of a part, at most: training looks at that many sentences at a time
@@ -405,8 +392,7 @@ class StructureRows:
     rejected: Counter[str] = field(default_factory=Counter)  # parts and questions, by reason
 
     def __post_init__(self) -> None:
-        if self.language is not None:
-            check_language(self.language)
+        check_language(self.language)
 
     def rows(self, sources: Iterable[Source], limit: int | None = None) -> Iterator[dict[str, Any]]:
         """Yield rows of evidence (docs/data.md), those of a document in its order, until there are
@@ -414,9 +400,8 @@ class StructureRows:
         """
         for source in sources:
             spans = split_sentences(source.text)
-            for sentences in (
-                np.array_split(spans, -(-len(spans) // PART_SENTENCES)) if len(spans) else []
-            ):
+            count = math.ceil(len(spans) / PART_SENTENCES)
+            for sentences in np.array_split(spans, count) if count else []:
                 for row in self._part(source, int(sentences[0, 0]), int(sentences[-1, 1])):
                     if limit is not None and self.kept.total() >= limit:
                         return
@@ -434,28 +419,26 @@ class StructureRows:
         if not asked:
             self.rejected["parts whose structure asks nothing"] += 1
         document, place = cut(text, asked)
-        for one in asked:
-            answer = list(place(one.answer))
-            name = f"structure-{digest(source.name, document, one.question)}"
-            row: dict[str, Any] = {
-                "id": name,
-                "question": one.question,
+        for question in asked:
+            answer = list(place(question.answer))
+            yield {
+                "id": f"structure-{digest(source.name, document, question.question)}",
+                "question": question.question,
                 "document": document,
                 "evidence": [answer],
-            }
-            row |= {
-                "strategy": one.strategy,
+                "strategy": question.strategy,
                 "places": [answer],
                 "source": source.name,
                 "source_start": start,
+                "source_question": [start + offset for offset in question.source],
+                "source_evidence": [start + offset for offset in question.answer],
             }
-            for key, span in (("source_question", one.source), ("source_evidence", one.answer)):
-                row[key] = [start + offset for offset in span]
-            yield row
 
     def _choose(self, text: str, asked: list[Asked]) -> list[Asked]:
         usable = [
-            one for one in asked if not BOILERPLATE.search(one.question + text[slice(*one.answer)])
+            question
+            for question in asked
+            if not BOILERPLATE.search(question.question + text[slice(*question.answer)])
         ]
         if boilerplate := len(asked) - len(usable):
             self.rejected["questions about boilerplate of a publisher"] += boilerplate
@@ -463,7 +446,5 @@ class StructureRows:
             return usable
         self.rejected[f"questions beyond {PART_QUESTIONS} about a part"] += beyond
         rng = np.random.default_rng([self.seed, int(digest(text), 16)])
-        return [
-            usable[number]
-            for number in sorted(rng.choice(len(usable), PART_QUESTIONS, replace=False).tolist())
-        ]
+        drawn = rng.choice(len(usable), PART_QUESTIONS, replace=False)
+        return [usable[number] for number in sorted(drawn.tolist())]

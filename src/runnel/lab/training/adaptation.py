@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,9 +22,11 @@ from runnel.lab.evaluation.retrieval import System
 from runnel.lab.synthesis.examples import structure_facts
 from runnel.lab.synthesis.sources import Sources
 from runnel.lab.synthesis.structure import StructureRows
-from runnel.lab.training import recipes, run
-from runnel.lab.training.data import Dropped, read_evidence
+from runnel.lab.training import recipes
+from runnel.lab.training.data import Dropped
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.evidence import read_evidence
+from runnel.lab.training.run import run_recipe
 from runnel.ops.backend import has_native_bf16
 
 _LEAST = 30  # questions to train on
@@ -54,14 +57,18 @@ def adapt(
     """
     if dev is not None and next(read_evidence(dev, dropped=Dropped()), None) is None:
         raise InputError(f"{dev} has no question with evidence; expected spans in one at least")
+    # 1. Ask the documents their questions, and hold some back.
     create_folder(to)
     train_file, held_file = _write_questions(sources, exclude, limit, seed, to)
+    # 2. Train on the others.
     adapted = _train(model, train_file, seed, to)
+    # 3. Measure the gain.
     measured = {
-        path.name: _compare(path, model, adapted, to)
+        path.name: _measure_gain(path, model, adapted, to)
         for path in (held_file, dev)
         if path is not None
     }
+    # 4. Keep the better model.
     better = list(measured.values())[-1].difference > 0
     if better and not (to / "model").exists():
         # of a killed run; a link stays, and is an error
@@ -75,74 +82,63 @@ def adapt(
         )
     return {
         "model": str(to / "model") if better else None,
-        "measured": {name: asdict(one) for name, one in measured.items()},
+        "measured": {name: asdict(comparison) for name, comparison in measured.items()},
     }
 
 
 def _write_questions(
     sources: Sequence[str], exclude: Sequence[str], limit: int, seed: int, to: Path
 ) -> tuple[Path, Path]:
-    made, documents = (
-        StructureRows(Decontaminator(exclude), seed=seed),
-        Sources(sources, seed, notify),
-    )
-    rows = list(made.rows(documents, limit))
-    structure_facts(made, documents)
+    structure = StructureRows(Decontaminator(exclude), seed=seed)
+    documents = Sources(sources, seed, notify)
+    rows = list(structure.rows(documents, limit))
+    structure_facts(structure, documents)
     held = _held_back(rows)
-    halves = (
-        [row for row in rows if row["source"] not in held],
-        [row for row in rows if row["source"] in held],
-    )
-    if len(halves[0]) < _LEAST or not halves[1]:
+    train = [row for row in rows if row["source"] not in held]
+    held_back = [row for row in rows if row["source"] in held]
+    if len(train) < _LEAST or not held_back:
         raise InputError(
             f"the structure of {counted(documents.documents, 'document')} asks {len(rows):,}"
             f" questions; expected at least {_LEAST} to train on, and some about other documents:"
             " add documents with headings or lists, or train on evidence (docs/training.md)"
         )
-    files = to / "train.jsonl", to / "held-back.jsonl"
-    with Journal(
-        files[0], {"seed": seed, "questions": digest(json.dumps(rows))}, also=files[1:]
-    ) as journal:
+    files = {to / "train.jsonl": train, to / "held-back.jsonl": held_back}
+    train_file, held_file = files
+    settings = {"seed": seed, "questions": digest(json.dumps(rows))}
+    with Journal(train_file, settings, also=[held_file]) as journal:
         if journal.begin() is None:
-            for path, part in zip(files, halves, strict=True):
+            for path, part in files.items():
                 write_jsonl(path, part)
-            journal.finish({path.name: len(part) for path, part in zip(files, halves, strict=True)})
-    return files
+            journal.finish({path.name: len(part) for path, part in files.items()})
+    return train_file, held_file
 
 
 def _held_back(rows: list[dict[str, Any]]) -> set[str]:
     """Return the documents held back: about one question in ten, by an order that has nothing to do
     with the documents.
     """
+    counts = Counter(row["source"] for row in rows)
     held: set[str] = set()
     count = 0
-    for source in sorted(
-        {row["source"] for row in rows}, key=lambda name: hashlib.blake2b(name.encode()).digest()
-    ):
+    for source in sorted(counts, key=lambda name: hashlib.blake2b(name.encode()).digest()):
         if count * _HELD_BACK >= len(rows):
             break
         held.add(source)
-        count += sum(row["source"] == source for row in rows)
+        count += counts[source]
     return held
 
 
 def _train(model: str, data: Path, seed: int, to: Path) -> Path:
     precision = "bf16" if has_native_bf16() else "fp32"
-    changes = (
-        f"model.name={model}",
-        f"train.seed={seed}",
-        f"train.precision={precision}",
-        *_TRAINING.split(),
-    )
-    return Path(
-        run.train(recipes.read("evidence-vectors", changes=changes), to / "run", data=data).model
-    )
+    changes = [f"model.name={model}", f"train.seed={seed}", f"train.precision={precision}"]
+    recipe = recipes.read("evidence-vectors", changes=(*changes, *_TRAINING.split()))
+    return Path(run_recipe(recipe, to / "run", data=data).model)
 
 
-def _compare(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
+def _measure_gain(evidence: Path, model: str, adapted: Path, to: Path) -> Comparison:
     def recalls(name: str, folder: Path) -> list[float]:
         folder.mkdir(exist_ok=True)
         _, values = measure(evidence, System(name, "sentences"), [_METRIC], folder)
-        return [one[_METRIC] for one in values.values()]
+        return [metrics[_METRIC] for metrics in values.values()]
 
     return compare(recalls(model, to / "before"), recalls(str(adapted), to / "after"))

@@ -1,4 +1,4 @@
-"""Training examples that overlap with test sets, found by equal sentences and equal texts.
+"""Leave out training examples that overlap with test sets, found by equal sentences and texts.
 
 Two texts are equal if they have the same words in the same order; case, punctuation and whitespace
 do not count.
@@ -13,15 +13,8 @@ from typing import Any, TypeVar
 
 from runnel.errors import InputError, counted
 from runnel.formats import ROWS
-from runnel.lab.training.data import (
-    Dropped,
-    Evidence,
-    Triple,
-    column_names,
-    qrels_of,
-    read_named,
-    read_triples,
-)
+from runnel.lab.training.data import Dropped, Evidence, Triple
+from runnel.lab.training.triples import column_names, qrels_of, read_named, read_triples
 from runnel.records import titled
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader
@@ -34,11 +27,9 @@ log = logging.getLogger("runnel")
 
 Example = TypeVar("Example", Triple, Evidence)
 
-QUERY, POSITIVE, SENTENCES = (
-    "query in a test set",
-    "positive in a test set",
-    "document with sentences of a test set",
-)
+QUERY = "query in a test set"
+POSITIVE = "positive in a test set"
+SENTENCES = "document with sentences of a test set"
 
 _QUERIES = {"question", "query"}  # keys of the query in rows with a query and a document
 _QA = "qa:"  # before the place of question answering sets
@@ -74,14 +65,19 @@ class Decontaminator:
         self._documents: set[int] = set()
         self._sentences: set[int] = set()
         self._read: set[int] = set()
-        self._last = "", False
+        self._last = ("", False)
         for path in map(str, paths):
             if path.startswith(_QA):
-                self._add_questions(path.removeprefix(_QA))
+                from runnel.lab.evaluation.qa.loading import read_qa_sets
+
+                for data in read_qa_sets(path.removeprefix(_QA)):
+                    texts = {name: document.text for name, document in data.documents.items()}
+                    asked = ((row.question, [texts[row.document]]) for row in data.questions)
+                    self.add(f"{path.removeprefix(_QA)}, {data.name}", asked)
                 continue
             dropped = Dropped()
             with DocumentReader() as reader:
-                self.add(path, _examples(Path(path), reader, dropped), dropped)
+                self.add(path, _queries_with_documents(Path(path), reader, dropped), dropped)
 
     def add(
         self, name: str, examples: Iterable[tuple[str, list[str]]], dropped: Dropped | None = None
@@ -114,15 +110,6 @@ class Decontaminator:
             "%s: excluding overlaps with %d of %d test examples or documents", name, guarding, count
         )
 
-    def _add_questions(self, path: str) -> None:
-        from runnel.lab.evaluation.qa.loading import read_qa_sets
-
-        for data in read_qa_sets(path):
-            self.add(
-                f"{path}, {data.name}",
-                ((one.question, [data.documents[one.document].text]) for one in data.questions),
-            )
-
     def contaminated(self, example: Triple | Evidence) -> bool:
         """Return whether the example overlaps with a test set, and count it if so."""
         reason = None
@@ -150,7 +137,7 @@ class Decontaminator:
         if document != self._last[0]:  # lines of one document are next to each other
             sentences = _sentences(document)
             common = sum(key in self._sentences for key in sentences)
-            self._last = document, common > _SHARE * len(sentences)
+            self._last = (document, common > _SHARE * len(sentences))
         return self._last[1]
 
 
@@ -171,7 +158,7 @@ def _words(text: str) -> list[str]:
     return re.findall(r"\w+", text.casefold())
 
 
-def _examples(
+def _queries_with_documents(
     path: Path, reader: DocumentReader, dropped: Dropped
 ) -> Iterator[tuple[str, list[str]]]:
     """Yield the queries of a test set with the documents that answer them; "" for a document
@@ -180,7 +167,7 @@ def _examples(
     if path.is_dir() and not (path / "qrels").is_dir():
         # test sets are often ignored
         for file in find_files([path], Selection(ignore_files=False)):
-            yield from _examples(file, reader, dropped)
+            yield from _queries_with_documents(file, reader, dropped)
         return
     if not path.is_dir() and not _holds_rows(path):
         yield from (("", [document.text]) for document in reader.read(path))
@@ -190,7 +177,7 @@ def _examples(
         yield from (_query_and_documents(row, where) for where, row in read_named(path))
     else:
         splits = qrels_of(path) if path.is_dir() else [path]
-        for split in [one for one in splits if not one.name.startswith("train")] or splits:
+        for split in [file for file in splits if not file.name.startswith("train")] or splits:
             yield from (
                 (triple.query, list(triple.positives))
                 for triple in read_triples(split, dropped=dropped)
@@ -207,6 +194,5 @@ def _holds_rows(path: Path) -> bool:
 def _query_and_documents(row: dict[str, Any], where: str) -> tuple[str, list[str]]:
     if not row.keys() & _QUERIES and isinstance(row.get("text"), str):
         return "", [titled(row.get("title"), row["text"])]
-    return text_of(row, "question" if "question" in row else "query", where), texts_of(
-        row, "document", where
-    )
+    query = text_of(row, "question" if "question" in row else "query", where)
+    return query, texts_of(row, "document", where)

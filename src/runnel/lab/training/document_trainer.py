@@ -1,5 +1,9 @@
-"""The bases of the trainers: batches of documents, the mean loss over them, and the recall of
-sentences; and the trainer for sentence retrievers, with paper E's loss.
+"""Train on documents: the bases of the Trainers, and the Trainer for sentence retrievers.
+
+In: items of documents with their lengths. Out: losses and recalls, in steps of the transformers
+Trainer. In the order of this file: losses; `TokenBatches`, which fills batches; `DocumentTrainer`,
+with the mean loss over the documents of a step; `AveragedTrainer`, for a part of a model;
+`PackedTrainer`, for a whole model; `SentenceTrainer`, with paper E's loss.
 
 Batches have rows of about equal length, filled up to a budget of tokens, the same on every machine
 for one seed and epoch. A row of T tokens joins the group where k = max_tokens // T rows fill a
@@ -13,7 +17,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -23,7 +27,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from runnel.errors import CheckpointError
@@ -51,14 +55,10 @@ def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
     Source: paper E, appendix F (w_i).
     """
     positive = labels.bool()
-    weights = (
-        0.5
-        * (
-            positive / positive.sum().clamp(min=1) + ~positive / (~positive).sum().clamp(min=1)
-        ).float()
-    )
+    negative = ~positive
+    shares = positive / positive.sum().clamp(min=1) + negative / negative.sum().clamp(min=1)
     return F.binary_cross_entropy_with_logits(
-        scores.float(), labels.float(), weight=weights, reduction="sum"
+        scores.float(), labels.float(), weight=0.5 * shares.float(), reduction="sum"
     )
 
 
@@ -75,6 +75,17 @@ def yes_or_no_loss(scores: Tensor, answers: Tensor) -> Tensor:
     their number.
     """
     return F.binary_cross_entropy_with_logits(scores, answers, reduction="sum") / len(scores) ** 0.5
+
+
+class DocumentData(Protocol):
+    """Training data of a `DocumentTrainer`."""
+
+    lengths: NDArray[np.int64]  # (n,) by which batches are filled
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> tuple[str, Any]:
+        """Return the name and the item of a document; an item has `tokens`."""
 
 
 class TokenBatches(Sampler[list[int]]):
@@ -98,23 +109,15 @@ class TokenBatches(Sampler[list[int]]):
         rank: int = 0,
     ) -> None:
         self.lengths = np.asarray(lengths, dtype=np.int64)
-        self.max_tokens, self.seed, self.shuffle, self.world, self.rank = (
-            max_tokens,
-            seed,
-            shuffle,
-            world,
-            rank,
-        )
+        self.seed = seed
+        self.shuffle = shuffle
+        self.world = world
+        self.rank = rank
         self.epoch = 0
-        fitting = np.clip(
-            max_tokens // np.maximum(self.lengths, 1), 1, max_rows or len(self.lengths) or 1
-        )
-        step = 2 ** np.maximum(
-            np.log2(fitting // _FINE, where=fitting >= _FINE, out=np.zeros(len(fitting))).astype(
-                np.int64
-            ),
-            0,
-        )
+        most = max_rows or len(self.lengths) or 1
+        fitting = np.clip(max_tokens // np.maximum(self.lengths, 1), 1, most)
+        eighths = np.maximum(fitting // _FINE, 1)
+        step = 2 ** np.log2(eighths).astype(np.int64)
         self._rows = fitting // step * step  # (rows,) rows of this length in a batch
 
     def set_epoch(self, epoch: int) -> None:
@@ -124,8 +127,7 @@ class TokenBatches(Sampler[list[int]]):
         return len(self._all(0)) // self.world
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in self._all(self.epoch)[self.rank :: self.world]:
-            yield batch.tolist()
+        return (batch.tolist() for batch in self._all(self.epoch)[self.rank :: self.world])
 
     def _all(self, epoch: int) -> list[NDArray[np.int64]]:
         """Return the batches of all processes, with the batches of one step next to each other."""
@@ -140,19 +142,15 @@ class TokenBatches(Sampler[list[int]]):
                 batches.append(rest)
                 rest = order[:0]
             members = np.concatenate([rest, order[self._rows[order] == rows]])
-            whole = len(members) // rows * rows
-            batches.extend(members[:whole].reshape(-1, rows))
-            rest = members[whole:]
+            filled = len(members) // rows * rows
+            batches.extend(members[:filled].reshape(-1, rows))
+            rest = members[filled:]
         if len(rest):
             batches.append(rest)
         batches = _divisible(batches, self.world)
         if self.shuffle:
-            steps = rng.permutation(len(batches) // self.world)
-            batches = [
-                batches[step * self.world + place]
-                for step in steps.tolist()
-                for place in range(self.world)
-            ]
+            steps = rng.permutation(len(batches) // self.world) * self.world
+            batches = [batch for at in steps for batch in batches[at : at + self.world]]
         return batches
 
 
@@ -163,13 +161,12 @@ def _divisible(batches: list[NDArray[np.int64]], world: int) -> list[NDArray[np.
     while len(batches) % world:
         largest = max(range(len(batches)), key=lambda i: len(batches[i]))
         rows = batches[largest]
-        batches[largest : largest + 1] = (
-            [rows[: len(rows) // 2], rows[len(rows) // 2 :]] if len(rows) > 1 else [rows, rows[:0]]
-        )
+        half = max(1, len(rows) // 2)
+        batches[largest : largest + 1] = [rows[:half], rows[half:]]
     return batches
 
 
-class DocumentTrainer(Watched, Trainer):
+class DocumentTrainer(Watched):
     """A Trainer whose module maps items to the loss of each document (n,) and the scores (S,) of
     its sentences.
 
@@ -184,14 +181,16 @@ class DocumentTrainer(Watched, Trainer):
         self,
         module: nn.Module,
         args: TrainingArguments,
-        train: Any,
-        evaluation: Any = None,
+        train: DocumentData,
+        evaluation: DocumentData | None = None,
         *,
         max_tokens: int,
         max_rows: int | None = None,
         top_k: Sequence[int] = (),
     ) -> None:
-        self.top_k, self._max_tokens, self._max_rows = tuple(top_k), max_tokens, max_rows
+        self.top_k = tuple(top_k)
+        self._max_tokens = max_tokens
+        self._max_rows = max_rows
         super().__init__(module, args, train_dataset=train, eval_dataset=evaluation)
         self.loss_is_scaled_for_ga = True  # by `get_batch_samples`
 
@@ -228,7 +227,7 @@ class DocumentTrainer(Watched, Trainer):
         return _Loader(data, batch_sampler=batches, collate_fn=partial(_collate, data=data))
 
     def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
+        self, epoch_iterator: Iterator[object], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
         """Return the batches of a step, and the weight of all documents in
         them, over all devices.
@@ -247,15 +246,17 @@ class DocumentTrainer(Watched, Trainer):
         model: nn.Module,
         inputs: dict[str, Any],
         return_outputs: bool = False,
-        num_items_in_batch: Any = None,
-    ) -> Any:
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor:
         """Return the part of the step's loss that these items make, times the devices, over which
         DDP takes the mean.
         """
         losses, _ = model(inputs["items"])
         # without an id, an item only fills a batch
-        share = self.args.world_size / num_items_in_batch if inputs["ids"] else 0.0
-        return losses.sum() * share
+        if not inputs["ids"]:
+            return losses.sum() * 0.0
+        assert num_items_in_batch is not None
+        return losses.sum() * (self.args.world_size / num_items_in_batch)
 
     def evaluation_loop(
         self,
@@ -271,20 +272,19 @@ class DocumentTrainer(Watched, Trainer):
         for batch in dataloader:
             with torch.no_grad():
                 losses, scores = self.model(batch["items"])
-            for loss, score, item in list(zip(losses, scores, batch["items"], strict=True))[
-                : len(batch["ids"])
-            ]:
-                found = self.recalls(score, item)
-                counts = [1.0, self.weight(item), float(loss), float(found is not None)]
-                sums += torch.tensor([*counts, *(found or [0.0] * len(self.top_k))]).to(sums)
+            named = zip(batch["ids"], losses, scores, batch["items"], strict=False)
+            for _, loss, score, item in named:
+                recalls = self.recalls(score, item)
+                counts = [1.0, self.weight(item), float(loss), float(recalls is not None)]
+                sums += torch.tensor([*counts, *(recalls or [0.0] * len(self.top_k))]).to(sums)
             self.control = self.callback_handler.on_prediction_step(
                 self.args, self.state, self.control
             )
         if self.args.world_size > 1:
             dist.all_reduce(sums)
-        documents, weight, loss, answered, *recalls = sums.tolist()
-        metrics = {f"{metric_key_prefix}_loss": loss / max(weight, 1)}
-        for k, total in zip(self.top_k, recalls, strict=True):
+        documents, weight, loss_sum, answered, *recall_sums = sums.tolist()
+        metrics = {f"{metric_key_prefix}_loss": loss_sum / max(weight, 1)}
+        for k, total in zip(self.top_k, recall_sums, strict=True):
             metrics[f"{metric_key_prefix}_recall_at_{k}"] = total / max(answered, 1)
         return EvalLoopOutput(
             predictions=np.zeros(0), label_ids=None, metrics=metrics, num_samples=int(documents)
@@ -304,28 +304,30 @@ class AveragedTrainer(DocumentTrainer):
         *data: Any,
         top_k: Sequence[int],
     ) -> None:
-        self._weights, self._mean = trained, module.get_submodule("mean")
+        self._weights = trained
+        self._mean = module.get_submodule("mean")
         super().__init__(
             module, args, *data, max_tokens=args.per_device_train_batch_size, top_k=top_k
         )
         self.add_callback(_Average(self._weights, self._mean))
 
-    def finish(self, aside: Any) -> None:
-        """Set the trained part to the averaged weights, and calibrate its scores."""
+    def use_average(self) -> None:
+        """Set the trained part to the averaged weights."""
         self._weights.load_state_dict(self._mean.state_dict())
-        self.calibrate(aside)
-
-    def calibrate(self, aside: Any) -> None:
-        """Calibrate the scores of the averaged weights, if they are a head."""
 
 
 class _Average(TrainerCallback):
     def __init__(self, trained: nn.Module, mean: nn.Module) -> None:
-        self._trained, self._mean = trained, mean
+        self._trained = trained
+        self._mean = mean
 
     @torch.no_grad()
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         keep = min(_MOST_KEPT, state.global_step / (state.global_step + 9))
         for mean, new in zip(self._mean.parameters(), self._trained.parameters(), strict=True):
@@ -339,7 +341,7 @@ class _Loader(DataLoader[Any]):
         batches.set_epoch(epoch)
 
 
-def _collate(rows: Sequence[tuple[str, Any]], *, data: Any) -> dict[str, Any]:
+def _collate(rows: Sequence[tuple[str, Any]], *, data: DocumentData) -> dict[str, object]:
     """Return {"items": documents, "ids": their names, "tokens": their number, for counting}.
 
     For an empty batch, which other processes wait for: the shortest document, without a name.
@@ -359,8 +361,10 @@ class ModelModule(nn.Module):
 
     def __init__(self, model: Model, long: Long, heads: Collection[str]) -> None:
         super().__init__()
-        self.model, self._long = model, long
-        self.backbone, self.heads = model.backbone, model.heads
+        self.model = model
+        self._long = long
+        self.backbone = model.backbone
+        self.heads = model.heads
         trainable(model)
         for name, head in model.heads.items():
             head.requires_grad_(name in heads)
@@ -368,11 +372,8 @@ class ModelModule(nn.Module):
     @property
     def long(self) -> Long:
         """How items are read now."""
-        if (
-            not torch.is_grad_enabled()
-            and self.backbone.recurrent
-            and self._long.segment_tokens is None
-        ):
+        measuring = self.backbone.recurrent and not torch.is_grad_enabled()
+        if measuring and self._long.segment_tokens is None:
             return Long(segment_tokens=_EVALUATION_SEGMENT, bf16=self._long.bf16)
         return self._long
 
@@ -396,11 +397,10 @@ class PackedTrainer(DocumentTrainer):
         **others: Any,
     ) -> None:
         self.runnel_model = model
-        super().__init__(
-            self.module(model, replace(long or Long(), bf16=args.bf16)), args, *data, **others
-        )
+        module = self.module(model, replace(long or Long(), bf16=args.bf16))
+        super().__init__(module, args, *data, **others)
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: object = None) -> None:
         """Write a model folder, or adapters and heads."""
         if not self.args.should_save:
             return
@@ -421,10 +421,11 @@ class PackedTrainer(DocumentTrainer):
         try:
             (model or self.model).load_state_dict(load_file(path))
         except RuntimeError as error:
+            difference = str(error).splitlines()[1].strip()[:200]
             raise CheckpointError(
                 f"{resume_from_checkpoint} is a checkpoint of another model than the one to be"
-                f" trained ({self.runnel_model.backbone.title}):"
-                f" {str(error).splitlines()[1].strip()[:200]}; use another run folder"
+                f" trained ({self.runnel_model.backbone.title}): {difference}; use another run"
+                " folder"
             ) from error
 
 
@@ -434,22 +435,20 @@ class SentenceModule(ModelModule):
     """
 
     def __init__(self, model: Model, long: Long) -> None:
-        super().__init__(
-            model,
-            long,
-            ("sentences", *["features"] * (model.head("sentences").inputs == "matches")),
-        )
+        heads = ["sentences"]
+        if model.head("sentences").inputs == "matches":
+            heads.append("features")
+        super().__init__(model, long, heads)
 
     def forward(self, items: Sequence[Item]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
         # the heads stay in fp32; `Long.bf16` is for the backbone
         with torch.autocast(self.backbone.device.type, enabled=False):
             scores = sentence_scores(self.model, items, self.long)
-            losses = [
-                sentence_loss(score[full], _labels(item, score.device)[full])
-                for item, score in zip(items, scores, strict=True)
-                for full in [torch.from_numpy(item.full).to(score.device)]
-            ]
+            losses = []
+            for item, score in zip(items, scores, strict=True):
+                full = torch.from_numpy(item.full).to(score.device)
+                losses.append(sentence_loss(score[full], _labels(item, score.device)[full]))
         return torch.stack(losses), scores
 
 

@@ -56,11 +56,10 @@ def make_item(
     """
     scanner = Scanner(model)
     encoded = [scanner.encode(document)]
-    tokens = (
-        read_sentences(document, encoded, unit=model.unit)
-        if spans is None
-        else read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
-    )
+    if spans is None:
+        tokens = read_sentences(document, encoded, unit=model.unit)
+    else:
+        tokens = read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
     return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
 
 
@@ -68,10 +67,10 @@ def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> 
     """Return scores (S,) of each item's sentences, as from `SentenceRetriever.score`; without a
     token -inf, without gradient.
     """
-    head, scores = model.head("sentences"), []
-    for item, result in zip(
-        items, read(model, [item.request for item in items], long), strict=True
-    ):
+    head = model.head("sentences")
+    results = read(model, [item.request for item in items], long)
+    scores = []
+    for item, result in zip(items, results, strict=True):
         units = unit_scores(head, result)
         full = torch.from_numpy(item.full).to(units.device)
         scores.append(units.new_full((len(full),), -torch.inf).masked_scatter(full, units))

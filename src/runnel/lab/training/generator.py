@@ -1,5 +1,7 @@
-"""Training of recurrent language models to reply: questions about documents, as `lab qa` asks them,
-and the replies to learn.
+"""Train recurrent language models to reply.
+
+In: questions about documents, as `lab qa` asks them, and the replies to learn. Out: completions in
+the tokens of a model, and their Trainer.
 
 The loss is the cross entropy of the replies' tokens, end markers included.
 
@@ -8,13 +10,11 @@ n  completions of a batch   P  tokens of their replies
 Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -24,9 +24,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from runnel.errors import InputError
-from runnel.lab.training.data import Evidence, read_evidence
+from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
+from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, read
@@ -80,10 +81,8 @@ def read_exchanges(
             yield Exchange(dialogue(ask_copies(example.query, example.document)), reply, example.id)
         return
     for where, row in read_json(path):
-        question, document = (
-            text_of(row, "question" if "question" in row else "query", where),
-            text_of(row, "document", where),
-        )
+        question = text_of(row, "question" if "question" in row else "query", where)
+        document = text_of(row, "document", where)
         answer = "".join(texts_of(row, "answers" if "answers" in row else "answer", where)[:1])
         if not (question.strip() and document.strip() and answer.strip()) or "choices" in row:
             raise InputError(
@@ -91,7 +90,7 @@ def read_exchanges(
                 f' "answer" (or "answers", a list), got {keys(row)}; correct the row, or train on'
                 " the evidence: --set data.target=evidence"
             )
-        length: Any = row.get("answer_type", "sentence")
+        length: AnswerType = row.get("answer_type", "sentence")
         expect_choice(length, get_args(AnswerType), f"{where}: the answer type")
         if not guard.contaminated(Evidence(question, document, ())):
             prompt = dialogue(ask_answer(question, document, length, excerpts=False))
@@ -114,20 +113,20 @@ class Completion:
 
 def make_completion(ids: np.ndarray, start: int) -> Completion:
     """Return the completion of a row of ids (T,) whose reply begins at `start`, at least 1."""
-    return Completion(
-        Request(ids[:-1], np.arange(start - 1, len(ids) - 1)), ids[start:].astype(np.int64)
-    )
+    request = Request(ids[:-1], np.arange(start - 1, len(ids) - 1))
+    return Completion(request, ids[start:].astype(np.int64))
 
 
 class CompletionData(RowData[Completion]):
     """Completions in the tokens of the model."""
 
     @classmethod
-    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> CompletionData:
+    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> Self:
         """Encode exchanges as the model reads and writes them, one at a time, and write them to a
         file.
         """
-        write_rows(Path(path), _FEATURES, (_row(model, one) for one in exchanges))
+        rows = (_completion_row(model, exchange) for exchange in exchanges)
+        write_rows(Path(path), _FEATURES, rows)
         data = cls(model, path)
         log.info("%d examples, %d tokens", len(data), data.lengths.sum())
         return data
@@ -136,13 +135,12 @@ class CompletionData(RowData[Completion]):
         return make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
 
 
-def _row(model: Model, one: Exchange) -> dict[str, Any]:
-    prompt, reply = (
-        encode_prompt(model.tokenizer, one.prompt),
-        model.tokenizer.encode_inside(f" {one.reply}").ids,
-    )
-    ids = np.concatenate([prompt, reply, np.array([model.tokenizer.end_id], dtype=np.int32)])
-    return {"id": one.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
+def _completion_row(model: Model, exchange: Exchange) -> dict[str, object]:
+    prompt = encode_prompt(model.tokenizer, exchange.prompt)
+    reply = model.tokenizer.encode_inside(f" {exchange.reply}").ids
+    end = np.array([model.tokenizer.end_id], dtype=np.int32)
+    ids = np.concatenate([prompt, reply, end])
+    return {"id": exchange.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
 
 
 class GeneratorModule(ModelModule):
@@ -156,32 +154,24 @@ class GeneratorModule(ModelModule):
     def forward(self, items: Sequence[Completion]) -> tuple[Tensor, list[tuple[()]]]:
         """Return the loss of each completion (n,), summed over its reply, and no scores."""
         results = read(self.model, [item.request for item in items], self.long)
-        each = self._losses([result.hidden for result in results], [item.targets for item in items])
-        owner = torch.from_numpy(
-            np.repeat(np.arange(len(items)), [len(item.targets) for item in items])
-        )
-        return each.new_zeros(len(items)).index_add(0, owner.to(each.device), each), [()] * len(
-            items
-        )
+        device = self.backbone.device
+        hidden = torch.cat([result.hidden for result in results])
+        targets = torch.from_numpy(np.concatenate([item.targets for item in items])).to(device)
+        counts = torch.tensor([len(item.targets) for item in items])
+        owners = torch.arange(len(items)).repeat_interleave(counts).to(device)
+        head = lm_head(self.model)
+        table = embedding_table(self.backbone)
 
-    def _losses(self, hidden: Sequence[Tensor], targets: Sequence[np.ndarray]) -> Tensor:
-        """Return the losses of target tokens (P,) from the hidden vectors before them, of all items
-        in their order.
-        """
-        head, table, device = (
-            lm_head(self.model),
-            embedding_table(self.backbone),
-            self.backbone.device,
-        )
-
-        def losses(hidden: Tensor, targets: Tensor) -> Tensor:
+        def token_losses(hidden: Tensor, targets: Tensor) -> Tensor:
             return F.cross_entropy(head(hidden, table), targets, reduction="none")
 
         # the head stays in fp32; `Long.bf16` is for the backbone
         with torch.autocast(device.type, enabled=False):
-            known = torch.from_numpy(np.concatenate(targets)).to(device)
-            pieces = zip(torch.cat(list(hidden)).split(_LOGITS), known.split(_LOGITS), strict=True)
-            return torch.cat([checkpoint(losses, *piece, use_reentrant=False) for piece in pieces])
+            pieces = zip(hidden.split(_LOGITS), targets.split(_LOGITS), strict=True)
+            losses = torch.cat(
+                [checkpoint(token_losses, *piece, use_reentrant=False) for piece in pieces]
+            )
+        return losses.new_zeros(len(items)).index_add(0, owners, losses), [()] * len(items)
 
 
 class GeneratorTrainer(PackedTrainer):

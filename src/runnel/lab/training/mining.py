@@ -1,8 +1,12 @@
-"""Hard negatives: documents that a search returns for a query although they do not answer it.
+"""Find hard negatives: documents that a search returns for a query although they do not answer it.
+
+In: triples, a corpus, and a search or a run. Out: the triples with negatives, as jsonl.
 
 Some results do answer the query but were never judged. Copies of a positive are always refused;
 documents that an embedder scores nearly as high as a positive are refused if a margin is set.
-`mine_negatives` is what `runnel lab mine` does.
+
+In the order of this file: rankers and searches; settings and the judge of candidates; drawing;
+`mine_negatives`, which is what `runnel lab mine` does.
 
 N  documents   d  width of the vectors   B  queries at a time
 """
@@ -29,8 +33,10 @@ from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
-from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_corpus, read_triples
+from runnel.lab.training.corpus import Texts, read_corpus
+from runnel.lab.training.data import Dropped, Triple
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.triples import find_source, read_triples
 from runnel.models.embedder import Embedder
 from runnel.records import Document, top
 from runnel.request import Progress
@@ -48,7 +54,7 @@ Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
 K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
 _BLOCK = 256  # queries searched together
-_KNOWN = 100_000  # cached vectors of candidates, as many queries share candidates
+_CACHED = 100_000  # cached vectors of candidates, as many queries share candidates
 _COPY = 0.9  # least share of common word triples in copies
 
 
@@ -123,16 +129,13 @@ def dense_ranker(
     ascend; `combine` makes one score of those of a row.
     """
     first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
-    blocks = np.unique(
-        first[np.searchsorted(first, np.arange(0, len(rows), _ROWS), side="right") - 1]
-    )
+    starts = np.arange(0, len(rows), _ROWS)
+    blocks = np.unique(first[np.searchsorted(first, starts, side="right") - 1])
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
-        scores, places = (
-            np.empty((len(encoded), 0), np.float32),
-            np.empty((len(encoded), 0), np.int64),
-        )
+        scores = np.empty((len(encoded), 0), np.float32)
+        places = np.empty((len(encoded), 0), np.int64)
         for start, end in pairwise([*blocks, len(rows)]):
             inside = first[(first >= start) & (first < end)]
             products = encoded @ vectors[start:end].T
@@ -142,10 +145,8 @@ def dense_ranker(
             scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
             places = np.hstack([places, inside[best]])
             best = np.stack([top(row, depth) for row in scores])
-            scores, places = (
-                np.take_along_axis(scores, best, 1),
-                np.take_along_axis(places, best, 1),
-            )
+            scores = np.take_along_axis(scores, best, 1)
+            places = np.take_along_axis(places, best, 1)
         return list(zip(rows[places], scores, strict=True))
 
     return rank
@@ -224,19 +225,18 @@ class NegativeJudge:
     """An embedder that scores candidates, of which it reads each once, unless `vectors` has all."""
 
     def __init__(self, embedder: Embedder, corpus: Texts, vectors: VectorsOf | None = None) -> None:
-        self.embedder, self._corpus, self.vectors = embedder, corpus, vectors or self._encode
-        self._known: dict[int, np.ndarray] = {}
+        self.embedder = embedder
+        self.vectors = vectors or self._encode
+        self._corpus = corpus
+        self._cached: dict[int, np.ndarray] = {}
 
     def _encode(self, rows: Sequence[int]) -> list[np.ndarray]:
-        if len(self._known) > _KNOWN:
-            self._known.clear()
-        if new := [row for row in rows if row not in self._known]:
-            self._known |= zip(
-                new,
-                self.embedder.encode_document([self._corpus.at(row) for row in new]),
-                strict=True,
-            )
-        return [self._known[row] for row in rows]
+        if len(self._cached) > _CACHED:
+            self._cached.clear()
+        if new := [row for row in rows if row not in self._cached]:
+            vectors = self.embedder.encode_document([self._corpus.at(row) for row in new])
+            self._cached |= zip(new, vectors, strict=True)
+        return [self._cached[row] for row in rows]
 
 
 def mine(
@@ -268,11 +268,9 @@ def word_triples(text: str) -> frozenset[tuple[str, ...]]:
     punctuation do not count.
     """
     words = re.findall(r"\w+", text.casefold()) or [text.strip()]
-    return (
-        frozenset(zip(words, words[1:], words[2:], strict=False))
-        if len(words) > 2
-        else frozenset([tuple(words)])
-    )
+    if len(words) < 3:
+        return frozenset([tuple(words)])
+    return frozenset(zip(words, words[1:], words[2:], strict=False))
 
 
 class Draw:
@@ -286,7 +284,8 @@ class Draw:
         self.triple = triple
         self.drawn: list[str] = []
         self.refused: Counter[str] = Counter()
-        self._corpus, self._number = corpus, mining.number
+        self._corpus = corpus
+        self._number = mining.number
         within = rows[mining.ranks[0] - 1 :]
         self._rows = iter(np.random.default_rng([mining.seed, index]).permutation(within).tolist())
         self._positives = [word_triples(text) for text in triple.positives]
@@ -301,14 +300,12 @@ class Draw:
         while len(candidates) < missing and (row := next(self._rows, None)) is not None:
             text = self._corpus.at(row)
             triples = word_triples(text)
-            copied = [
-                any(_are_copies(triples, one) for one in texts)
-                for texts in (self._positives, self._negatives)
-            ]
-            if not text.strip() or any(copied):
-                self.refused[
-                    EMPTY if not text.strip() else POSITIVE if copied[0] else NEGATIVE
-                ] += 1
+            if not text.strip():
+                self.refused[EMPTY] += 1
+            elif any(_are_copies(triples, other) for other in self._positives):
+                self.refused[POSITIVE] += 1
+            elif any(_are_copies(triples, other) for other in self._negatives):
+                self.refused[NEGATIVE] += 1
             else:
                 self._negatives.append(triples)
                 candidates.append((row, text))
@@ -368,88 +365,80 @@ def mine_negatives(
     embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
     arguments contradict each other or have no effect, or no example is left.
     """
+    # 1. Refuse options that contradict each other or would have no effect.
     dense = model not in (None, "bm25")
-    _expect_effects(
-        mining,
-        run is not None,
-        model is not None,
-        dense,
-        judge is not None,
-        bool(bm25),
-        bool(prompts),
-    )
+    embeds = dense or judge is not None
+    if run is not None and model is not None:
+        raise InputError(
+            "negatives come from a run or from a search: give --run or --model, not both"
+        )
+    if judge is not None and not mining.needs_scores:
+        raise InputError(
+            "--judge does nothing without --max-score, --margin or --relative-margin; give one of"
+            " them"
+        )
+    if mining.needs_scores and not embeds:
+        raise InputError(
+            "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge"
+            " or --model too"
+        )
+    if bm25 and (dense or run is not None):
+        raise InputError(
+            "--k1 and --b are settings of BM25, which does not search here; omit them, or --model"
+            " and --run"
+        )
+    if prompts and not embeds:
+        raise InputError(
+            "--prompt and --document-prompt are put before texts that an embedder reads; give"
+            " --model or --judge too"
+        )
+    # 2. Load the embedders.
     source = find_source(data, corpus, queries)
-    searcher = _load(str(model), prompts) if dense else None
-    judging = searcher if judge is None else _load(judge, {} if dense else prompts)
+    searcher = _load_embedder(str(model), prompts) if dense else None
+    judging = searcher if judge is None else _load_embedder(judge, {} if dense else prompts)
+    # 3. Begin, or resume work with the same settings.
     bm25 = {} if dense or run is not None else {"k1": K1, "b": B, **bm25}
     files = [_digest(f) for f in (source.path, source.corpus, source.queries, run, *exclude)]
     settings: dict[str, object] = {
         "files": files,
         "model": model or (None if run else "bm25"),
         "judge": judge,
+        "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
+        "prompts": [e and _prompts(e) for e in (searcher, judging)],
+        **bm25,
+        **asdict(mining),
+        "ranks": list(mining.ranks),
     }
-    settings |= {"fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)]}
-    settings |= {"prompts": [e and _prompts(e) for e in (searcher, judging)]}
-    settings |= {**bm25, **asdict(mining), "ranks": list(mining.ranks)}
     with Journal(to, settings) as journal:
         result = journal.begin()
         if result is not None:
             notify(f"note: {to} is finished already")
             return result
+        # 4. Prepare the search.
         examples = _Examples(data, source.corpus, queries, exclude)
         pool = examples.pool
+        vectors_of: VectorsOf | None = None
         if searcher is not None:
-            files = files if source.corpus is None else [_digest(source.corpus)]
             made_from = {
-                "files": files,
+                "files": files if source.corpus is None else [_digest(source.corpus)],
                 "fingerprint": searcher.model.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
             }
-            vectors = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
-            search = search_by(dense_ranker(searcher, *vectors))
+            vectors, rows = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
+            search = search_by(dense_ranker(searcher, vectors, rows))
+            if judging is searcher:
+                vectors_of = lambda members: vectors[np.searchsorted(rows, members)]  # noqa: E731
         elif run is not None:
             search = run_search(read_run(run, mining.ranks[1]), pool)
         else:
             with open_progress("indexing", "documents") as meter:
                 search = search_by(bm25_ranker(pool, meter, **bm25))
-        known = (
-            (lambda rows: vectors[0][np.searchsorted(vectors[1], rows)])
-            if judging is searcher
-            else None
-        )
-        scorer = None if judging is None else NegativeJudge(judging, pool, known)
-        result = journal.finish(
-            {**examples.facts, **_draw(examples, journal, search, mining, scorer)}
-        )
-    _report(result, mining.number)
+        # 5. Draw negatives.
+        scorer = None if judging is None else NegativeJudge(judging, pool, vectors_of)
+        counts = _draw_negatives(examples, journal, search, mining, scorer)
+        result = journal.finish({**examples.facts, **counts})
+    _say_counts(result, mining.number)
     return result
-
-
-def _expect_effects(
-    mining: Mining, run: bool, model: bool, dense: bool, judge: bool, bm25: bool, prompts: bool
-) -> None:
-    """Raise InputError for options that contradict each other or would have no effect, from whether
-    each is given.
-    """
-    problems = {
-        "negatives come from a run or from a search: give --run or --model, not both": (
-            run and model
-        ),
-        "--judge does nothing without --max-score, --margin or --relative-margin; give one of them": (
-            judge and not mining.needs_scores
-        ),
-        "--max-score, --margin and --relative-margin compare an embedder's scores; give --judge or --model too": (
-            mining.needs_scores and not judge and not dense
-        ),
-        "--k1 and --b are settings of BM25, which does not search here; omit them, or --model and --run": (
-            bm25 and (dense or run)
-        ),
-        "--prompt and --document-prompt are put before texts that an embedder reads; give --model or --judge too": (
-            prompts and not judge and not dense
-        ),
-    }
-    if problem := next((problem for problem, wrong in problems.items() if wrong), None):
-        raise InputError(problem)
 
 
 class _Examples:
@@ -462,7 +451,9 @@ class _Examples:
     def __init__(
         self, data: str, corpus: object, queries: str | None, exclude: Sequence[str]
     ) -> None:
-        self._data, self._queries, self._guard = data, queries, Decontaminator(exclude)
+        self._data = data
+        self._queries = queries
+        self._guard = Decontaminator(exclude)
         self._corpus = None if corpus is None else Texts(read_corpus(str(corpus)))
         self.pool = self._corpus if self._corpus is not None else Texts(_distinct(iter(self)))
         dropped = Dropped()
@@ -490,7 +481,7 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
                 yield Document(key, text)
 
 
-def _draw(
+def _draw_negatives(
     examples: _Examples,
     journal: Journal,
     search: Search,
@@ -500,14 +491,13 @@ def _draw(
     """Mine for the remaining examples, write OUT, and count."""
     note_resumed(journal, "example")
     done = len(journal)
+    draws = mine(examples, examples.pool, search, mining, judge, start=done)
     with open_progress("mining", "queries") as meter:
-        for mined in meter.count(
-            mine(examples, examples.pool, search, mining, judge, start=done), examples.total - done
-        ):
+        for mined in meter.count(draws, examples.total - done):
             triple = mined.triple
-            row: dict[str, object] = {"id": triple.id} if triple.id else {}
-            row |= {"prompt": triple.instruction} if triple.instruction else {}
-            row |= {
+            row = {
+                **({"id": triple.id} if triple.id else {}),
+                **({"prompt": triple.instruction} if triple.instruction else {}),
                 "query": triple.query,
                 "pos": triple.positives,
                 "neg": [*triple.negatives, *mined.drawn],
@@ -517,7 +507,8 @@ def _draw(
     drawn = fewer = 0
     for _, (_, number, reasons), _ in journal.rows():
         refused.update(reasons)
-        drawn, fewer = drawn + number, fewer + (number < mining.number)
+        drawn += number
+        fewer += number < mining.number
     write_jsonl(journal.out, (row.value[0] for row in journal.rows()))
     return {
         "examples": examples.total,
@@ -527,17 +518,14 @@ def _draw(
     }
 
 
-def _report(result: Mapping[str, Any], number: int) -> None:
+def _say_counts(result: Mapping[str, Any], number: int) -> None:
     for name, what in (
         ("dropped", "left out of the data"),
         ("contaminated", "left out"),
         ("refused", "candidates refused"),
     ):
-        if result[name]:
-            notify(
-                f"note: {what}:"
-                f" {'; '.join(f'{count:,} {reason}' for reason, count in result[name].items())}"
-            )
+        if counts := "; ".join(f"{count:,} {reason}" for reason, count in result[name].items()):
+            notify(f"note: {what}: {counts}")
     if result["examples_with_fewer"]:
         notify(
             f"warning: {result['examples_with_fewer']:,} of {result['examples']:,} examples got"
@@ -549,7 +537,7 @@ def _digest(path: object) -> object:
     return file_digest(str(path)) if Path(str(path)).is_file() else path and str(path)
 
 
-def _load(model: str, prompts: Mapping[str, str]) -> Embedder:
+def _load_embedder(model: str, prompts: Mapping[str, str]) -> Embedder:
     note_compiling()
     embedder = Embedder.load(model)
     embedder.model.prompts |= prompts

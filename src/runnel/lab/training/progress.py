@@ -1,20 +1,21 @@
-"""Progress of a run: tokens and seconds in what the Trainer logs, loss.png, and an error for a loss
-or gradient that is NaN.
+"""Watch a run: add tokens and seconds to the logs of the Trainer, draw loss.png, stop with an error
+when a loss or a gradient is NaN, and find complete checkpoints.
 """
 
 import json
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import (
     PrinterCallback,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -48,13 +49,11 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
     has the previous one.
     """
     paths = {
-        path.name.removeprefix("checkpoint-"): path
+        int(number): path
         for path in Path(folder).glob("checkpoint-*")
-        if path.is_dir()
+        if (number := path.name.removeprefix("checkpoint-")).isdecimal() and path.is_dir()
     }
-    for step, path in sorted(
-        ((int(step), path) for step, path in paths.items() if step.isdecimal()), reverse=True
-    ):
+    for step, path in sorted(paths.items(), reverse=True):
         try:
             state = json.loads((path / STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -67,6 +66,14 @@ def whole_checkpoints(folder: str | Path) -> Iterator[tuple[int, Path]]:
             )
 
 
+class Throughput(NamedTuple):
+    """How much a run has read, and how fast."""
+
+    tokens: int
+    tokens_per_s: float
+    seconds: float
+
+
 @dataclass
 class Watch:
     """Counts of one process: all tokens through the model, the rows of the current step, and the
@@ -77,19 +84,17 @@ class Watch:
     rows: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic, compare=False)
 
-    def begin(self, earlier: Sequence[dict[str, Any]], processes: int) -> None:
-        """Go on from the counts of an earlier part of the run."""
-        last: dict[str, Any] = earlier[-1] if earlier else {"tokens": 0, "seconds": 0.0}
-        self.tokens, self.began = last["tokens"] // processes, time.monotonic() - last["seconds"]
+    def begin(self, earlier: Sequence[Mapping[str, float]], processes: int) -> None:
+        """Continue from the counts that an earlier part of the run logged."""
+        last = earlier[-1] if earlier else {"tokens": 0, "seconds": 0.0}
+        self.tokens = int(last["tokens"]) // processes
+        self.began = time.monotonic() - last["seconds"]
 
-    def figures(self, processes: int) -> dict[str, Any]:
-        """Return tokens, tokens_per_s and seconds of the whole run, all processes together."""
-        tokens, seconds = self.tokens * processes, time.monotonic() - self.began
-        return {
-            "tokens": tokens,
-            "tokens_per_s": round(tokens / max(seconds, 1e-9), 1),
-            "seconds": round(seconds, 3),
-        }
+    def throughput(self, processes: int) -> Throughput:
+        """Return the counts of the whole run, all processes together."""
+        tokens = self.tokens * processes
+        seconds = time.monotonic() - self.began
+        return Throughput(tokens, round(tokens / max(seconds, 1e-9), 1), round(seconds, 3))
 
     def check(
         self, value: float | Tensor, what: str, args: TrainingArguments, state: TrainerState
@@ -97,62 +102,71 @@ class Watch:
         """Raise NumericalError if the value is not finite."""
         if math.isfinite(float(value)):
             return
-        rows = "; ".join(self.rows[:_NAMED]) + (
-            f" and {len(self.rows) - _NAMED} more" if len(self.rows) > _NAMED else ""
-        )
-        whole = find_whole_checkpoint(str(args.output_dir))
-        kept = f"the checkpoint {whole} is complete" if whole else "there is no checkpoint yet"
+        rows = "; ".join(self.rows[:_NAMED]) or "empty"
+        if len(self.rows) > _NAMED:
+            rows += f" and {len(self.rows) - _NAMED} more"
+        path = find_whole_checkpoint(str(args.output_dir))
+        saved = f"the checkpoint {path} is complete" if path else "there is no checkpoint yet"
         raise NumericalError(
-            f"the {what} is {float(value)} in step {state.global_step + 1}; its batch was"
-            f" {rows or 'empty'}; {kept}. Check those rows, or train with a lower learning rate or"
-            " in fp32"
+            f"the {what} is {float(value)} in step {state.global_step + 1}; its batch was {rows};"
+            f" {saved}. Check those rows, or train with a lower learning rate or in fp32"
         )
 
 
-class Watched:
-    """A mixin for Trainers that counts and logs tokens, records rows, checks the loss of each
-    batch, and prints nothing.
+class Watched(Trainer):
+    """A Trainer that counts and logs tokens, records rows, checks the loss of each batch, and
+    prints nothing.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.watch = Watch()
         super().__init__(*args, **kwargs)
-        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]  # it prints every log on stdout
+        self.remove_callback(PrinterCallback)  # it prints every log on stdout
 
     def training_step(
-        self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        num_items_in_batch: Tensor | int | None = None,
     ) -> Tensor:
+        # 1. Count the rows and the tokens of the batch.
         self.watch.rows += inputs.get("rows") or inputs.get("ids", [])
         self.watch.tokens += inputs.get("tokens", 0)
-        self.watch.tokens += sum(
-            int(value.sum()) for name, value in inputs.items() if name.endswith("attention_mask")
-        )
-        loss: Tensor = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-        self.watch.check(loss, "loss", self.args, self.state)  # type: ignore[attr-defined]
+        for name, values in inputs.items():
+            if name.endswith("attention_mask"):
+                self.watch.tokens += int(values.sum())
+        # 2. Run the model, and add to the gradients (`compute_loss`, then backward).
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        # 3. Check the loss; `Recorder` checks the gradients before the optimizer's step.
+        self.watch.check(loss, "loss", self.args, self.state)
         return loss
 
     def get_batch_samples(
-        self, epoch_iterator: Any, num_batches: int, device: torch.device
-    ) -> tuple[list[Any], Any]:
+        self, epoch_iterator: Iterator[object], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Any]], Tensor | int | None]:
         """Read no batch after the last step: the Trainer takes one more when it resumes from the
         checkpoint of the last.
         """
-        if self.state.global_step >= self.state.max_steps:  # type: ignore[attr-defined]
-            self.control.should_training_stop, num_batches = True, 0  # type: ignore[attr-defined]
-        samples: tuple[list[Any], Any] = super().get_batch_samples(
-            epoch_iterator, num_batches, device
-        )  # type: ignore[misc]
-        return samples
+        if self.state.global_step >= self.state.max_steps:
+            self.control.should_training_stop = True
+            num_batches = 0
+        return super().get_batch_samples(epoch_iterator, num_batches, device)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
-            logs.update(self.watch.figures(self.args.world_size))  # type: ignore[attr-defined]
-        super().log(logs, start_time)  # type: ignore[misc]
+            logs.update(self.watch.throughput(self.args.world_size)._asdict())
+        super().log(logs, start_time)
 
-    def compute_loss(self, model: Any, inputs: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Tensor | tuple[Tensor, Any]:
         """Run the Trainer's method without "rows", which it would take for a column."""
         inputs.pop("rows", None)
-        return super().compute_loss(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
 
 
 class Recorder(TrainerCallback):
@@ -161,10 +175,16 @@ class Recorder(TrainerCallback):
     """
 
     def __init__(self, folder: Path, watch: Watch, show: Progress) -> None:
-        self._folder, self._watch, self._show = folder, watch, show
+        self._folder = folder
+        self._watch = watch
+        self._show = show
 
     def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         """Begin to count, from the counts of the checkpoint that a run resumes from."""
         self._watch.begin(logged_steps(state.log_history), args.world_size)
@@ -173,31 +193,38 @@ class Recorder(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
-        self._watch.check(
-            torch.nn.utils.get_total_norm(gradients) if gradients else 0.0, "gradient", args, state
-        )
+        norm = nn.utils.get_total_norm(gradients) if gradients else 0.0
+        self._watch.check(norm, "gradient", args, state)
 
     def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         self._watch.rows.clear()
         self._show(state.global_step, state.max_steps)
 
     def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        **kwargs: object,
     ) -> None:
         if state.is_world_process_zero:
             draw(logged_steps(state.log_history), self._folder / CURVE)
 
 
-def logged_steps(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def logged_steps(history: Sequence[dict[str, float]]) -> list[dict[str, float]]:
     """Return what a Trainer logged of steps: step, epoch, loss, learning_rate, grad_norm, tokens,
     tokens_per_s and seconds.
     """
     return [row for row in history if "loss" in row]
 
 
-def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+def draw(rows: Sequence[Mapping[str, float]], path: Path) -> None:
     """Plot loss and learning rate by step as a PNG."""
     from matplotlib.figure import Figure
 
@@ -207,13 +234,8 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes.plot(steps, [row["loss"] for row in rows], color="tab:blue", label="loss")
     axes.set(xlabel="step", ylabel="loss")
     rate = axes.twinx()
-    rate.plot(
-        steps,
-        [row["learning_rate"] for row in rows],
-        color="tab:gray",
-        linewidth=0.8,
-        linestyle="--",
-    )
+    rates = [row["learning_rate"] for row in rows]
+    rate.plot(steps, rates, color="tab:gray", linewidth=0.8, linestyle="--")
     rate.set_ylabel("learning rate (dashed)")
     with replacing(path) as partial:
         figure.savefig(partial, format="png", dpi=120)

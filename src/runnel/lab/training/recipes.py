@@ -243,15 +243,12 @@ def write(recipe: Recipe, path: Path) -> None:
     --set.
     """
     unused = _unused(recipe.job)
-    values = _flat(dataclasses.asdict(recipe))
-    files.write(
-        path,
-        "".join(
-            f"{key} = {_toml(value)}\n"
-            for key, value in values
-            if value is not None and key not in unused
-        ),
-    )
+    lines = [
+        f"{key} = {_toml(value)}\n"
+        for key, value in _flat(dataclasses.asdict(recipe))
+        if value is not None and key not in unused
+    ]
+    files.write(path, "".join(lines))
 
 
 def differences(recipe: Recipe, other: Recipe) -> list[str]:
@@ -276,8 +273,8 @@ def _load(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 def _merged(base: Mapping[str, Any], over: Any) -> dict[str, Any]:
     merged = dict(base)
     for key, value in dict(over).items():
-        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if both else value
+        tables = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merged(merged[key], value) if tables else value
     return merged
 
 
@@ -313,10 +310,10 @@ def _unused(job: Job) -> set[str]:
     """Return the keys of the settings that a job does not use."""
     tables = _TABLES | {"data.sets": DataSet}
     return {
-        f"{table}.{one.name}"
+        f"{table}.{field.name}"
         for table, kind in tables.items()
-        for one in dataclasses.fields(kind)
-        if job not in _jobs(one)
+        for field in dataclasses.fields(kind)
+        if job not in _jobs(field)
     }
 
 
@@ -326,7 +323,7 @@ def build(content: Mapping[str, Any], place: str) -> Recipe:
     """
     expect_choice(content.get("job"), JOBS, f"{place}: job")
     recipe = Recipe(**arguments(Recipe, content, place, defaults=True, error=InputError))
-    sets = ({"data": {"sets": one}} for one in content.get("data", {}).get("sets", ()))
+    sets = ({"data": {"sets": table}} for table in content.get("data", {}).get("sets", ()))
     given = {key for table in (content, *sets) for key, _ in _flat(table)}
     if unused := sorted(given & _unused(recipe.job)):
         raise InputError(
@@ -340,27 +337,30 @@ _ABOVE_ZERO = ("train.learning_rate", "train.epochs", "train.temperature", "sear
 
 
 def _check(recipe: Recipe, path: str) -> None:
-    t, d, search = recipe.train, recipe.data, recipe.search
-    instructed = any(table.instructions for table in d.sets)
+    train = recipe.train
+    data = recipe.data
+    search = recipe.search
+    low, high = data.within
+    instructed = any(table.instructions for table in data.sets)
     wrong = {
-        f"train.betas are {list(t.betas)}; expected numbers below 1": max(t.betas) >= 1,
-        f"data.within is {list(d.within)}; expected two rising numbers from 0 to 1": (
-            not 0 <= d.within[0] < d.within[1] <= 1
+        f"train.betas are {list(train.betas)}; expected numbers below 1": max(train.betas) >= 1,
+        f"data.within is {[low, high]}; expected two rising numbers from 0 to 1": (
+            not 0 <= low < high <= 1
         ),
-        f"data.negatives is {d.negatives}; expected at least 1": (
-            recipe.job == "rerank" and d.negatives < 1
+        f"data.negatives is {data.negatives}; expected at least 1": (
+            recipe.job == "rerank" and data.negatives < 1
         ),
         "train.min_learning_rate needs the cosine schedule; remove it or set train.schedule": (
-            t.min_learning_rate and t.schedule != "cosine"
+            train.min_learning_rate and train.schedule != "cosine"
         ),
         "[search] needs learning_rates, and data.held_out rows to compare them on": (
-            search is not None and not (search.learning_rates and d.held_out)
+            search is not None and not (search.learning_rates and data.held_out)
         ),
-        f"train.batch = {t.batch} is not a multiple of search.share; correct one of the two": (
-            search and t.batch % (search.share or 1)
+        f"train.batch = {train.batch} is not a multiple of search.share; correct one of the two": (
+            search is not None and search.share > 0 and train.batch % search.share
         ),
         "instructions need {instruction} in data.prompt; add it or remove them": (
-            instructed and "{instruction}" not in (d.prompt or "")
+            instructed and "{instruction}" not in (data.prompt or "")
         ),
     }
     for name, value in _flat(dataclasses.asdict(recipe)):
@@ -371,16 +371,17 @@ def _check(recipe: Recipe, path: str) -> None:
             elif type(number) is float:
                 fits = 0 < number < math.inf or (number == 0 and name not in _ABOVE_ZERO)
                 wrong[f"{name} is {number}; expected a number {least}"] = not fits
-    if message := next((message for message, found in wrong.items() if found), None):
+    if message := next((message for message, holds in wrong.items() if holds), None):
         raise InputError(f"{path}: {message}")
 
 
 def _toml(value: Any) -> str:
     if isinstance(value, tuple):
-        between = ",\n  " if any(isinstance(one, dict) for one in value) else ", "
+        between = ",\n  " if any(isinstance(item, dict) for item in value) else ", "
         return "[" + between.join(map(_toml, value)) + "]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {_toml(one)}" for key, one in value.items() if one) + "}"
+        pairs = (f"{key} = {_toml(item)}" for key, item in value.items() if item)
+        return "{" + ", ".join(pairs) + "}"
     return repr(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 

@@ -1,6 +1,8 @@
-"""Examples as rows of Arrow files, so that memory does not depend on their number: evidence with
-labels of its sentences, cut to windows of long documents, and triples as sentence-transformers
-wants them.
+"""Write examples as rows of Arrow files, so that memory does not depend on their number.
+
+In: evidence and triples. Out: evidence with labels of its sentences, cut to windows of long
+documents (the first half of this file), and triples as sentence-transformers expects them (the
+second half):
 
     embed      query, positive, negative_1, ..., negative_n, negatives, row
     one row for each answering document (and sample)
@@ -12,27 +14,27 @@ origin of a row, for messages.
 S  sentences of a document   E  evidence spans of an example
 """
 
-from __future__ import annotations
-
-import itertools
 import logging
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 import torch.utils.data
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
+from numpy.typing import NDArray
 
 from runnel.errors import InputError
 from runnel.files import replacing
-from runnel.lab.training.data import Evidence, Triple, read_evidence, read_triples
+from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.forward import make_item
 from runnel.lab.training.recipes import DataSet, DataTable, Recipe
+from runnel.lab.training.triples import read_triples
 from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.text.sentences import split_sentences
@@ -48,7 +50,7 @@ _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
 def write_rows(
-    path: Path, features: Features, rows: Iterable[dict[str, Any]], source: object = "the data"
+    path: Path, features: Features, rows: Iterable[dict[str, object]], source: object = "the data"
 ) -> None:
     """Write rows to a file, one at a time. Raises InputError, which names their source, if there
     are none.
@@ -81,7 +83,7 @@ class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
     def __init__(self, model: Model, path: str | Path) -> None:
         self._model = model
         self._table = Dataset.from_file(str(path)).with_format("numpy")
-        self.lengths: np.ndarray = np.asarray(self._table["tokens"][:], dtype=np.int64)  # (n,)
+        self.lengths: NDArray[np.int64] = np.asarray(self._table["tokens"][:], dtype=np.int64)
 
     @abstractmethod
     def _make(self, row: dict[str, Any]) -> Made:
@@ -153,26 +155,26 @@ def choose_window(
     document: evidence is never split. Without positives the window may be anywhere, and a single
     sentence that is longer is used whole.
     """
-    whole, total = slice(0, len(labels)), int(bounds[-1] - bounds[0])
+    document = slice(0, len(labels))
+    total = int(bounds[-1] - bounds[0])
     tokens = int(rng.choice(np.asarray(lengths)))
     if total <= tokens:
-        return whole
+        return document
     if labels.any():
-        inside = np.flatnonzero(labels)
-        first, last = int(inside[0]), int(inside[-1]) + 1
+        positives = np.flatnonzero(labels)
+        first = int(positives[0])
+        last = int(positives[-1]) + 1
         span = int(bounds[last] - bounds[first])
         tokens = min((n for n in lengths if n >= max(tokens, span)), default=total)
         if total <= tokens:
-            return whole
+            return document
     else:
         first = int(rng.choice(np.flatnonzero(np.diff(bounds) > 0)))
         last = first + 1
         if bounds[last] - bounds[first] >= tokens:
             return slice(first, last)
-    lowest, highest = (
-        max(int(bounds[0]), int(bounds[last]) - tokens),
-        min(int(bounds[first]), int(bounds[-1]) - tokens),
-    )
+    lowest = max(int(bounds[0]), int(bounds[last]) - tokens)
+    highest = min(int(bounds[first]), int(bounds[-1]) - tokens)
     start = int(rng.integers(lowest, highest + 1))
     return slice(
         int(np.searchsorted(bounds, start, side="left")),
@@ -192,15 +194,14 @@ class SentenceData(RowData[Item]):
         *,
         tokens: Sequence[int] | None = None,
         seed: int = 0,
-    ) -> SentenceData:
+    ) -> Self:
         """Label and cut examples, one at a time, and write them to a file. Equal arguments give an
         equal file.
         """
         counts: Counter[str] = Counter()
-        rngs = (np.random.default_rng((seed, index)) for index in itertools.count())
         rows = (
-            _row(model, example, tokens, rng, counts)
-            for example, rng in zip(evidence, rngs, strict=False)
+            _sentence_row(model, example, tokens, np.random.default_rng((seed, index)), counts)
+            for index, example in enumerate(evidence)
         )
         write_rows(Path(path), _FEATURES, rows)
         log.info(
@@ -213,51 +214,46 @@ class SentenceData(RowData[Item]):
     def _make(self, row: dict[str, Any]) -> Item:
         edges = np.asarray(row["edges"], dtype=np.int64)
         spans = np.stack([edges[:-1], edges[1:]], axis=1)
-        return make_item(
-            self._model,
-            str(row["query"]),
-            str(row["document"]),
-            spans,
-            np.asarray(row["labels"], dtype=np.float32),
-        )
+        labels = np.asarray(row["labels"], dtype=np.float32)
+        return make_item(self._model, str(row["query"]), str(row["document"]), spans, labels)
 
 
-def _row(
+def _sentence_row(
     model: Model,
     example: Evidence,
     tokens: Sequence[int] | None,
     rng: np.random.Generator,
     counts: Counter[str],
-) -> dict[str, Any]:
+) -> dict[str, object]:
     document = example.document
-    item = make_item(
-        model, example.query, document, np.array(example.units) if example.units else None
-    )
+    units = np.array(example.units) if example.units else None
+    item = make_item(model, example.query, document, units)
     assert item.sentences is not None
-    # or other units, of the example or the model
-    sentences, bounds = item.sentences.spans, item.sentences.bounds
+    sentences = item.sentences.spans  # or other units, of the example or the model
+    bounds = item.sentences.bounds
     labels = label_sentences(document, sentences, example.spans)
     if tokens is not None:
         window = choose_window(bounds, labels, tokens, rng)
         if window != slice(0, len(labels)):
             counts["windows"] += 1
-            document = document[sentences[window.start, 0] : sentences[window.stop - 1, 1]]
-            sentences, labels = sentences[window] - sentences[window.start, 0], labels[window]
+            start = sentences[window.start, 0]
+            document = document[start : sentences[window.stop - 1, 1]]
+            sentences = sentences[window] - start
+            labels = labels[window]
             item = make_item(model, example.query, document, sentences, labels)
         elif bounds[-1] > max(tokens):
             counts["whole"] += 1  # longer than every length, kept whole for its evidence
     expect_tokens(item.full, example.id)
-    edges = [0, *sentences[:, 1].tolist()]
     count = len(item.request.ids)
     counts.update(examples=1, tokens=count, unanswered=not labels.any())
-    row = {
+    return {
         "id": example.id,
         "query": example.query,
         "document": document,
-        "edges": edges,
+        "edges": [0, *sentences[:, 1].tolist()],
         "labels": labels.tolist(),
+        "tokens": count,
     }
-    return row | {"tokens": count}
 
 
 def _visible(text: str) -> int:
@@ -268,45 +264,37 @@ def write_triple_table(
     path: Path, data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]
 ) -> Dataset:
     """Write the rows of one data set of a recipe. Equal arguments and files give equal rows."""
-    table, job, text = recipe.data, recipe.job, Value("large_string")
-    names = [f"negative_{i + 1}" for i in range(table.negatives)] if job == "embed" else []
-    columns: dict[str, Any] = {
-        "query": text,
-        "positive": text,
-        **dict.fromkeys(names, text),
-        "negatives": Value("int64"),
-    }
-    if job == "rerank":
+    most = recipe.data.negatives
+    text = Value("large_string")
+    names = [f"negative_{number + 1}" for number in range(most)]
+    columns = {"query": text, "positive": text, **dict.fromkeys(names, text)}
+    columns["negatives"] = Value("int64")
+    if recipe.job == "rerank":
         columns = {"query": text, "docs": List(text), "labels": List(Value("float32"))}
     counts: Counter[int] = Counter()  # rows, by their number of negatives
-    lead = prompts.get("document", "") if job == "embed" else ""
-    features = Features({**columns, "row": Value("string")})
+    lead = prompts.get("document", "")  # of an embedder
 
-    def rows() -> Iterator[dict[str, Any]]:
+    def rows() -> Iterator[dict[str, object]]:
         for query, positive, negatives, row in _examples(data, recipe, guard, prompts):
             counts[len(negatives)] += 1
-            if job == "embed":
+            if recipe.job == "rerank":
+                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
+                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
+            else:
                 texts = {name: lead + text for name, text in zip(names, negatives, strict=False)}
-                fixed = {
+                yield {
+                    **dict.fromkeys(names),
+                    **texts,
                     "query": query,
                     "positive": lead + positive,
                     "negatives": len(negatives),
                     "row": row,
                 }
-                yield dict.fromkeys(names) | texts | fixed
-            else:
-                labels = [0.0] + [_NOT_THE_ONE] * len(negatives)
-                yield {"query": query, "docs": [positive, *negatives], "labels": labels, "row": row}
 
-    write_rows(path, features, rows(), data.path)
-    if fewer := [f"{counts[n]:,} with {n}" for n in sorted(counts) if n < table.negatives]:
-        log.warning(
-            "%s: of %d rows, data.negatives = %d: %s",
-            data.path,
-            counts.total(),
-            table.negatives,
-            ", ".join(fewer),
-        )
+    write_rows(path, Features({**columns, "row": Value("string")}), rows(), data.path)
+    if fewer := ", ".join(f"{counts[n]:,} with {n}" for n in sorted(counts) if n < most):
+        total = counts.total()
+        log.warning("%s: of %d rows, data.negatives = %d: %s", data.path, total, most, fewer)
     return Dataset.from_file(str(path))
 
 
@@ -316,14 +304,15 @@ def trained_prompts(table: DataTable, prompts: Mapping[str, str]) -> dict[str, s
     """
     if table.prompt is None:
         return dict(prompts)
-    kept = {name: text for name, text in prompts.items() if name != "query"}
-    if "{instruction}" not in table.prompt:
-        return kept | ({"query": table.prompt} if table.prompt else {})
-    sets = (one for one in table.sets if one.instructions)
-    return kept | {
-        Path(one.path).stem: table.prompt.replace("{instruction}", one.instructions[0])
-        for one in sets
-    }
+    trained = {name: text for name, text in prompts.items() if name != "query"}
+    if "{instruction}" in table.prompt:
+        for data in table.sets:
+            if data.instructions:
+                prompt = table.prompt.replace("{instruction}", data.instructions[0])
+                trained[Path(data.path).stem] = prompt
+    elif table.prompt:
+        trained["query"] = table.prompt
+    return trained
 
 
 def require_negatives(sets: Mapping[str, Dataset], table: DataTable, batch: int) -> None:
@@ -359,15 +348,13 @@ def by_negatives(sets: Mapping[str, Dataset]) -> DatasetDict:
     for name, rows in sets.items():
         counts = np.asarray(rows["negatives"][:])
         for number in np.unique(counts).tolist():
-            part = (
-                rows if (counts == number).all() else rows.select(np.flatnonzero(counts == number))
-            )
-            empty = [column for column in part.column_names if column.startswith("negative_")][
-                number:
-            ]
-            split[name if part is rows else f"{name} ({number} negatives)"] = part.remove_columns(
-                ["negatives", *empty]
-            )
+            part = rows
+            title = name
+            if not (counts == number).all():
+                part = rows.select(np.flatnonzero(counts == number))
+                title = f"{name} ({number} negatives)"
+            columns = [column for column in rows.column_names if column.startswith("negative_")]
+            split[title] = part.remove_columns(["negatives", *columns[number:]])
     return DatasetDict(split)
 
 
@@ -377,10 +364,14 @@ def _examples(
     """Yield each query with its prompt, answering document, up to `data.negatives` negatives, and
     their origin.
     """
-    table, source, rng = recipe.data, Path(data.path), np.random.default_rng(recipe.train.seed)
-    every = _triples(data, Decontaminator(())) if _random(table) else iter(())
-    pool = sorted({text for triple in every for text in triple.positives})
-    made = repeated = unused = 0
+    table = recipe.data
+    source = Path(data.path)
+    rng = np.random.default_rng(recipe.train.seed)
+    pool: list[str] = []  # of random negatives
+    if _random(table):
+        every = _triples(data, Decontaminator(()))
+        pool = sorted({text for triple in every for text in triple.positives})
+    rows = repeated = unused = 0
     for number, triple in enumerate(_triples(data, guard)):
         prompt = _prompt(triple, number, data, table, prompts) if recipe.job == "embed" else ""
         unused += bool(triple.instruction) and "{instruction}" not in (table.prompt or "")
@@ -389,20 +380,14 @@ def _examples(
             count = min(len(negatives), table.negatives)
             repeated += len(negatives) < count * table.samples
             for sample in range(table.samples):
-                if table.rows is not None and made == table.rows:
+                if table.rows is not None and rows == table.rows:
                     return
-                made += 1
-                part = [
-                    negatives[i % len(negatives)]
-                    for i in range(sample * count, (sample + 1) * count)
-                ]
+                rows += 1
+                places = range(sample * count, (sample + 1) * count)
+                part = [negatives[place % len(negatives)] for place in places]
                 name = f"query {triple.id!r}" if triple.id else f"example {number + 1}"
-                yield (
-                    prompt + triple.query,
-                    positive,
-                    part,
-                    f"{source.name}: {name} ({triple.query[:60]!r})",
-                )
+                origin = f"{source.name}: {name} ({triple.query[:60]!r})"
+                yield prompt + triple.query, positive, part, origin
     if unused:
         log.warning(
             "%s: the instructions of %d examples are not used, as data.prompt has no {instruction}",
@@ -432,9 +417,9 @@ def _prompt(
     """
     if "{instruction}" not in (table.prompt or ""):
         return prompts.get("query", "")
-    instruction = triple.instruction or (
-        data.instructions[number % len(data.instructions)] if data.instructions else ""
-    )
+    instruction = triple.instruction
+    if not instruction and data.instructions:
+        instruction = data.instructions[number % len(data.instructions)]
     return str(table.prompt).replace("{instruction}", instruction) if instruction else ""
 
 
@@ -444,25 +429,22 @@ def _negatives(
     """Draw distinct negatives for all samples of one answering document, fewer if there are not
     enough.
     """
-    table, wanted = recipe.data, recipe.data.negatives * recipe.data.samples
-    lacking = (
-        len(pool) <= len(triple.positives)
-        if _random(table)
-        else recipe.job == "rerank" and not triple.negatives
-    )
-    if lacking:
+    count = recipe.data.negatives * recipe.data.samples
+    random = _random(recipe.data)
+    others = len(pool) - len(triple.positives) if random else len(triple.negatives)
+    if others <= 0 and (random or recipe.job == "rerank"):
         raise InputError(
             f"{source}: no document is a negative of {triple.query[:60]!r}; give more examples,"
             f" {_NEGATIVES_FROM}"
         )
-    if _random(table):
-        drawn: list[str] = []
-        while len(drawn) < min(wanted, len(pool) - len(triple.positives)):
-            text = pool[int(rng.integers(len(pool)))]
-            if text not in triple.positives and text not in drawn:
-                drawn.append(text)
-        return drawn
-    return [triple.negatives[i] for i in rng.permutation(len(triple.negatives))[:wanted]]
+    if not random:
+        return [triple.negatives[i] for i in rng.permutation(others)[:count]]
+    drawn: list[str] = []
+    while len(drawn) < min(count, others):
+        text = pool[int(rng.integers(len(pool)))]
+        if text not in triple.positives and text not in drawn:
+            drawn.append(text)
+    return drawn
 
 
 def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
@@ -476,24 +458,13 @@ def _triples(data: DataSet, guard: Decontaminator) -> Iterator[Triple]:
     for example in guard.clean(read_evidence(data.path)):
         spans = units_of(example)
         answers = label_sentences(example.document, spans, example.spans).tolist()
-        texts = [example.document[a:b].strip() for a, b in spans.tolist()]
-        positives = tuple(
-            dict.fromkeys(t for t, yes in zip(texts, answers, strict=True) if yes and t)
-        )
-        others = tuple(
-            dict.fromkeys(
-                t
-                for t, yes in zip(texts, answers, strict=True)
-                if t and not yes and t not in positives
-            )
-        )
-        if positives and others:
-            yield Triple(example.query, positives, others, example.id)
+        texts = [example.document[start:end].strip() for start, end in spans.tolist()]
+        positives = {text: None for text, yes in zip(texts, answers, strict=True) if yes and text}
+        negatives = {text: None for text in texts if text and text not in positives}
+        if positives and negatives:
+            yield Triple(example.query, tuple(positives), tuple(negatives), example.id)
         else:
             dropped += 1
     if dropped:
-        log.warning(
-            "%s: %d examples were dropped, as all or none of their sentences answer",
-            data.path,
-            dropped,
-        )
+        message = "%s: %d examples were dropped, as all or none of their sentences answer"
+        log.warning(message, data.path, dropped)

@@ -1,4 +1,7 @@
-"""The Trainer for each job, configured by a recipe.
+"""Make the Trainer for each job.
+
+In: a model, a recipe and the data of a run. Out: a Trainer, whose `train` does the steps. A step
+goes through `training_step` of `progress.Watched`, which counts and checks, to the loss:
 
 embed       SentenceTransformerTrainer, InfoNCE over the documents of the batch (its multiple
             negatives ranking loss)
@@ -13,7 +16,7 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from datasets import Dataset, DatasetDict
@@ -29,16 +32,18 @@ from sentence_transformers.sentence_transformer.losses import (
     CachedMultipleNegativesRankingLoss,
     MultipleNegativesRankingLoss,
 )
+from torch import nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import TrainerCallback, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.integrations.integration_utils import TensorBoardCallback
 
 from runnel.errors import InputError
 from runnel.integrations.sentence_transformers import cross_encoder, sentence_transformer
-from runnel.lab.training.document_trainer import SentenceTrainer
+from runnel.lab.training.document_trainer import DocumentTrainer, SentenceTrainer
 from runnel.lab.training.generator import GeneratorTrainer
 from runnel.lab.training.progress import Watched
 from runnel.lab.training.recipes import DataTable, Recipe
+from runnel.lab.training.run_data import RunData
 from runnel.lab.training.vectors import LayerTrainer, VectorTrainer
 from runnel.models.embedder import Embedder
 from runnel.models.model import Model
@@ -51,21 +56,25 @@ log = logging.getLogger("runnel")
 _SAVES = 10  # the least number of checkpoints written in a run
 
 
-class _Saving:
-    """A mixin: one process saves (the library saves in all, to the same files), and checkpoints of
-    adapters can be loaded.
+class _Saving(Trainer):
+    """A Trainer of sentence-transformers of which one process saves (the library saves in all, to
+    the same files), and that can load checkpoints of adapters.
     """
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
-        if self.args.should_save:  # type: ignore[attr-defined]
-            super()._save(output_dir, state_dict)  # type: ignore[misc]
+    def _save(
+        self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None
+    ) -> None:
+        if self.args.should_save:
+            super()._save(output_dir, state_dict)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        inside: Model = self.model[0].model  # type: ignore[attr-defined]
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: nn.Module | None = None
+    ) -> None:
+        inside: Model = self.model[0].model  # type: ignore[index]
         if inside.backbone.adapted:
             load_adapter(inside, resume_from_checkpoint)
         else:
-            super()._load_from_checkpoint(resume_from_checkpoint)  # type: ignore[misc]
+            super()._load_from_checkpoint(resume_from_checkpoint)
 
 
 class _Embedders(Watched, _Saving, SentenceTransformerTrainer):
@@ -76,63 +85,55 @@ class _Rerankers(Watched, _Saving, CrossEncoderTrainer):
     pass
 
 
-def make_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
-    """Make the Trainer for a recipe's job; `train` and `held_out` are the run's data."""
-    made = {"embed": _embedder_trainer, "rerank": _reranker_trainer}.get(
-        recipe.job, _document_trainer
-    )
-    return made(model, recipe, train, held_out, folder)
+JobTrainer: TypeAlias = _Embedders | _Rerankers | DocumentTrainer
 
 
-def _document_trainer(model: Model, recipe: Recipe, train: Any, held_out: Any, folder: Path) -> Any:
-    head, top_k, bf16, sizes = (
-        model.head(recipe.job),
-        recipe.evaluation.top_k,
-        recipe.train.precision == "bf16",
-        sizes_of(recipe),
-    )
+def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> JobTrainer:
+    """Make the Trainer for a recipe's job."""
+    if recipe.job == "embed":
+        return _embedder_trainer(model, recipe, data, folder)
+    if recipe.job == "rerank":
+        return _reranker_trainer(model, recipe, data, folder)
+    head = model.head(recipe.job)
+    top_k = recipe.evaluation.top_k
+    bf16 = recipe.train.precision == "bf16"
+    sizes = sizes_of(recipe)
     shared = arguments(recipe, folder) | sizes
-    if recipe.model.layers:
-        # own autocast
-        return LayerTrainer(
-            model, TrainingArguments(**shared), train, held_out, bf16=bf16, top_k=top_k or (10,)
-        )
+    parts = (data.train, data.held_out)
+    if recipe.model.layers:  # its module has its own autocast
+        args = TrainingArguments(**shared)
+        return LayerTrainer(model, args, *parts, bf16=bf16, top_k=top_k or (10,))
     if isinstance(head, VectorScore):
         return VectorTrainer(
-            model.heads[recipe.job],
-            TrainingArguments(**shared),
-            train,
-            held_out,
-            top_k=top_k or (10,),
+            model.heads[recipe.job], TrainingArguments(**shared), *parts, top_k=top_k or (10,)
         )
-    data = TrainingArguments(**shared, bf16=bf16), train, held_out
+    args = TrainingArguments(**shared, bf16=bf16)
     limits = {
         "max_tokens": recipe.train.group_tokens,
         "max_rows": sizes["per_device_train_batch_size"],
         "long": long(recipe),
     }
     if recipe.job == "generate":
-        return GeneratorTrainer(model, *data, **limits)
-    return SentenceTrainer(model, *data, top_k=top_k or (1, 5), **limits)
+        return GeneratorTrainer(model, args, *parts, **limits)
+    return SentenceTrainer(model, args, *parts, top_k=top_k or (1, 5), **limits)
 
 
-def _embedder_trainer(
-    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path
-) -> Any:
+def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> _Embedders:
     """Make a Trainer for rows of `tables`. Each batch, over all devices, is from one data set,
     drawn by its size.
     """
-    table, world = recipe.train, _processes()
+    table = recipe.train
+    rows: DatasetDict = data.train
+    world = _processes()
     _expect_multiple(table.batch, world)
-    left = [
+    skipped = ", ".join(
         f"{len(part) % table.batch:,} of {len(part):,} ({name})"
         for name, part in rows.items()
         if len(part) % table.batch
-    ]
-    if world > 1 and left:
+    )
+    if world > 1 and skipped:
         log.warning(
-            "several processes share only full batches; rows skipped in each epoch: %s",
-            ", ".join(left),
+            "several processes share only full batches; rows skipped in each epoch: %s", skipped
         )
     args = SentenceTransformerTrainingArguments(
         **arguments(recipe, folder),
@@ -144,59 +145,69 @@ def _embedder_trainer(
     )
     transformer = sentence_transformer(model, long=long(recipe))
     # The library copies training texts into the card of every checkpoint.
-    transformer.model_card_data.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
-    options: dict[str, Any] = {"scale": 1 / table.temperature, "gather_across_devices": world > 1}
+    card = transformer.model_card_data
+    card.set_widget_examples = lambda rows: None  # type: ignore[assignment, method-assign]
+    loss: nn.Module
     if table.group is not None and table.group < table.batch // world:
-        loss: torch.nn.Module = CachedMultipleNegativesRankingLoss(
-            transformer, mini_batch_size=table.group, **options
+        loss = CachedMultipleNegativesRankingLoss(
+            transformer,
+            scale=1 / table.temperature,
+            mini_batch_size=table.group,
+            gather_across_devices=world > 1,
         )
     else:
-        loss = MultipleNegativesRankingLoss(transformer, **options)
-    collator: Any = EmbedderBatches(model, recipe.data)
-    return _Embedders(transformer, args, rows, held_out, loss=loss, data_collator=collator)
+        loss = MultipleNegativesRankingLoss(
+            transformer, scale=1 / table.temperature, gather_across_devices=world > 1
+        )
+    return _Embedders(
+        transformer,
+        args,
+        rows,
+        data.held_out,
+        loss=loss,
+        data_collator=EmbedderBatches(model, recipe.data),
+    )
 
 
-def _reranker_trainer(
-    model: Model, recipe: Recipe, rows: DatasetDict, held_out: DatasetDict | None, folder: Path
-) -> Any:
+def _reranker_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> _Rerankers:
     """Make a Trainer for rows of `tables`. Only documents are cut."""
     settings = arguments(recipe, folder) | sizes_of(recipe)
     args = CrossEncoderTrainingArguments(**settings, multi_dataset_batch_sampler="proportional")
     encoder = cross_encoder(model, long=long(recipe), max_seq_length=recipe.data.max_tokens)
     # the whole batch at once: `group` already limits it
     loss = ListNetLoss(encoder, mini_batch_size=-1)
-    trainer: Any = _Rerankers(encoder, args, rows, held_out, loss=loss)
-    trainer.data_collator = RowNames(trainer.data_collator)
-    counted = encoder.preprocess
+    trainer = _Rerankers(encoder, args, data.train, data.held_out, loss=loss)
+    trainer.data_collator = RowNames(trainer.data_collator)  # type: ignore[assignment]
+    read_pairs = encoder.preprocess
 
-    def preprocess(*inputs: Any, **options: Any) -> dict[str, Any]:
-        features: dict[str, Any] = counted(*inputs, **options)
-        trainer.watch.tokens += (
-            sum(len(pair.request.ids) for pair in features.get("pairs", ()))
-            if encoder.training
-            else 0
-        )
+    def count_tokens(*inputs: Any, **options: Any) -> dict[str, Any]:
+        features: dict[str, Any] = read_pairs(*inputs, **options)
+        if encoder.training:
+            pairs = features.get("pairs", ())
+            trainer.watch.tokens += sum(len(pair.request.ids) for pair in pairs)
         return features
 
-    encoder.preprocess = preprocess  # type: ignore[method-assign]  # called by the loss
+    encoder.preprocess = count_tokens  # type: ignore[method-assign]  # called by the loss
     return trainer
+
+
+_SCHEDULES = {
+    "linear": "linear",
+    "cosine": "cosine_with_min_lr",
+    "constant": "constant_with_warmup",
+}
 
 
 def arguments(recipe: Recipe, folder: Path) -> dict[str, Any]:
     """Return the arguments that all kinds of TrainingArguments share."""
     table = recipe.train
-    schedules = {
-        "linear": "linear",
-        "cosine": "cosine_with_min_lr",
-        "constant": "constant_with_warmup",
-    }
     return {
         "output_dir": str(folder / "checkpoints"),
         "learning_rate": table.learning_rate,
         "num_train_epochs": table.epochs,
         "max_steps": table.max_steps or -1,
         "warmup_steps": table.warmup if table.warmup < 1 else int(table.warmup),
-        "lr_scheduler_type": schedules[table.schedule],
+        "lr_scheduler_type": _SCHEDULES[table.schedule],
         "lr_scheduler_kwargs": (
             {"min_lr": table.min_learning_rate} if table.schedule == "cosine" else {}
         ),
@@ -227,8 +238,8 @@ def tensorboard(folder: Path) -> TrainerCallback:
 
 def long(recipe: Recipe) -> Long:
     """Return a recipe's settings for reading long texts."""
-    table = recipe.long
-    return Long(table.segment_tokens, table.recompute, bf16=recipe.train.precision == "bf16")
+    bf16 = recipe.train.precision == "bf16"
+    return Long(recipe.long.segment_tokens, recipe.long.recompute, bf16=bf16)
 
 
 def _processes() -> int:
@@ -243,11 +254,8 @@ class EmbedderBatches:
     valid_label_columns = ("label",)  # read by the Trainer; there are no labels
 
     def __init__(self, model: Model, table: DataTable) -> None:
-        self._embedder, self._query, self._document = (
-            Embedder(model),
-            table.max_query_tokens,
-            table.max_document_tokens,
-        )
+        self._embedder = Embedder(model)
+        self._table = table
         self.truncated = 0  # texts cut so far
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -255,16 +263,15 @@ class EmbedderBatches:
         if "dataset_name" in rows[0]:
             batch["dataset_name"] = rows[0]["dataset_name"]
         for column in [name for name in rows[0] if name not in ("row", "dataset_name")]:
-            most = self._query if column == "query" else self._document
-            ids = [
-                torch.from_numpy(x).long()
-                for x in self._embedder.render([row[column] for row in rows], max_tokens=most)
-            ]
+            table = self._table
+            most = table.max_query_tokens if column == "query" else table.max_document_tokens
+            texts = [row[column] for row in rows]
+            encoded = self._embedder.render(texts, max_tokens=most)
             self.truncated += self._embedder.truncated
+            ids = [torch.from_numpy(text).long() for text in encoded]
+            mask = [torch.ones_like(text) for text in ids]
             batch[f"{column}_input_ids"] = pad_sequence(ids, batch_first=True)
-            batch[f"{column}_attention_mask"] = pad_sequence(
-                [torch.ones_like(x) for x in ids], batch_first=True
-            )
+            batch[f"{column}_attention_mask"] = pad_sequence(mask, batch_first=True)
         return batch
 
 
@@ -277,10 +284,8 @@ class RowNames:
 
     def __call__(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         names = [row["row"] for row in rows]
-        return {
-            **self._collator([{k: v for k, v in row.items() if k != "row"} for row in rows]),
-            "rows": names,
-        }
+        columns = [{k: v for k, v in row.items() if k != "row"} for row in rows]
+        return {**self._collator(columns), "rows": names}
 
 
 def _without_duplicates(rows: Dataset, **options: Any) -> DefaultBatchSampler:
@@ -294,18 +299,21 @@ def sizes_of(recipe: Recipe) -> dict[str, Any]:
     """Return the arguments for the queries of one forward pass on one device, and for the passes of
     a step.
     """
-    batch, world = recipe.train.batch, _processes()
+    batch = recipe.train.batch
+    world = _processes()
     _expect_multiple(batch, world)
     group = min(recipe.train.group or batch, batch // world)
     _expect_multiple(batch, world * group)
-    sizes = {"per_device_train_batch_size": group, "per_device_eval_batch_size": group}
-    return sizes | {"gradient_accumulation_steps": batch // (world * group)}
+    return {
+        "per_device_train_batch_size": group,
+        "per_device_eval_batch_size": group,
+        "gradient_accumulation_steps": batch // (world * group),
+    }
 
 
 def _expect_multiple(batch: int, parts: int) -> None:
     if batch % parts:
-        expected = f"a multiple of {parts} (processes times train.group)"
         raise InputError(
-            f"train.batch = {batch}; expected {expected}: start fewer processes, or choose a"
-            " multiple"
+            f"train.batch = {batch}; expected a multiple of {parts} (processes times train.group):"
+            " start fewer processes, or choose a multiple"
         )

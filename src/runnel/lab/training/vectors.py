@@ -1,6 +1,9 @@
-"""Training of a head that scores stored sentence vectors (`VectorScore`), whose documents are read
-once and kept in the run folder; and of an encoder's sentence layers through such a head, which
-stays as it is.
+"""Train a head that scores stored sentence vectors (`VectorScore`), whose documents are read once
+and kept in the run folder; and an encoder's sentence layers through such a head, which stays as it
+is.
+
+In the order of this file: items, module, Trainer and calibration of a head; the data of both;
+items, module and Trainer of the layers.
 
 The vectors of trained layers may not move far from those that the run started from: with few
 questions, that keeps what its weights know.
@@ -18,13 +21,14 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -43,8 +47,8 @@ from runnel.models.recurrent.heads import HeldHead
 
 log = logging.getLogger("runnel")
 
-# of a document in one step; and of these the best by the sum of z-scores
-_SENTENCES, _BEST = 300, 40
+_SENTENCES = 300  # of a document in one step
+_BEST = 40  # of these, the best by the sum of z-scores
 _YES_OR_NO = 0.2  # weight of the loss of each sentence alone
 _LOADED = 64  # documents held in memory
 _ELSEWHERE = 4  # one question in 4 is also asked about a document that does not answer it
@@ -104,13 +108,12 @@ def thin(item: VectorItem, rng: np.random.Generator) -> VectorItem:
 
 def score_items(head: Any, items: Sequence[VectorItem]) -> list[Tensor]:
     """Return the uncalibrated scores (S,) of each item, computed in one pass."""
-    device, sizes = head.direct.device, [len(item.vectors) for item in items]
+    device = head.direct.device
+    sizes = [len(item.vectors) for item in items]
     query = head.query(torch.stack([item.query for item in items]).to(device))
     query = query.repeat_interleave(torch.tensor(sizes, device=device), 0)
-    vectors, numbers = (
-        torch.cat(part).to(device)
-        for part in ([i.vectors for i in items], [i.known for i in items])
-    )
+    vectors = torch.cat([item.vectors for item in items]).to(device)
+    numbers = torch.cat([item.known for item in items]).to(device)
     return list(combine(head, query, vectors, numbers).split(sizes))
 
 
@@ -121,9 +124,14 @@ def span_recalls(
     document order; None without any.
     """
     ranked = scores.argsort(descending=True, stable=True).cpu().numpy()
-    best = [ranked[:k] for k in top_k]
-    found = [[bool(((b >= first) & (b < last)).any()) for first, last in evidence] for b in best]
-    return [float(np.mean(one)) for one in found] if evidence else None
+    if not evidence:
+        return None
+    recalls = []
+    for k in top_k:
+        best = ranked[:k]
+        hits = [((best >= first) & (best < last)).any() for first, last in evidence]
+        recalls.append(float(np.mean(hits)))
+    return recalls
 
 
 class VectorModule(nn.Module):
@@ -133,7 +141,8 @@ class VectorModule(nn.Module):
 
     def __init__(self, head: Any) -> None:
         super().__init__()
-        self.head, self.mean = head.requires_grad_(True), copy.deepcopy(head).requires_grad_(False)
+        self.head = head.requires_grad_(True)
+        self.mean = copy.deepcopy(head).requires_grad_(False)
         start = head.calibration.detach().clone()
         fresh = bool((start == torch.tensor([1.0, 0.0])).all())
         # The factor and the summand that make a score the logit of an answer.
@@ -142,17 +151,14 @@ class VectorModule(nn.Module):
     def forward(self, items: Sequence[VectorItem]) -> tuple[Tensor, list[Tensor]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences."""
         scores = score_items(self.head if self.training else self.mean, items)
-        return (
-            torch.stack(
-                [self._loss(score, item) for score, item in zip(scores, items, strict=True)]
-            ),
-            scores,
-        )
-
-    def _loss(self, score: Tensor, item: VectorItem) -> Tensor:
-        answers = mark_answers(len(score), item.evidence).to(score.device)
-        loss = _YES_OR_NO * yes_or_no_loss(score * self.chance[0] + self.chance[1], answers)
-        return loss + span_loss(score, item.evidence) if item.evidence else loss
+        losses = []
+        for score, item in zip(scores, items, strict=True):
+            answers = mark_answers(len(score), item.evidence).to(score.device)
+            logits = score * self.chance[0] + self.chance[1]
+            losses.append(_YES_OR_NO * yes_or_no_loss(logits, answers))
+            if item.evidence:
+                losses[-1] = losses[-1] + span_loss(score, item.evidence)
+        return torch.stack(losses), scores
 
 
 class VectorTrainer(AveragedTrainer):
@@ -212,10 +218,9 @@ def calibrate(
     with torch.no_grad():
         score = torch.cat([score_items(head, [item])[0] for item in items]).double().cpu()
     answers = torch.cat([mark_answers(len(item.vectors), item.evidence) for item in items]).double()
-    each = [1.0 / len(items)] * len(items) if weights is None else list(weights)
-    weight = torch.cat(
-        [torch.full((len(item.vectors),), w) for item, w in zip(items, each, strict=True)]
-    ).double()
+    shares = [1.0 / len(items)] * len(items) if weights is None else weights
+    sizes = torch.tensor([len(item.vectors) for item in items])
+    weight = torch.tensor(shares, dtype=torch.float32).repeat_interleave(sizes).double()
     factors = torch.tensor([1.0, -2.0], dtype=torch.float64, requires_grad=True)
     optimizer = torch.optim.LBFGS([factors], max_iter=200, line_search_fn="strong_wolfe")
 
@@ -259,9 +264,11 @@ class VectorData(Dataset[tuple[str, VectorItem]]):
         load: Callable[[str], SentenceVectors],
         questions: Sequence[ReadQuestion],
     ) -> None:
-        self.scorer, self.load, self.questions = scorer, load, list(questions)
+        self.scorer = scorer
+        self.load = load
+        self.questions = list(questions)
         # batches have equally many questions
-        self.lengths: np.ndarray = np.ones(len(self.questions), dtype=np.int64)
+        self.lengths: NDArray[np.int64] = np.ones(len(self.questions), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.questions)
@@ -283,6 +290,7 @@ def read_vector_data(
 
     No document is in two of them. Texts and questions are held in memory, sentence vectors are not.
     """
+    # 1. Collect the texts, each once.
     texts: dict[str, str] = {}
     keyed: list[tuple[str, Evidence]] = []
     for example in examples:
@@ -294,44 +302,43 @@ def read_vector_data(
             " the model",
             unused,
         )
+    # 2. Read the documents.
     if write:
-        _read(scorer, texts, folder)
+        _write_vectors(scorer, texts, folder)
 
     @lru_cache(_LOADED)
     def load(document: str) -> SentenceVectors:
         return SentenceVectors.from_bytes((folder / document).read_bytes(), texts[document])
 
+    # 3. Read the questions.
     queries = scorer.read_queries(example.query for _, example in keyed)
     questions = [
         _question(number, key, example, query, load(key))
         for number, ((key, example), query) in enumerate(zip(keyed, queries, strict=True))
     ]
+    # 4. Split them by document.
     train, held, aside = split_documents(questions, held_out)
     expect_left(train, f"{len(keyed)} examples", held_out)
-    log.info(
-        "%d questions to train on, %d held out, %d for the calibration",
-        len(train),
-        len(held),
-        len(aside),
-    )
-    made = partial(VectorData, scorer, load)
+    counts = tuple(map(len, (train, held, aside)))
+    log.info("%d questions to train on, %d held out, %d for the calibration", *counts)
     return (
-        made([*train, *ask_elsewhere(train)]),
-        made(held) if held else None,
-        made([*aside, *ask_elsewhere(aside)]),
+        VectorData(scorer, load, [*train, *ask_elsewhere(train)]),
+        VectorData(scorer, load, held) if held else None,
+        VectorData(scorer, load, [*aside, *ask_elsewhere(aside)]),
     )
 
 
-def _read(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
+def _write_vectors(scorer: VectorScorer, texts: Mapping[str, str], folder: Path) -> None:
     """Write the files of the documents that have none; an interrupted run reads the rest."""
     folder.mkdir(parents=True, exist_ok=True)
     sweep(folder)
-    wanted = {key: text for key, text in texts.items() if not (folder / key).exists()}
-    done, total = 0, sum(map(len, wanted.values()))
+    missing = {key: text for key, text in texts.items() if not (folder / key).exists()}
+    done = 0
+    total = sum(map(len, missing.values()))
     with open_progress("reading documents", "characters") as show:
-        for key, read in zip(wanted, scorer.remember(wanted.values()), strict=True):
-            write(folder / key, read.to_bytes())
-            done += len(read.text)
+        for key, vectors in zip(missing, scorer.remember(missing.values()), strict=True):
+            write(folder / key, vectors.to_bytes())
+            done += len(vectors.text)
             show(done, total)
 
 
@@ -342,14 +349,13 @@ def _question(
     full = np.diff(document.bounds) > 0
     place = np.concatenate([[0], full.cumsum()])
     expect_tokens(full, name)
-    labels = [
-        np.flatnonzero(label_sentences(document.text, document.spans, [span]))
-        for span in example.spans
-    ]
-    evidence = [(int(place[rows[0]]), int(place[rows[-1] + 1])) for rows in labels]
-    return ReadQuestion(
-        name, example.query.strip(), query, key, tuple((a, b) for a, b in evidence if b > a)
-    )
+    evidence = []
+    for span in example.spans:
+        rows = np.flatnonzero(label_sentences(document.text, document.spans, [span]))
+        first, last = place[[rows[0], rows[-1] + 1]].tolist()
+        if last > first:
+            evidence.append((first, last))
+    return ReadQuestion(name, example.query.strip(), query, key, tuple(evidence))
 
 
 def split_documents(
@@ -361,21 +367,12 @@ def split_documents(
     count = Counter(question.document for question in questions)
     order = sorted(count)  # digests: an order that has nothing to do with the texts
     before = np.cumsum([0, *(count[document] for document in order)])[:-1]
-    held = {
-        document
-        for document, number in zip(order, before.tolist(), strict=True)
-        if number < held_out
-    }
-    aside = {
-        document
-        for number, document in enumerate(d for d in order if d not in held)
-        if number % _ASIDE == _ASIDE - 1
-    }
+    held = int(np.count_nonzero(before < held_out))  # documents, the first of the order
+    part_of = dict.fromkeys(order, 0) | dict.fromkeys(order[:held], 1)
+    part_of |= dict.fromkeys(order[held:][_ASIDE - 1 :: _ASIDE], 2)
     parts: tuple[list[ReadQuestion], ...] = ([], [], [])
     for question in questions:
-        parts[1 if question.document in held else 2 if question.document in aside else 0].append(
-            question
-        )
+        parts[part_of[question.document]].append(question)
     return parts
 
 
@@ -397,7 +394,7 @@ def ask_elsewhere(questions: Sequence[ReadQuestion]) -> list[ReadQuestion]:
 class LayerItem:
     """A document and questions about it."""
 
-    ids: Tensor  # (R,) int64, the document in blocks (`encoder.model.lay_out`)
+    ids: Tensor  # (R,) int64, the document in blocks (`text.sentences.lay_out`)
     cu_seqlens: Tensor  # (N+1,) where each block begins
     text: Tensor  # (R,) 1 for tokens of the text, 0 for markers
     starts: Tensor  # (S,) int64, the first token of each sentence that has one
@@ -417,17 +414,19 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
     """
 
     def __init__(self, read: Sequence[VectorData], model: Model) -> None:
-        self._scorer, self._load, self._model = read[0].scorer, read[0].load, model
+        self._scorer = read[0].scorer
+        self._load = read[0].load
+        self._model = model
         by_document: dict[str, list[ReadQuestion]] = {}
         for question in itertools.chain.from_iterable(part.questions for part in read):
             if question.evidence:
                 by_document.setdefault(question.document, []).append(question)
         self._groups = [
-            qs[at : at + QUESTIONS]
-            for qs in by_document.values()
-            for at in range(0, len(qs), QUESTIONS)
+            questions[start : start + QUESTIONS]
+            for questions in by_document.values()
+            for start in range(0, len(questions), QUESTIONS)
         ]
-        self.lengths: np.ndarray = np.ones(len(self._groups), dtype=np.int64)
+        self.lengths: NDArray[np.int64] = np.ones(len(self._groups), dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -437,34 +436,36 @@ class LayerData(Dataset[tuple[str, LayerItem]]):
         document = self._load(group[0].document)
         inputs = [self._scorer.inputs(question.query, document) for question in group]
         full, vectors, _ = inputs[0]
-        row = self._lay_out(document.ids, document.bounds)
+        encoder = self._model.backbone
+        assert isinstance(encoder, Encoder)
+        markers = self._model.tokenizer.markers()
+        row = lay_out(document.ids, document.bounds, encoder, markers)
+        queries = []
+        for question in group:
+            words = question.query.ids
+            laid_out = lay_out(words, np.array([0, len(words)]), encoder, markers)
+            queries.append(_blocks(laid_out.ids, encoder))
+        ids, cu_seqlens = _blocks(row.ids, encoder)
         item = LayerItem(
-            *self._blocks(row.ids),
-            torch.from_numpy(~np.isin(row.ids, self._model.tokenizer.markers())).float(),
-            torch.from_numpy(row.starts[full]),
-            torch.from_numpy(row.ends[full]),
-            tuple(
-                self._blocks(self._lay_out(q.query.ids, np.array([0, len(q.query.ids)])).ids)
-                for q in group
-            ),
-            tuple(torch.from_numpy(features) for _, _, features in inputs),
-            torch.from_numpy(vectors),
-            torch.from_numpy(np.stack([question.query.vector for question in group])),
-            tuple(question.evidence for question in group),
-            len(document.ids),
+            ids=ids,
+            cu_seqlens=cu_seqlens,
+            text=torch.from_numpy(~np.isin(row.ids, markers)).float(),
+            starts=torch.from_numpy(row.starts[full]),
+            ends=torch.from_numpy(row.ends[full]),
+            queries=tuple(queries),
+            features=tuple(torch.from_numpy(features) for _, _, features in inputs),
+            vectors=torch.from_numpy(vectors),
+            query_vectors=torch.from_numpy(np.stack([q.query.vector for q in group])),
+            evidence=tuple(question.evidence for question in group),
+            tokens=len(document.ids),
         )
         return group[0].name, item
 
-    def _lay_out(self, ids: np.ndarray, bounds: np.ndarray) -> Any:
-        return lay_out(ids, bounds, self._model.backbone, self._model.tokenizer.markers())
 
-    def _blocks(self, ids: np.ndarray) -> tuple[Tensor, Tensor]:
-        encoder = self._model.backbone
-        assert isinstance(encoder, Encoder)
-        ends = encoder.block_ends(ids)
-        return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(
-            np.append(0, ends).astype(np.int64)
-        )
+def _blocks(ids: np.ndarray, encoder: Encoder) -> tuple[Tensor, Tensor]:
+    """Return a laid-out text as tensors: its ids, and where each of its blocks begins."""
+    bounds = np.append(0, encoder.block_ends(ids)).astype(np.int64)
+    return torch.from_numpy(ids.astype(np.int64)), torch.from_numpy(bounds)
 
 
 class LayerModule(nn.Module):
@@ -479,28 +480,27 @@ class LayerModule(nn.Module):
         self.layers = encoder.sentence_layers.requires_grad_(True)
         self.mean = copy.deepcopy(self.layers).requires_grad_(False)
         # in a tuple: no parameters of this module
-        self._inside = encoder, head.requires_grad_(False)
+        self._inside = (encoder, head.requires_grad_(False))
 
     def forward(self, items: Sequence[LayerItem]) -> tuple[Tensor, list[list[Tensor]]]:
         """Return the loss of each document (n,), and the scores (S,) of its sentences for each
         question.
         """
-        losses, scores = [], []
+        losses = []
+        scores = []
         for item in items:
             vectors, queries = self._vectors(item)
             _, head = self._inside
-            found = [
-                uncalibrated(head, q, vectors, features)
-                for q, features in zip(queries, item.features, strict=True)
+            by_question = [
+                uncalibrated(head, query, vectors, features)
+                for query, features in zip(queries, item.features, strict=True)
             ]
-            loss = torch.stack(
-                [span_loss(score, spans) for score, spans in zip(found, item.evidence, strict=True)]
-            ).mean()
-            moved = (1 - (vectors * item.vectors).sum(1)).mean() + (
-                1 - (queries * item.query_vectors).sum(1)
-            ).mean()
+            pairs = zip(by_question, item.evidence, strict=True)
+            loss = torch.stack([span_loss(score, spans) for score, spans in pairs]).mean()
+            moved = (1 - (vectors * item.vectors).sum(1)).mean()
+            moved = moved + (1 - (queries * item.query_vectors).sum(1)).mean()
             losses.append(loss + _KEEP * moved)
-            scores.append(found)
+            scores.append(by_question)
         return torch.stack(losses), scores
 
     def _vectors(self, item: LayerItem) -> tuple[Tensor, Tensor]:
@@ -508,11 +508,10 @@ class LayerModule(nn.Module):
         layers = self.layers if self.training else self.mean
         with torch.autocast(item.ids.device.type, torch.bfloat16, enabled=self._bf16):
             hidden = encoder.read_with(layers, item.ids, item.cu_seqlens)
-            read = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
+            queries = [encoder.read_with(layers, *blocks).mean(0) for blocks in item.queries]
         sums = F.pad((hidden * item.text[:, None]).cumsum(0), (0, 0, 1, 0))
-        return F.normalize(sums[item.ends] - sums[item.starts], dim=-1), F.normalize(
-            torch.stack(read), dim=-1
-        )
+        vectors = F.normalize(sums[item.ends] - sums[item.starts], dim=-1)
+        return vectors, F.normalize(torch.stack(queries), dim=-1)
 
 
 class LayerTrainer(AveragedTrainer):
@@ -524,16 +523,14 @@ class LayerTrainer(AveragedTrainer):
     """
 
     def __init__(self, model: Model, *data: Any, bf16: bool, top_k: Sequence[int]) -> None:
-        encoder, head = model.backbone, model.heads["sentences"]
+        encoder = model.backbone
+        head = model.heads["sentences"]
         assert isinstance(encoder, Encoder) and isinstance(head, HeldHead)
         module = LayerModule(encoder, head, bf16=bf16)
         super().__init__(module, module.layers, *data, top_k=top_k)
 
-    def recalls(self, scores: Any, item: LayerItem) -> list[float] | None:
-        found = [
-            span_recalls(score, spans, self.top_k)
-            for score, spans in zip(scores, item.evidence, strict=True)
-        ]
-        return [
-            float(value) for value in np.mean([one for one in found if one is not None], axis=0)
-        ]
+    def recalls(self, scores: Sequence[Tensor], item: LayerItem) -> list[float] | None:
+        pairs = zip(scores, item.evidence, strict=True)
+        by_question = (span_recalls(score, spans, self.top_k) for score, spans in pairs)
+        answered = [recalls for recalls in by_question if recalls is not None]
+        return [float(value) for value in np.mean(answered, axis=0)]

@@ -1,0 +1,182 @@
+"""Read the data of a run.
+
+In: a recipe, and the model that is trained. Out: `RunData`, the examples for the Trainer, from
+files in the run folder that one process writes and all read.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from datasets import Dataset, DatasetDict
+
+from runnel.errors import InputError
+from runnel.lab.training import tables
+from runnel.lab.training.decontaminate import Decontaminator
+from runnel.lab.training.evidence import read_evidence
+from runnel.lab.training.generator import CompletionData, read_exchanges
+from runnel.lab.training.recipes import Recipe
+from runnel.lab.training.tables import SentenceData
+from runnel.lab.training.vectors import LayerData, VectorData, read_vector_data
+from runnel.models.folder import load_model
+from runnel.models.model import Model
+from runnel.models.pocket.scorer import VectorScorer
+
+log = logging.getLogger("runnel")
+
+Examples: TypeAlias = DatasetDict | SentenceData | CompletionData | VectorData | LayerData
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The training data, the held-out data if any, and the data that calibrates
+    the scores if any.
+    """
+
+    train: Examples
+    held_out: Examples | None
+    aside: VectorData | None = None
+
+
+@dataclass(frozen=True)
+class DataFiles:
+    """Where the data of a run are, and how much of them is trained on."""
+
+    folder: Path
+    write: bool  # whether this process writes the files, not only reads them
+    share: int = 1  # 1/share of the examples
+
+
+def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
+    """Return the recipe with the absolute paths of its data.
+
+    `data` replaces the path of the recipe, or is the folder of several; other paths are relative to
+    `home`.
+    """
+    exclude = [str((Path(home or ".") / name).resolve()) for name in recipe.data.exclude]
+    paths = [Path(data or home or "") / table.path for table in recipe.data.sets]
+    if data is not None and len(paths) == 1 and not paths[0].exists():
+        paths = [Path(data)]
+    nowhere = data is None and home is None
+    missing = [path for path in paths if not path.exists() or (nowhere and not path.is_absolute())]
+    if missing or not paths:
+        what = f"{missing[0]} is missing" if missing else "the recipe has no [[data.sets]]"
+        raise InputError(
+            f"{what}; --data names the file or folder of the examples (the recipe's first lines say"
+            " what it needs)"
+        )
+    sets = tuple(
+        replace(table, path=str(path.resolve()))
+        for table, path in zip(recipe.data.sets, paths, strict=True)
+    )
+    return replace(recipe, data=replace(recipe.data, sets=sets, exclude=tuple(exclude)))
+
+
+def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
+    """Read the examples of a recipe in the form that the Trainer of its job takes."""
+    stored = recipe.job == "sentences" and model.stores_vectors("sentences")
+    # The examples for heads over stored vectors are in no file, so every process reads and filters
+    # them.
+    guard = Decontaminator(recipe.data.exclude if files.write or stored else ())
+    try:
+        if recipe.job in ("embed", "rerank"):
+            return _triple_data(recipe, model, files, guard)
+        parts = (_read_set(data.path, recipe, guard) for data in recipe.data.sets)
+        examples = itertools.chain.from_iterable(
+            itertools.islice(part, recipe.data.rows) for part in parts
+        )
+        if stored:
+            return _stored_data(examples, recipe, model, files)
+        return _document_data(examples, recipe, model, files)
+    finally:
+        if files.write and guard.counts:
+            log.warning("left out: %s", guard)
+
+
+def _read_set(path: str, recipe: Recipe, guard: Decontaminator) -> Iterator[Any]:
+    if recipe.job == "generate":
+        return read_exchanges(path, recipe.data.target, guard)
+    return guard.clean(read_evidence(path, within=recipe.data.within))
+
+
+def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontaminator) -> RunData:
+    """Return rows of triples, by data set; an embedder's also by their number of negatives."""
+    table = recipe.data
+    seed = recipe.train.seed
+    rows: dict[str, Dataset] = {}
+    for number, data in enumerate(table.sets):
+        path = files.folder / f"{number}.arrow"
+        if files.write:
+            tables.write_triple_table(path, data, recipe, guard, model.prompts)
+        stem = Path(data.path).stem
+        rows[stem if stem not in rows else f"{stem} {len(rows)}"] = Dataset.from_file(str(path))
+    by_columns = DatasetDict
+    if recipe.job == "embed":
+        tables.require_negatives(rows, table, recipe.train.batch)
+        by_columns = tables.by_negatives
+    train = rows
+    held_out = None
+    if table.held_out:
+        for name, part in rows.items():
+            tables.expect_left(len(part) > table.held_out, name, table.held_out)
+        split = {name: rows[name].train_test_split(table.held_out, seed=seed) for name in rows}
+        train = {name: part["train"] for name, part in split.items()}
+        held_out = by_columns({name: part["test"] for name, part in split.items()})
+    drawn = by_columns(train)
+    if files.share > 1:
+        for name, part in drawn.items():
+            count = max(1, len(part) // files.share)
+            drawn[name] = part.shuffle(seed).select(range(count))
+    return RunData(drawn, held_out)
+
+
+def _stored_data(
+    examples: Iterator[Any], recipe: Recipe, model: Model, files: DataFiles
+) -> RunData:
+    """Return questions about documents that are read once, as inference reads them; `model` has its
+    weights in fp32.
+    """
+    reader = load_model(recipe.model.name)
+    reader.unit = model.unit
+    train, held_out, aside = read_vector_data(
+        VectorScorer(reader),
+        itertools.islice(examples, 0, None, files.share),
+        files.folder / "documents",
+        recipe.data.held_out,
+        write=files.write,
+    )
+    if not recipe.model.layers:
+        return RunData(train, held_out, aside)
+    # the head stays, and with it its calibration
+    measured = None if held_out is None else LayerData([held_out], model)
+    return RunData(LayerData([train, aside], model), measured)
+
+
+def _document_data(
+    examples: Iterator[Any], recipe: Recipe, model: Model, files: DataFiles
+) -> RunData:
+    """Return held-out data of the first examples, and training data of every `share`-th of the
+    others.
+    """
+    table = recipe.data
+
+    def read_part(name: str, part: Iterator[Any]) -> SentenceData | CompletionData:
+        path = files.folder / f"{name}.arrow"
+        if recipe.job == "generate":
+            write = CompletionData.write
+            return write(path, model, part) if files.write else CompletionData(model, path)
+        if not files.write:
+            return SentenceData(model, path)
+        lengths = table.lengths or None
+        return SentenceData.write(path, model, part, tokens=lengths, seed=recipe.train.seed)
+
+    held_out = None
+    if table.held_out:
+        held_out = read_part("held_out", itertools.islice(examples, table.held_out))
+    first = list(itertools.islice(examples, 1))
+    tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
+    others = itertools.islice(itertools.chain(first, examples), 0, None, files.share)
+    return RunData(read_part("train", others), held_out)

@@ -1,0 +1,122 @@
+"""Load the model that a run starts from.
+
+In: a recipe. Out: a `Model` in fp32 on the CPU, with a head for the job and the recipe's adapters.
+"""
+
+import logging
+from pathlib import Path
+from typing import Literal
+
+import torch
+
+from runnel.backbones.library import Library
+from runnel.errors import CheckpointError, InputError, needing
+from runnel.lab.training.recipes import LongTable, Recipe
+from runnel.lab.training.tables import trained_prompts
+from runnel.lab.training.trainers import long
+from runnel.models.folder import load_model
+from runnel.models.foreign.transformers import Scores
+from runnel.models.model import Model
+from runnel.models.pocket.heads import VectorScore
+from runnel.models.recurrent.adapters import add_lora
+from runnel.models.recurrent.graph import check_segments
+from runnel.models.recurrent.heads import EndScore, HeldHead
+from runnel.models.recurrent.language_model import load_generator
+
+log = logging.getLogger("runnel")
+
+
+def load_start(recipe: Recipe) -> Model:
+    """Load the model that a recipe starts from, with a head for the job and the
+    recipe's adapters.
+    """
+    torch.manual_seed(recipe.train.seed)  # for a new head and adapters
+    # 1. Load the weights.
+    name = recipe.model.name
+    if recipe.job == "generate":
+        model = load_generator(name, "float32", "cpu")
+        if model.tokenizer.end_id is None:
+            raise CheckpointError(
+                f"{name}: its tokenizer has no end marker, to learn where replies end; use another"
+                " model"
+            )
+    else:
+        model = _load_reader(recipe)
+    check_segments(model, long(recipe))
+    # 2. Add adapters.
+    if recipe.lora is not None:
+        lora = recipe.lora
+        with needing("lora.four_bit needs bitsandbytes", "lab"):
+            if lora.four_bit:
+                import bitsandbytes  # noqa: F401  # it is needed later
+        add_lora(model, lora.r, lora.alpha, dropout=lora.dropout, four_bit=lora.four_bit)
+    # 3. Set what is saved with the model.
+    model.prompts = trained_prompts(recipe.data, model.prompts)
+    model.card = (
+        f"# {Path(name).name}, fine-tuned\n\nTrained by `runnel lab train` for {recipe.job!r} from"
+        f" {name}.\n"
+    )
+    return model
+
+
+def _load_reader(recipe: Recipe) -> Model:
+    table = recipe.model
+    reads: Literal["embed", "rerank"] = "rerank" if recipe.job == "rerank" else "embed"
+    model = load_model(
+        table.name, "float32", "cpu", pooling=table.pooling, template=table.template, job=reads
+    )
+    model.unit = table.unit or model.unit
+    missing = recipe.job not in model.heads
+    stored = not missing and model.stores_vectors(recipe.job)
+    if missing and (recipe.job == "embed" or not table.new_head):
+        have = ", ".join(sorted(set(model.heads) - {"features"})) or "none"
+        raise CheckpointError(
+            f"{table.name} has no head for {recipe.job!r} (it has: {have}); use another model or,"
+            " for a new head, --set model.new_head=true"
+        )
+    if not (stored or recipe.job in ("embed", *model.templates)):
+        raise CheckpointError(
+            f"{table.name} has no template for {recipe.job!r}; use a recurrent model, which reads"
+            " whole documents"
+        )
+    _check_stored(recipe, model, stored=stored)
+    if missing:
+        from_library = isinstance(model.backbone, Library)  # it has made the layer
+        model.heads[recipe.job] = Scores() if from_library else EndScore(model.backbone.hidden_size)
+        log.info("%s gets a new head for %r, with random weights", table.name, recipe.job)
+    elif stored and table.new_head:
+        model.heads[recipe.job] = HeldHead(VectorScore(model.backbone.hidden_size))
+    return model
+
+
+def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
+    """Raise InputError if the recipe trains a part of the model that it does not have, or has
+    settings without effect for a head that scores stored vectors.
+    """
+    name = recipe.model.name
+    layers = recipe.model.layers
+    if layers and (
+        recipe.model.new_head or not stored or not model.backbone.config.sentence_layers
+    ):
+        raise InputError(
+            "model.layers trains layers for sentences through a head that stays:"
+            f" {name} needs such layers, as pocket has, and model.new_head = false"
+        )
+    if not stored:
+        return
+    if not isinstance(model.head(recipe.job), VectorScore):
+        raise InputError(
+            f"the head of {name} for {recipe.job!r} scores stored vectors, which no recipe trains;"
+            " start from a model that reads query and document together: --model pocket-mamba2"
+        )
+    without_effect = {
+        "[long]": recipe.long != LongTable(),
+        "[lora]": recipe.lora is not None,
+        "data.lengths": bool(recipe.data.lengths),
+        "train.precision": recipe.train.precision == "bf16" and not layers,
+    }
+    if settings := ", ".join(setting for setting, used in without_effect.items() if used):
+        raise InputError(
+            f"{name} scores stored vectors: only its head is trained, so {settings} would have no"
+            " effect; remove it, or use the recipe evidence-vectors"
+        )
