@@ -48,6 +48,8 @@ COMMANDS = {
     "find": "Show the sentences of files that answer QUERY.",
     "ask": "Answer QUERY from files or an index, with checked citations.",
     "index": "Create or update an index of files and folders.",
+    "ray": "Create or update an index with many processes or machines.",
+    "check": "Verify that an index is undamaged.",
     "search": "Show the documents of an index that answer QUERY.",
     "read": "Print the text of FILE, or of its lines, pages or characters.",
     "verify": "Tell whether files have QUOTE word for word, and where.",

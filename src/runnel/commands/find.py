@@ -18,18 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from runnel import __version__
 from runnel.commands import display
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.records import AnsweringSentence, Place, normalize, percent
-from runnel.search.finding import (
-    STANDARD_INPUT,
-    DocumentCache,
-    Findings,
-    open_cache,
-    read_documents,
-)
+from runnel.search.document_cache import DocumentCache, open_cache
+from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -44,7 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 
-_INDENT = " " * 4
+_INDENT = "    "
 _PLURALS: dict[Unit, str] = {
     "sentence": "sentences",
     "clauses": "clauses",
@@ -52,7 +48,8 @@ _PLURALS: dict[Unit, str] = {
 }
 _ALSO = 3  # the most other places of a sentence to list
 # private characters that mark the sentence while its context is laid out
-_OPEN, _CLOSE = "\ue000", "\ue001"
+_OPEN = "\ue000"
+_CLOSE = "\ue001"
 
 
 Paths = Annotated[
@@ -62,12 +59,6 @@ Paths = Annotated[
         help=(
             "Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."
         ),
-    ),
-]
-UnitOption = Annotated[
-    Literal["sentence", "clauses", "paragraph"] | None,
-    typer.Option(
-        "--unit", help="What is scored and shown (default: what the model was trained on)."
     ),
 ]
 MinScore = Annotated[
@@ -83,10 +74,6 @@ Remember = Annotated[
         "--remember/--no-remember",
         help="Keep encoded files for later: all, none (default: if over 2 s).",
     ),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page."),
 ]
 
 
@@ -113,7 +100,7 @@ class FileOptions:
         unit: Unit | None = None,
     ) -> DocumentCache | None:
         """Return the cache of what this model has read with these options."""
-        reading = (self.encoding, unit, *([self.ocr] if self.ocr else []))
+        reading = (__version__, self.encoding, unit, *([self.ocr] if self.ocr else []))
         return open_cache(load, model, reading, remember=remember, report=display.say)
 
     def reader(self) -> DocumentReader:
@@ -150,10 +137,20 @@ def find(
         int,
         typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one."),
     ] = 1,
-    unit: UnitOption = None,
+    unit: Annotated[
+        Literal["sentence", "clauses", "paragraph"] | None,
+        typer.Option(
+            "--unit", help="What is scored and shown (default: what the model was trained on)."
+        ),
+    ] = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,
-    html: Html = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write results and documents as a web page."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")
     ] = False,
@@ -180,7 +177,8 @@ def find(
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
     lowest = parse_min_score(min_score)
-    seconds, skipped = dict[str, float](), list[Skipped]()
+    seconds: dict[str, float] = {}
+    skipped: list[Skipped] = []
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:

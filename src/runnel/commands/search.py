@@ -40,33 +40,6 @@ In = Annotated[
         "--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own)."
     ),
 ]
-Weight = Annotated[
-    float | None,
-    typer.Option(
-        min=0, help="Weight of meaning, where that of words is 1 (default: by the model)."
-    ),
-]
-Rerank = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none)."),
-]
-Read = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5."),
-]
-Sentences = Annotated[
-    int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."),
-]
-Explain = Annotated[
-    bool,
-    typer.Option(
-        "--explain", help="Show each document's rank by words, by meaning and by the reranker."
-    ),
-]
 
 
 def search(
@@ -82,16 +55,41 @@ def search(
     meaning_only: Annotated[
         bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")
     ] = False,
-    weight: Weight = None,
-    rerank: Rerank = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Weight of meaning, where that of words is 1 (default: by the model)."
+        ),
+    ] = None,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none)."),
+    ] = None,
     no_rerank: Annotated[
         bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")
     ] = False,
-    read: Read = None,
-    sentences: Sentences = 3,
-    conditions: Where = None,
+    read: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Documents to show sentences of; default: all remembered, else 5."
+        ),
+    ] = None,
+    sentences: Annotated[
+        int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")
+    ] = 3,
+    conditions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."
+        ),
+    ] = None,
     ocr: display.OcrOption = None,
-    explain: Explain = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Show each document's rank by words, by meaning and by the reranker."
+        ),
+    ] = False,
     output: display.FormOptions = display.FormOptions(),
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.

@@ -108,9 +108,11 @@ def index_files(
     roots = [root.resolve() for root in check_paths(paths)]
     expect_count(cpus, "cpus")
     expect_count(1 if workers is None else workers, "workers")
-    store, scan, changes = index.store, Scan(), Changes()
-    known = store.content_hashes()
-    stored = by_file(known)
+    store = index.store
+    scan = Scan()
+    changes = Changes()
+    hashes = store.content_hashes()
+    stored = by_file(hashes)
     encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
     together = grouped(
@@ -130,18 +132,15 @@ def index_files(
         encoded = _encoded(ray, groups, reading, pool, progress)
         for ready in grouped(encoded, lambda batch: batch.share, 1.0):
             documents = [row for batch in ready for row in batch.new.documents]
-            for row in documents:
-                (changes.updated if row.id in known else changes.added).append(row.id)
+            passages = [row for batch in ready for row in batch.new.passages]
             for batch in ready:
-                changes.tokens += batch.new.tokens
-                changes.tokens_read += batch.new.tokens_read
-                changes.failed |= batch.scan.failed | batch.new.failed
-                for kind in ("unchanged", "gone", "other_kinds"):
-                    getattr(scan, kind).extend(getattr(batch.scan, kind))
+                changes.count(batch.new, hashes)
+                changes.failed |= batch.scan.failed
+                scan.unchanged += batch.scan.unchanged
+                scan.gone += batch.scan.gone
+                scan.other_kinds += batch.scan.other_kinds
             if documents:
-                commit = store.commit(
-                    documents, [row for batch in ready for row in batch.new.passages], []
-                )
+                commit = store.commit(documents, passages, [])
                 if on_commit is not None:
                     on_commit(commit)
     for name, reason in changes.failed.items():

@@ -1,0 +1,75 @@
+"""`runnel ray`: bring an index up to date with files that the workers of a Ray cluster read."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from runnel.commands import display
+from runnel.commands.indexes import IndexOptions, print_changes
+
+
+def ray(
+    paths: Annotated[
+        list[str], typer.Argument(metavar="PATH", help="Files, folders, globs, as of index.")
+    ],
+    *,
+    to: Annotated[str, typer.Option(metavar="PLACE", help="Folder or URI of the index.")],
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a Ray cluster, or auto: this machine's (default: this machine alone)."
+        ),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes (default: as many as fit).")
+    ] = None,
+    cpus: Annotated[int, typer.Option(min=1, help="Cores of each worker.")] = 1,
+    gpus: Annotated[
+        float, typer.Option(min=0, help="GPUs of each worker, 0.5 for two on one.")
+    ] = 0.0,
+    options: IndexOptions = IndexOptions(),
+    keep_missing: Annotated[
+        bool, typer.Option("--keep-missing", help="Keep documents of removed files.")
+    ] = False,
+    as_json: display.Json = False,
+) -> int:
+    """Create or update an index of files with many processes or machines, as `runnel index` does.
+
+    Writes the index at --to; prints the number of changes of each kind.
+    Example: runnel ray corpus/ --to library --workers 8
+
+    All machines need to see the files under the same names. Of a long file that has grown, all is
+    read.
+    """
+    from runnel.integrations.ray import index_files
+    from runnel.search.files import check_paths
+    from runnel.text.folders import EVERYTHING
+
+    # 1. The options, which are checked before an index is created.
+    fields = options.field_types()
+    limits = options.limits()
+    ocr = options.reader_of_scans()
+    check_paths(paths)
+    # 2. The index, which is created if it does not exist.
+    display.note_compiling()
+    with options.open(to, fields) as index:
+        # 3. The update, by the workers.
+        with display.Meter("indexing") as meter:
+            changes = index_files(
+                index,
+                paths,
+                selection=options.selection() or EVERYTHING,
+                prune=not keep_missing,
+                limits=limits,
+                ocr=ocr,
+                workers=workers,
+                cpus=cpus,
+                gpus=gpus,
+                address=address,
+                progress=meter,
+            )
+            if changes:
+                index.optimize()
+        return print_changes(index, changes, to, as_json)
