@@ -111,7 +111,6 @@ _GROUP: dict[str, Any] = {
     "rich_markup_mode": None,  # its libraries would take half of the time
     "add_completion": False,
     "pretty_exceptions_enable": False,
-    "epilog": "Each has --help, --progress, --quiet and --verbose.",
 }
 app = typer.Typer(
     name="runnel",

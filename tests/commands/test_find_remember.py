@@ -17,12 +17,13 @@ import pytest
 from helpers.stub_endpoint import serve
 from helpers.tiny import tiny_encoder, tiny_model
 
+from runnel.commands.find import FileOptions
 from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
 from runnel.search import document_cache, finding
-from runnel.search.document_cache import cache_folder, open_cache
+from runnel.search.document_cache import cache_folder
 from runnel.text.documents.reader import DocumentReader
 
 TEXT = """# The house
@@ -510,7 +511,7 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
     with pytest.raises(
         InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"
     ):
-        open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
+        FileOptions().cache(lambda: pytest.fail("not needed"), "pocket", remember=True)
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from runnel.errors import counted
 def check(place: In = None, *, as_json: display.Json = False) -> int:
     """Verify that an index is complete and undamaged.
 
-    Reads everything that the index stores; prints all damage.
+    Prints all damage of everything that the index stores.
     Example: runnel check --in library
 
     Without --in: the project's own index. Exit code: 0 nothing is damaged, 1 damage or an error.

@@ -24,7 +24,7 @@ from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.records import AnsweringSentence, Place, normalize, percent
-from runnel.search.document_cache import DocumentCache, open_cache
+from runnel.search.document_cache import DocumentCache, cache_folder
 from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import Limits
@@ -99,9 +99,18 @@ class FileOptions:
         remember: bool | None,
         unit: Unit | None = None,
     ) -> DocumentCache | None:
-        """Return the cache of what this model has read with these options."""
+        """Return the cache of what this model has read with these options; None if `remember` is
+        False. With True the cache stores what was read in a moment, too.
+
+        Raises:
+            InputError: with True, there is no home folder.
+        """
+        if remember is False:
+            return None
+        if remember:
+            cache_folder()
         reading = (__version__, self.encoding, unit, *([self.ocr] if self.ocr else []))
-        return open_cache(load, model, reading, remember=remember, report=display.say)
+        return DocumentCache(load, model, reading, display.say, keep=bool(remember))
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""

@@ -22,13 +22,13 @@ def index(
         typer.Argument(metavar="PATH", help="Files, folders, globs, of all kinds that find reads."),
     ] = None,
     *,
+    options: IndexOptions = IndexOptions(),
     to: Annotated[
         str | None,
         typer.Option(
             metavar="PLACE", help="Folder or URI of the index (default: the project's, .runnel)."
         ),
     ] = None,
-    options: IndexOptions = IndexOptions(),
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")
     ] = False,
@@ -38,8 +38,7 @@ def index(
     ] = False,
     as_json: display.Json = False,
 ) -> int:
-    """Create or update an index of files: read new and changed ones, and delete documents of
-    removed ones.
+    """Create or update an index of files, without documents of removed files.
 
     Writes the project's own index, or the one at --to; prints the number of changes of each kind.
     Example: runnel index notes/ --to library

@@ -15,6 +15,7 @@ def ray(
         list[str], typer.Argument(metavar="PATH", help="Files, folders, globs, as of index.")
     ],
     *,
+    options: IndexOptions = IndexOptions(),
     to: Annotated[str, typer.Option(metavar="PLACE", help="Folder or URI of the index.")],
     address: Annotated[
         str | None,
@@ -29,19 +30,18 @@ def ray(
     gpus: Annotated[
         float, typer.Option(min=0, help="GPUs of each worker, 0.5 for two on one.")
     ] = 0.0,
-    options: IndexOptions = IndexOptions(),
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files.")
     ] = False,
     as_json: display.Json = False,
 ) -> int:
-    """Create or update an index of files with many processes or machines, as `runnel index` does.
+    """Create or update an index of the files at PATH with many processes or machines.
 
     Writes the index at --to; prints the number of changes of each kind.
     Example: runnel ray corpus/ --to library --workers 8
 
-    All machines need to see the files under the same names. Of a long file that has grown, all is
-    read.
+    As `runnel index`, but the workers of a Ray cluster read the files. All machines need to see the
+    files under the same names. Of a long file that has grown, all is read.
     """
     from runnel.integrations.ray import index_files
     from runnel.search.files import check_paths

@@ -12,7 +12,6 @@ Files of other names and subfolders are not touched.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.models.sentence_vectors import SentenceVectors
 
-log = logging.getLogger("runnel")
 LONG_S = 2.0  # to read a file, from which on it is remembered
 LIMIT_BYTES = 1 << 30  # of all entries
 _ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
@@ -43,29 +41,6 @@ _MARKED = b"""Signature: 8a477f597d28d172789f06886806bc55
 """
 _ENTRY = r"[0-9a-f]{32}-[0-9a-f]{32}\.safetensors"
 _OWN_NAMES = re.compile(rf"{_ENTRY}|({_ENTRY}|{re.escape(_MARK)})\.[0-9a-f]{{8}}\.partial")
-
-
-def open_cache(
-    load: Callable[[], SentenceRetriever],
-    model: str,
-    reading: Sequence[str | None],
-    *,
-    remember: bool | None = None,
-    report: Callable[[str], None] = log.warning,
-) -> DocumentCache | None:
-    """Return the cache of documents. Other arguments as of `DocumentCache`.
-
-    Args:
-        remember: True also stores what was read in a moment; with False there is no cache.
-
-    Raises:
-        InputError: with True, there is no home folder.
-    """
-    if remember is False:
-        return None
-    if remember:
-        cache_folder()
-    return DocumentCache(load, model, reading, keep=bool(remember), report=report)
 
 
 def cache_folder() -> Path:
@@ -143,8 +118,8 @@ class DocumentCache:
     model: str
     # what decides how files are read: runnel's version, encoding, unit, the OCR command if any
     reading: Sequence[str | None]
+    report: Callable[[str], None]
     keep: bool = False  # whether to add all documents, however quickly they were read
-    report: Callable[[str], None] = log.warning
     _failed: bool = field(default=False, init=False)  # there is no folder, or it cannot be used
 
     def content(self, name: str) -> str | None:

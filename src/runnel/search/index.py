@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
-
-log = logging.getLogger("runnel")
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,7 +53,7 @@ from runnel.text.words import letters, separated
 
 if TYPE_CHECKING:
     from lancedb import DBConnection
-    from lancedb.query import Query
+    from lancedb.query import LanceQueryBuilder, LanceVectorQueryBuilder
     from lancedb.table import Table
 
 # Give up on an unreachable server after half a minute instead of two. A shorter "timeout" of
@@ -206,7 +206,8 @@ class LanceStore:
         table = self._tables["passages"]
         if table.count_rows() <= EXACT_ROWS:
             return self._nearest_in_memory(vector, count, where)
-        search = table.search(vector).distance_type("cosine").nprobes(64).refine_factor(10)
+        search = cast("LanceVectorQueryBuilder", table.search(vector))
+        search = search.distance_type("cosine").nprobes(64).refine_factor(10)
         return [
             ScoredPassage(row["document"], row["number"], 1 - row["_distance"])
             for row in _first_rows(search, "_distance", count, where)
@@ -436,7 +437,7 @@ def _has_index(table: Table, column: str) -> bool:
 
 
 def _first_rows(
-    search: Query, score: str, count: int, where: list[Condition]
+    search: LanceQueryBuilder, score: str, count: int, where: list[Condition]
 ) -> list[dict[str, Any]]:
     """Run a search of passages: return the names of the best and the column `score`."""
     if where:

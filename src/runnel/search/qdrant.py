@@ -283,11 +283,11 @@ class QdrantStore:
             self._client.delete(self._name, points_of("document", some))
         self._upsert(document_point(row, fields[row.id]) for row in documents)
         average = self.settings.passage_tokens * WORDS_PER_TOKEN
-        for rows in _groups(passages):
-            words = words_of([row.text for row in rows])
-            points = zip(rows, words, strict=True)
+        for group in _groups(passages):
+            words = words_of([row.text for row in group])
             self._upsert(
-                passage_point(row, fields[row.document], of_row, average) for row, of_row in points
+                passage_point(row, fields[row.document], row_words, average)
+                for row, row_words in zip(group, words, strict=True)
             )
         for rows in _groups(documents):
             updates = [
@@ -352,7 +352,7 @@ def passage_point(
     """
     payload = {name: getattr(row, name) for name in row.__slots__ if name != "vector"}
     payload |= {"kind": "whole" if row.number == WHOLE else "passage", "fields": fields}
-    vectors: dict[str, list[float] | models.SparseVector] = {"meaning": row.vector.tolist()}
+    vectors: dict[str, Any] = {"meaning": row.vector.tolist()}
     if words:
         counts = Counter(map(word_id, words))
         norm = _K1 * (1 - _B + _B * len(words) / average)
@@ -429,7 +429,7 @@ def _groups(rows: Iterable[_T]) -> Iterator[list[_T]]:
     return grouped(rows, lambda row: 1, _BATCH_POINTS)
 
 
-def _connect(uri: str) -> tuple[QdrantClient, str]:
+def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
     address = urlsplit(uri.removeprefix("qdrant+"))
     place, _, name = address.path.rpartition("/")

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from runnel.errors import RunnelError, StoreError
 from runnel.redaction import redact, showable
@@ -52,18 +52,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-class _Store(Protocol):
-    """A store whose methods `plainly` decorates."""
-
-    uri: str
-
-    @staticmethod
-    def explained(uri: str, error: Exception) -> str: ...
-
-
-_S = TypeVar("_S", bound=_Store)
-
-
 def no_index_error(uri: str) -> StoreError:
     """Return the error for a place that has no index to open."""
     return StoreError(
@@ -100,11 +88,11 @@ def plain_errors(uri: str, explain: Callable[[str, Exception], str] = explained)
         raise StoreError(message) from showable(error)
 
 
-def plainly(method: Callable[Concatenate[_S, _P], _T]) -> Callable[Concatenate[_S, _P], _T]:
+def plainly(method: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
     """Decorate a store's method with `plain_errors`."""
 
     @functools.wraps(method)
-    def call(self: _S, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
+    def call(self: Any, /, *arguments: _P.args, **options: _P.kwargs) -> _T:
         with plain_errors(self.uri, self.explained):
             return method(self, *arguments, **options)
 
