@@ -23,12 +23,6 @@ def index(
     ] = None,
     *,
     options: IndexOptions = IndexOptions(),
-    to: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PLACE", help="Folder or URI of the index (default: the project's, .runnel)."
-        ),
-    ] = None,
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")
     ] = False,
@@ -48,8 +42,8 @@ def index(
     date. Files that .gitignore files ignore are not read. Of a long file that has grown, only the
     new text is read.
     """
-    display.refuse({"--keep-missing": keep_missing and not to}, "needs --to")
-    display.refuse({"PATH": to and not paths}, "to read is needed with --to")
+    display.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
+    display.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
     display.refuse({"--json": as_json and watch}, "cannot be given with --watch")
     from runnel.search.file_hashes import FileHashes
     from runnel.search.files import check_paths
@@ -69,13 +63,13 @@ def index(
         hashes=FileHashes() if watch else None,
     )
     check_paths(files.paths)
-    if to is None:
+    if options.to is None:
         project = find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
         project.save()
         files = files.of(project)
-    place = str(to if files.project is None else files.project.place)
-    shown = str(to if files.project is None else files.project.place.parent)
+    place = str(options.to if files.project is None else files.project.place)
+    shown = str(options.to if files.project is None else files.project.place.parent)
     # 2. The index, which is created if it does not exist.
     display.note_compiling()
     with options.open(place, fields) as opened:

@@ -31,6 +31,12 @@ class IndexOptions:
     """The model and the settings of an index to write, and which files are read, and how."""
 
     model: display.ModelOfIndex = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Folder or URI of the index (default: the project's, .runnel)."
+        ),
+    ] = None
     fields: Annotated[
         list[str] | None,
         typer.Option(
@@ -43,17 +49,17 @@ class IndexOptions:
         int | None,
         typer.Option(min=8, help="New index: most tokens of a passage (default: by the model)."),
     ] = None
+    include: display.Include = None
+    exclude: display.Exclude = None
+    no_ignore: display.NoIgnore = False
+    ocr: display.OcrOption = None
+    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
     remember: Annotated[
         bool,
         typer.Option(
             "--remember", help="New index: keep recurrent models' states to rerank documents."
         ),
     ] = False
-    include: display.Include = None
-    exclude: display.Exclude = None
-    no_ignore: display.NoIgnore = False
-    ocr: display.OcrOption = None
-    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
 
     def field_types(self) -> dict[str, FieldType]:
         """Parse each NAME:TYPE of --field to {name: type}."""

@@ -16,7 +16,6 @@ def ray(
     ],
     *,
     options: IndexOptions = IndexOptions(),
-    to: Annotated[str, typer.Option(metavar="PLACE", help="Folder or URI of the index.")],
     address: Annotated[
         str | None,
         typer.Option(
@@ -43,18 +42,20 @@ def ray(
     As `runnel index`, but the workers of a Ray cluster read the files. All machines need to see the
     files under the same names. Of a long file that has grown, all is read.
     """
+    display.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
     from runnel.integrations.ray import index_files
     from runnel.search.files import check_paths
     from runnel.text.folders import EVERYTHING
 
     # 1. The options, which are checked before an index is created.
+    place = str(options.to)
     fields = options.field_types()
     limits = options.limits()
     ocr = options.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
     display.note_compiling()
-    with options.open(to, fields) as index:
+    with options.open(place, fields) as index:
         # 3. The update, by the workers.
         with display.Meter("indexing") as meter:
             changes = index_files(
@@ -72,4 +73,4 @@ def ray(
             )
             if changes:
                 index.optimize()
-        return print_changes(index, changes, to, as_json)
+        return print_changes(index, changes, place, as_json)
