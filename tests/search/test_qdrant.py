@@ -52,11 +52,11 @@ def both(tmp_path_factory):
     settings = IndexSettings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
     with local_qdrant():
         stores = [LanceStore.create(str(folder / "lance"), settings), create_store(URI, settings)]
-        documents = collection(np.random.default_rng(0), 40)
-        for store in stores:
-            add(store, *documents)
-            store.close()
-        yield stores
+    documents = collection(np.random.default_rng(0), 40)
+    for store in stores:
+        add(store, *documents)
+        store.close()
+    return stores
 
 
 FILTERS = [
