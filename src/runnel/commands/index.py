@@ -63,13 +63,15 @@ def index(
         hashes=FileHashes() if watch else None,
     )
     check_paths(files.paths)
-    if options.to is None:
+    if options.to is not None:
+        place = shown = options.to
+    else:
         project = find_project(Path.cwd()) or Project(Path.cwd().resolve())
         project = project.extend(paths or [], selection)
         project.save()
         files = files.of(project)
-    place = str(options.to if files.project is None else files.project.place)
-    shown = str(options.to if files.project is None else files.project.place.parent)
+        place = str(project.place)
+        shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
     display.note_compiling()
     with options.open(place, fields) as opened:

@@ -48,7 +48,7 @@ def info(
         if not _is_index(model):
             raise
         commands = (
-            f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}`"
+            f"`runnel search QUERY --in {model}` searches it, `runnel check --in {model}`"
             " verifies it"
         )
         raise InputError(f"{model} is an index, not a model; {commands}") from error
