@@ -107,8 +107,8 @@ def test_shared_options_have_the_same_names_and_order_in_all_commands():
         reads = command.removeprefix("lab ") in cli.READERS
         first = [name for name in ("model", "dtype", "device") if name in own]
         assert list(own)[: len(first)] == first and reads == ("device" in first)
-        assert reads or not first or command in ("lab train", "lab adapt"), (
-            "accelerate chooses their device"
+        assert reads or not first or command in ("lab train", "lab adapt", "ray"), (
+            "accelerate, or the number of GPUs of a worker, chooses their device"
         )
         assert list(own)[-4:] == ["json", "progress", "quiet", "verbose"]
     letters = {

@@ -40,8 +40,8 @@ ALLOWED = {
     },
 }
 ALLOWED["models"] = set(ALLOWED)
-BELOW = set(ALLOWED)
-ALLOWED |= {name: BELOW | {"search", "integrations"} for name in ("search", "integrations")}
+ALLOWED["search"] = set(ALLOWED)
+ALLOWED["integrations"] = set(ALLOWED)
 ALLOWED["generation"] = set(ALLOWED)
 ALLOWED["jobs"] = set(ALLOWED)
 ALLOWED["server"] = set(ALLOWED)
@@ -65,7 +65,7 @@ ONLY_IN = {
     "transformers": {"backbones", "lab", "commands", "lab/commands"},
     "sentence_transformers": {"backbones", "lab", "integrations"},
     "lancedb": {"search"},
-    "qdrant_client": {"integrations"},
+    "qdrant_client": {"search"},
     "langchain_core": {"integrations"},
     "llama_index": {"integrations"},
     "haystack": {"integrations"},

@@ -50,6 +50,8 @@ COMMANDS = {
     "find": "Show the sentences of files that answer QUERY.",
     "ask": "Answer QUERY from files or an index, with checked citations.",
     "index": "Create or update an index of files and folders.",
+    "ray": "Create or update an index with many processes or machines.",
+    "check": "Verify that an index is undamaged.",
     "search": "Show the documents of an index that answer QUERY.",
     "read": "Print the text of FILE, or of its lines, pages or characters.",
     "verify": "Tell whether files have QUOTE word for word, and where.",
@@ -111,7 +113,6 @@ _GROUP: dict[str, Any] = {
     "rich_markup_mode": None,  # its libraries would take half of the time
     "add_completion": False,
     "pretty_exceptions_enable": False,
-    "epilog": "Each has --help, --progress, --quiet and --verbose.",
 }
 app = typer.Typer(
     name="runnel",

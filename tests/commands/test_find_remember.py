@@ -17,12 +17,13 @@ import pytest
 from helpers.stub_endpoint import serve
 from helpers.tiny import tiny_encoder, tiny_model
 
+from runnel.commands.find import FileOptions
 from runnel.engine import Engine
 from runnel.errors import InputError
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.ops.backend import has_native_bf16
-from runnel.search import finding
-from runnel.search.finding import cache_folder, open_cache
+from runnel.search import document_cache, finding
+from runnel.search.document_cache import cache_folder
 from runnel.text.documents.reader import DocumentReader
 
 TEXT = """# The house
@@ -262,7 +263,7 @@ def test_what_takes_more_than_two_seconds_to_parse_and_encode_is_remembered(
     monkeypatch.setattr(DocumentReader, "read", parse)
     monkeypatch.setattr(SentenceRetriever, "remember", encode)
     monkeypatch.setattr(finding, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(finding, "LONG_S", 2.0)
+    monkeypatch.setattr(document_cache, "LONG_S", 2.0)
     for name in "slow", "b", "c":
         (tmp_path / f"{name}.txt").write_text(f"The {name} sat. A river runs.")
     right = find(*order, "--no-remember")
@@ -293,7 +294,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
     find("a.txt")  # b is now the one that was used first
-    monkeypatch.setattr(finding, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
+    monkeypatch.setattr(document_cache, "LIMIT_BYTES", 3 * stored["a"].stat().st_size + 50)
     find("a.md", "--remember")
     left = {*folder.iterdir()}
     assert (
@@ -332,7 +333,7 @@ def test_a_folder_with_other_files_is_not_used(find, run, tmp_path, monkeypatch,
         os.utime(path, (1000, 1000))
     folder.chmod(0o755)
     before = contents(folder)
-    monkeypatch.setattr(finding, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(document_cache, "LIMIT_BYTES", 0)
     Path("b.txt").write_text(" ")
     done = find("a.md", "b.txt", "--remember")
     assert (done.code, done.out) == (0, right) and done.err.count(str(folder)) == 1
@@ -356,12 +357,12 @@ def test_only_its_own_files_are_counted_and_removed(find, run, tmp_path, monkeyp
     before = contents(folder)
     facts = json.loads(run("info", "--cache", "--json").out)
     assert (facts["documents"], facts["bytes"]) == (1, size)
-    monkeypatch.setattr(finding, "LIMIT_BYTES", 0)
+    monkeypatch.setattr(document_cache, "LIMIT_BYTES", 0)
     Path("b.txt").write_text("The cat sat. A river runs.")
     assert find("b.txt", "--remember").err == "" and not entry.exists()
     del before[entry]
     assert contents(folder) == before
-    monkeypatch.setattr(finding, "LIMIT_BYTES", 1 << 30)
+    monkeypatch.setattr(document_cache, "LIMIT_BYTES", 1 << 30)
     find("a.md", "--remember")
     assert run("info", "--cache", "--empty").code == 0 and contents(folder) == before
 
@@ -435,7 +436,7 @@ def test_a_folder_without_trust_is_not_used(find, run, reading, tmp_path, monkey
 
 
 def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch, full_disk):
-    monkeypatch.setattr(finding, "LONG_S", 0.0)
+    monkeypatch.setattr(document_cache, "LONG_S", 0.0)
     Path("b.txt").write_text("The cat sat. A river runs.")
     right = find("a.md", "b.txt", "--no-remember")
     assert right.err == ""
@@ -453,7 +454,7 @@ def test_a_cache_that_cannot_be_written_is_said_once(find, tmp_path, monkeypatch
 
 
 def test_ask_remembers_for_find_too(run, find, models, reading, monkeypatch):
-    monkeypatch.setattr(finding, "LONG_S", 0.0)
+    monkeypatch.setattr(document_cache, "LONG_S", 0.0)
     with serve(lambda _: "NO ANSWER") as stub:
         monkeypatch.setenv("OPENAI_BASE_URL", stub.url)
         asked = [
@@ -486,7 +487,7 @@ def test_the_folder_of_caches(monkeypatch, tmp_path):
 @pytest.mark.parametrize("home", [None, "", "relative", "./relative"])
 @pytest.mark.parametrize("common", [None, "", "relative"])
 def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, home, common):
-    monkeypatch.setattr(finding, "LONG_S", 0.0)
+    monkeypatch.setattr(document_cache, "LONG_S", 0.0)
     monkeypatch.delenv("RUNNEL_CACHE")
     for name, value in (
         ("USERPROFILE" if os.name == "nt" else "HOME", home),
@@ -510,7 +511,7 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
     with pytest.raises(
         InputError, match="no home folder to remember documents in; set RUNNEL_CACHE"
     ):
-        open_cache(lambda: pytest.fail("not needed"), "pocket", [], remember=True)
+        FileOptions().cache(lambda: pytest.fail("not needed"), "pocket", remember=True)
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_remembered(find, tmp_path, monkeypatch):

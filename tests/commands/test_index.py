@@ -112,66 +112,6 @@ def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
     )
 
 
-def test_check_names_what_is_damaged(run, folder):
-    run("index", "notes", "--to", "library")
-    done = run("index", "--check", "--to", "library")
-    assert done.code == 0 and done.out == "library: 2 documents, 2 passages, none damaged\n"
-    [data] = (folder / "library" / "documents.lance" / "data").iterdir()
-    data.write_bytes(data.read_bytes().replace(b"It pumps blood", b"It pumps flood"))
-    done = run("index", "--check", "--to", "library")
-    assert (
-        done.code == 1
-        and done.err.count("\n") == 1
-        and done.out.startswith("library: 1 damaged; restore it from a copy")
-    )
-    assert (
-        f"runnel: damaged: {folder / 'notes' / 'heart.txt'}: its text, title, file or metadata is"
-        " not what was stored" in done.err
-    )
-    told = json.loads(run("index", "--check", "--to", "library", "--json").out)
-    assert told["documents"] == 2 and [one["document"] for one in told["damaged"]] == [
-        str(folder / "notes" / "heart.txt")
-    ]
-
-
-@pytest.mark.parametrize(
-    ("place", "address"),
-    [("local", None), ("auto", "auto"), ("ray://head:10001", "ray://head:10001")],
-)
-def test_files_are_read_by_the_workers_that_are_asked_for(run, folder, monkeypatch, place, address):
-    asked = {}
-
-    def index_files(index, paths, *, selection, prune, limits, ocr, progress, **room):
-        asked.update(room, paths=paths, prune=prune)
-        return index.add_files(
-            paths, selection=selection, prune=prune, limits=limits, ocr=ocr, progress=progress
-        )
-
-    monkeypatch.setattr("runnel.integrations.ray.index_files", index_files)
-    done = run(
-        "index",
-        "notes",
-        "--to",
-        "library",
-        "--keep-missing",
-        "--ray",
-        place,
-        "--workers",
-        2,
-        "--worker-gpus",
-        0.5,
-    )
-    assert done.code == 0 and done.out.startswith("library: 2 added; 2 documents, ")
-    assert asked == {
-        "paths": ["notes"],
-        "prune": False,
-        "address": address,
-        "workers": 2,
-        "cpus": 1,
-        "gpus": 0.5,
-    }
-
-
 # ---- the index of the project that holds the working directory -----------------------------------
 
 
@@ -203,7 +143,7 @@ def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monke
     assert found(done) == ["new.txt", "river.md"]
     assert done.err == f"runnel: note: {folder}/.runnel: 1 added, 1 deleted\n"
     assert run("search", "what is a tuple", "--json").err == ""
-    assert "2 documents, 2 passages, none damaged" in run("index", "--check").out
+    assert "2 documents, 2 passages, none damaged" in run("check").out
 
 
 def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_the_index(
@@ -268,7 +208,7 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
         for step in (change, lambda: None)
     )
     monkeypatch.setattr(
-        "runnel.search.project.time",
+        "runnel.search.indexed_files.time",
         SimpleNamespace(monotonic=time.monotonic, sleep=lambda _: next(steps)()),
     )
     done = run("index", *named, "--watch")

@@ -41,14 +41,10 @@ OPTIONS = {
     "rerank --queries q.tsv --run r": "--corpus, --to missing",
     "mcp --port 80": "--port",
     "mcp --no-update --in x": "--no-update",
-    "index notes --ray local": "--ray needs --to",
-    "index notes --to library --workers 2": "--workers needs --ray",
-    "index notes --to library --ray local --watch": "--ray",
-    "index notes --to library --ray local --device cpu": "--device",
+    "ray notes": "--to",
     "index --keep-missing": "--keep-missing needs --to",
     "index --to library": "PATH",
     "index --watch --json": "--json",
-    "index notes --check --to library": "PATH",
     "lab synthesize a.txt --without-llm --to out --llm http://x/v1": "--llm",
 }
 INPUT = {

@@ -26,7 +26,7 @@ from runnel.commands import display
 from runnel.jobs import progress
 from runnel.models.scored import Scored, SecondLook
 from runnel.records import Hit
-from runnel.search import finding
+from runnel.search import document_cache
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.sentences import split_paragraphs, split_sentences
@@ -50,7 +50,7 @@ def run(
     monkeypatch.setenv("RUNNEL_CACHE", str(tmp_path / "cache"))
     # no lines of progress on a slow machine, ...
     monkeypatch.setattr(display, "_FIRST_S", GIVE_UP_S)
-    monkeypatch.setattr(finding, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
+    monkeypatch.setattr(document_cache, "LONG_S", GIVE_UP_S)  # ... and no files that it remembers
 
     def call(*arguments: object, stdin: str | bytes = "") -> Ended:
         monkeypatch.setattr(sys, "argv", ["runnel", *map(str, arguments)])

@@ -26,7 +26,7 @@ class Place:
     @property
     def store(self) -> Any:
         if self.kind == "qdrant":
-            from runnel.integrations.qdrant import QdrantStore
+            from runnel.search.qdrant import QdrantStore
 
             return QdrantStore
         return LanceStore

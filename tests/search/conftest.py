@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from helpers.local_qdrant import URI, LocalQdrant, local_qdrant
 from helpers.s3_server import S3Server
 from helpers.stored_documents import Place
 from helpers.tiny import tiny_model
@@ -38,13 +39,21 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Serve
 
 
 @pytest.fixture
+def qdrant() -> Iterator[LocalQdrant]:
+    """Qdrant in this process, which all stores at `qdrant+http` addresses use."""
+    with local_qdrant() as client:
+        yield client
+
+
+@pytest.fixture
 def place_of(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Place]:
     def make(kind: str) -> Place:
         if kind == "s3":
             request.getfixturevalue("s3")
             return Place(kind, f"s3://bucket/{tmp_path.name}")
         if kind == "qdrant":
-            return Place(kind, f"qdrant+file://{tmp_path}/qdrant/index")
+            request.getfixturevalue("qdrant")
+            return Place(kind, URI)
         return Place(kind, str(tmp_path / "index"))
 
     return make

@@ -16,7 +16,8 @@ from helpers.stored_documents import SETTINGS, add, document, seen, unit
 from runnel import Document
 from runnel.errors import StoreError
 from runnel.request import TokenCount
-from runnel.search.check import Damage, check
+from runnel.search.check import check_store
+from runnel.search.damage import Damage
 from runnel.search.index import Index
 from runnel.search.lance import LanceStore
 from runnel.search.pipeline import Pipeline, Stages
@@ -76,12 +77,12 @@ DAMAGE = [
 
 
 def test_damage_is_found_and_named(store):
-    assert check(store) == []
+    assert check_store(store) == []
     add(store, RIGHT, whole("bad", "a bird."))
-    assert check(store) == []
+    assert check_store(store) == []
     for change, reason in DAMAGE:
         add(store, change(*whole("bad", "a dog. ", "it ran.")))
-        [damage] = check(store)
+        [damage] = check_store(store)
         assert damage.document == "bad" and reason in damage.reason
 
 
@@ -91,20 +92,20 @@ def test_vectors_that_are_not_finite_and_lost_rows_are_damage(store, monkeypatch
     if isinstance(store, LanceStore):
         with pytest.raises(
             StoreError,
-            match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--to .*index`",
+            match=r"damaged: a vector of document 'right' has the length 2 .*; run .*--in .*index`",
         ):
             store.nearest(unit(1, 0, 0, 0), 1, [])
     add(store, RIGHT)
     # LanceDB refuses to write it
     lost = replace(passages[0], vector=np.array([np.nan, 0, 0, 1], np.float32))
     monkeypatch.setattr(store, "scan", lambda: iter([[lost, *passages[1:]]]))
-    assert check(store) == [
+    assert check_store(store) == [
         Damage("right", "the vector of passage 0 has the length nan instead of 1")
     ]
     monkeypatch.undo()
     last = replace(store.last_commit(), documents=2, passages=4)
     monkeypatch.setattr(store, "last_commit", lambda: last)
-    [damage] = check(store)
+    [damage] = check_store(store)
     assert damage.document is None and all(
         part in damage.reason for part in ("1 documents and 3", "2 documents and 4")
     )
@@ -203,7 +204,7 @@ def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
     opened = LanceStore.open(str(folder))
     for path in (folder / "passages.lance" / "data").iterdir():
         path.write_bytes(path.read_bytes()[:100])
-    [damage] = check(opened)
+    [damage] = check_store(opened)
     assert damage.document is None and "has lost files: they are damaged" in damage.reason
 
 

@@ -16,8 +16,8 @@ import pytest
 from helpers.stored_documents import passages_of
 
 from runnel.errors import InputError
-from runnel.search import encoding, files
-from runnel.search.files import FileHashes
+from runnel.search import encoding, file_hashes
+from runnel.search.file_hashes import FileHashes
 from runnel.search.index import Index
 from runnel.text.folders import Selection
 
@@ -287,7 +287,7 @@ ONE, TWO = (hashlib.sha256(text).hexdigest() for text in (b"one", b"two"))
 
 def test_an_unchanged_file_is_not_read_again(tmp_path, monkeypatch):
     # a file that was just written counts as old
-    monkeypatch.setattr(files, "_TICK_NS", -1_000_000_000)
+    monkeypatch.setattr(file_hashes, "_TICK_NS", -1_000_000_000)
     file = tmp_path / "a.txt"
     file.write_text("one")
     first = FileHashes(tmp_path / "hashes.json")

@@ -14,7 +14,8 @@ from helpers.children import GIVE_UP_S
 from helpers.stored_documents import SETTINGS, add, document, passages_of, seen, unit
 
 from runnel.errors import StoreError
-from runnel.search.lance import LanceStore, schemas
+from runnel.search.lance import LanceStore
+from runnel.search.lance_tables import schemas
 from runnel.search.records import WHOLE
 
 pytestmark = pytest.mark.slow

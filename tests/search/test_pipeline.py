@@ -17,7 +17,7 @@ from runnel.errors import InputError, StoreError
 from runnel.models.memory import Memory
 from runnel.models.recurrent.memory import DocumentState
 from runnel.request import TokenCount
-from runnel.search.check import check
+from runnel.search.check import check_store
 from runnel.search.encoding import new_settings
 from runnel.search.index import Index
 from runnel.search.pipeline import _with_first_stage, fuse
@@ -353,7 +353,7 @@ def test_a_damaged_memory_is_damage_of_the_index(remembering):
         for rerank in (0, 8):
             with pytest.raises(StoreError, match="is damaged: document 'd5'"):
                 remembering.search(QUERY, top_k=20, rerank=rerank)
-        [found] = check(remembering.store)
+        [found] = check_store(remembering.store)
         assert found.document == "d5" and "what is remembered of it is damaged" in found.reason
 
 

@@ -10,9 +10,10 @@ from contextlib import ExitStack
 import pytest
 
 from runnel.errors import InputError, StoreError
-from runnel.search import files as file_hashes
+from runnel.search import file_hashes
 from runnel.search.index import Index
-from runnel.search.project import Project, index_name, signatures, watch
+from runnel.search.indexed_files import IndexedFiles, watch
+from runnel.search.project import Project, index_name
 from runnel.text.folders import EVERYTHING, Selection
 
 
@@ -296,10 +297,11 @@ def test_updates_follow_changes_that_have_settled(looks, results, expected, monk
 
 def test_signatures_show_every_change(tmp_path):
     file = tmp_path / "a.txt"
-    states = [signatures([tmp_path, tmp_path / "missing"], EVERYTHING)]
+    files = IndexedFiles([tmp_path, tmp_path / "missing"], EVERYTHING)
+    states = [files.look()]
     for change in (lambda: file.write_text("one"), lambda: file.write_text("three"), file.unlink):
         change()
-        states.append(signatures([tmp_path, tmp_path / "missing"], EVERYTHING))
+        states.append(files.look())
     assert (
         states[0] == states[3] == {} and states[1] != states[2] and list(states[1]) == [str(file)]
     )

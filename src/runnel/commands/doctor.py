@@ -31,7 +31,7 @@ PURPOSES = {
     "lab": (
         "training, evaluation and transformers: runnel lab train, mine, adapt, evaluate, compare"
     ),
-    "ray": "indexing with many machines: runnel index --ray",
+    "ray": "indexing with many machines: runnel ray",
     "qdrant": "indexes in Qdrant",
     "langchain": "LangChain",
     "llama-index": "LlamaIndex",
@@ -218,7 +218,7 @@ def _open_folders() -> list[str]:
     """Return the folders of stored texts whose modes let other users in: the project's, and the one
     of documents of `find`.
     """
-    from runnel.search.finding import cache_folder
+    from runnel.search.document_cache import cache_folder
     from runnel.search.project import NAME, Project
 
     folders = []

@@ -18,19 +18,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from runnel import __version__
 from runnel.commands import display
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.records import AnsweringSentence, Place, normalize, percent
-from runnel.search.finding import (
-    STANDARD_INPUT,
-    DocumentCache,
-    Findings,
-    open_cache,
-    read_documents,
-)
+from runnel.search.document_cache import DocumentCache, cache_folder
+from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("runnel")
 
-_INDENT = " " * 4
+_INDENT = "    "
 _PLURALS: dict[Unit, str] = {
     "sentence": "sentences",
     "clauses": "clauses",
@@ -53,7 +49,8 @@ _PLURALS: dict[Unit, str] = {
 }
 _ALSO = 3  # the most other places of a sentence to list
 # private characters that mark the sentence while its context is laid out
-_OPEN, _CLOSE = "\ue000", "\ue001"
+_OPEN = "\ue000"
+_CLOSE = "\ue001"
 
 
 Paths = Annotated[
@@ -63,12 +60,6 @@ Paths = Annotated[
         help=(
             "Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."
         ),
-    ),
-]
-UnitOption = Annotated[
-    Literal["sentence", "clauses", "paragraph"] | None,
-    typer.Option(
-        "--unit", help="What is scored and shown (default: what the model was trained on)."
     ),
 ]
 MinScore = Annotated[
@@ -84,10 +75,6 @@ Remember = Annotated[
         "--remember/--no-remember",
         help="Keep encoded files for later: all, none (default: if over 2 s).",
     ),
-]
-Html = Annotated[
-    Path | None,
-    typer.Option("--html", metavar="FILE", help="Also write results and documents as a web page."),
 ]
 
 
@@ -113,9 +100,18 @@ class FileOptions:
         remember: bool | None,
         unit: Unit | None = None,
     ) -> DocumentCache | None:
-        """Return the cache of what this model has read with these options."""
-        reading = (self.encoding, unit, *([self.ocr] if self.ocr else []))
-        return open_cache(load, model, reading, remember=remember, report=display.say)
+        """Return the cache of what this model has read with these options; None if `remember` is
+        False. With True the cache stores what was read in a moment, too.
+
+        Raises:
+            InputError: with True, there is no home folder.
+        """
+        if remember is False:
+            return None
+        if remember:
+            cache_folder()
+        reading = (__version__, self.encoding, unit, *([self.ocr] if self.ocr else []))
+        return DocumentCache(load, model, reading, display.say, keep=bool(remember))
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
@@ -151,10 +147,20 @@ def find(
         int,
         typer.Option("--context", "-c", min=0, help="Sentences to show before and after each one."),
     ] = 1,
-    unit: UnitOption = None,
+    unit: Annotated[
+        Literal["sentence", "clauses", "paragraph"] | None,
+        typer.Option(
+            "--unit", help="What is scored and shown (default: what the model was trained on)."
+        ),
+    ] = None,
     reading: FileOptions = FileOptions(),
     remember: Remember = None,
-    html: Html = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            "--html", metavar="FILE", help="Also write results and documents as a web page."
+        ),
+    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")
     ] = False,
@@ -181,7 +187,8 @@ def find(
     if html is not None:
         expect_replaceable(html)  # before the reading, which may take long
     lowest = parse_min_score(min_score)
-    seconds, skipped = dict[str, float](), list[Skipped]()
+    seconds: dict[str, float] = {}
+    skipped: list[Skipped] = []
     load = cache(_timed(seconds, "load")(partial(_load, model, dtype, remember, min_score)))
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:

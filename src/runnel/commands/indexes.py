@@ -1,20 +1,144 @@
-"""The index of the project that holds the working directory, and what has changed in an index."""
+"""Parts that commands about indexes share: the options of a command that writes an index, the
+project that holds the working directory, and lines about the changes of an index.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, cast
 
-from runnel.commands.display import Meter, say
-from runnel.errors import StoreError, describe
+import typer
+
+from runnel.commands import display
+from runnel.commands.find import select
+from runnel.errors import InputError, StoreError, counted, describe
+from runnel.text.documents.document import Limits
+from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
     from runnel.search.project import Project
-    from runnel.text.documents.ocr import Ocr
+    from runnel.search.records import FieldType
+    from runnel.text.folders import Selection
 
 COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
+
+
+@dataclass(frozen=True)
+class IndexOptions:
+    """The model and the settings of an index to write, and which files are read, and how."""
+
+    model: display.ModelOfIndex = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLACE", help="Folder or URI of the index (default: the project's, .runnel)."
+        ),
+    ] = None
+    fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--field",
+            metavar="NAME:TYPE",
+            help="Metadata to filter by, e.g. kind:str. For a new index.",
+        ),
+    ] = None
+    passage_tokens: Annotated[
+        int | None,
+        typer.Option(min=8, help="New index: most tokens of a passage (default: by the model)."),
+    ] = None
+    include: display.Include = None
+    exclude: display.Exclude = None
+    no_ignore: display.NoIgnore = False
+    ocr: display.OcrOption = None
+    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
+    remember: Annotated[
+        bool,
+        typer.Option(
+            "--remember", help="New index: keep recurrent models' states to rerank documents."
+        ),
+    ] = False
+
+    def field_types(self) -> dict[str, FieldType]:
+        """Parse each NAME:TYPE of --field to {name: type}."""
+        from runnel.search.records import FIELD_TYPES
+
+        types: dict[str, FieldType] = {}
+        for field in self.fields or []:
+            name, colon, kind = field.partition(":")
+            if not colon or kind not in FIELD_TYPES:
+                raise InputError(
+                    f"--field is {field!r}; expected NAME:TYPE with one of the types"
+                    f" {', '.join(FIELD_TYPES)}"
+                )
+            types[name] = cast("FieldType", kind)
+        return types
+
+    def selection(self) -> Selection | None:
+        """Return the selection of files; None: the default one."""
+        return select(self.include, self.exclude, self.no_ignore)
+
+    def limits(self) -> Limits:
+        """Return the limits for each file."""
+        return Limits(seconds=self.parse_seconds)
+
+    def reader_of_scans(self) -> Ocr | None:
+        """Return the command that reads scanned pages, if there is one."""
+        return None if self.ocr is None else Ocr(self.ocr)
+
+    def open(self, place: str, fields: dict[str, FieldType]) -> Index:
+        """Open the index at `place`, or create it there with these options."""
+        from runnel.search.index import Index
+        from runnel.search.stores import holds_index
+
+        if not holds_index(place):
+            return Index.create(
+                place,
+                self.model or "pocket",
+                fields=fields,
+                passage_tokens=self.passage_tokens,
+                remember=self.remember,
+            )
+        index = Index.open(place, self.model)
+        settings = index.store.settings
+        differences = []
+        if fields and fields != settings.fields:
+            differences.append(f"the fields {dict(settings.fields)}")
+        if self.remember and not settings.remember:
+            differences.append("been made without --remember")
+        if self.passage_tokens not in (None, settings.passage_tokens):
+            differences.append(f"passages of {settings.passage_tokens} tokens")
+        if differences:
+            raise InputError(
+                f"the index at {place} has {' and '.join(differences)}, which cannot be changed;"
+                " make a new one"
+            )
+        return index
+
+
+def print_changes(index: Index, changes: Changes, place: str, as_json: bool) -> int:
+    """Print the number of changes of each kind; return the exit code: 1 if a document failed."""
+    documents = len(index)
+    if as_json:
+        counts = {name: len(getattr(changes, name)) for name in COUNTED}
+        display.print_json(
+            {"index": place, "documents": documents}
+            | counts
+            | {
+                "left_out": changes.failed,
+                "tokens": changes.tokens,
+                "tokens_read": changes.tokens_read,
+            }
+        )
+    else:
+        tokens_read = counted(changes.tokens_read, "token")
+        display.print_text(
+            f"{place}: {summary(changes) or 'no documents found'};"
+            f" {counted(documents, 'document')}, {tokens_read} read"
+        )
+    return 1 if changes.failed else 0
 
 
 def find_project(start: Path) -> Project | None:
@@ -25,7 +149,7 @@ def find_project(start: Path) -> Project | None:
 
     project = Project.find(start)
     if project is not None and project.folder != start.resolve():
-        say(f"note: the project is {project.folder}")
+        display.say(f"note: the project is {project.folder}")
     return project
 
 
@@ -37,13 +161,11 @@ def expect_project() -> Project:
     here = Path.cwd()
     project = find_project(here)
     if project is None or not holds_index(project.place):
-        *_, top = here, *folders_of(here)
-        where = f"{here}" if top == here.resolve() else f"{here} or above, up to {top}"
-        what = (
-            f"there is no {NAME} in {where}"
-            if project is None
-            else f"{project.folder / NAME} holds no index yet"
-        )
+        folders = [here, *folders_of(here)]
+        above = "" if folders[-1] == here.resolve() else f" or above, up to {folders[-1]}"
+        what = f"there is no {NAME} in {here}{above}"
+        if project is not None:
+            what = f"{project.folder / NAME} holds no index yet"
         raise StoreError(
             f"{what}; run `runnel index` to index this folder, or name an index with --in"
         )
@@ -56,15 +178,15 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     """
     place = project.place.parent
     try:
-        with index, Meter("indexing") as meter:
+        with index, display.Meter("indexing") as meter:
             changes = project.update(
                 index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter
             )
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
-        say(f"note: {describe(error)}; searching the last commit of {place}")
+        display.say(f"note: {describe(error)}; searching the last commit of {place}")
         return
     if changed := summary(changes, without=("unchanged",)):
-        say(f"note: {place}: {changed}")
+        display.say(f"note: {place}: {changed}")
 
 
 def summary(changes: Changes, without: Sequence[str] = ()) -> str:

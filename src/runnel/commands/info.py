@@ -48,7 +48,7 @@ def info(
         if not _is_index(model):
             raise
         commands = (
-            f"`runnel search QUERY --in {model}` searches it, `runnel index --check --to {model}`"
+            f"`runnel search QUERY --in {model}` searches it, `runnel check --in {model}`"
             " verifies it"
         )
         raise InputError(f"{model} is an index, not a model; {commands}") from error
@@ -64,7 +64,7 @@ def info(
 
 def _cache(empty: bool, as_json: bool) -> int:
     """Print the place and the size of the cache of documents; then delete them with `empty`."""
-    from runnel.search.finding import LIMIT_BYTES, cache_folder, stored_files, trim
+    from runnel.search.document_cache import LIMIT_BYTES, cache_folder, stored_files, trim
 
     folder = cache_folder()
     files = stored_files(folder)

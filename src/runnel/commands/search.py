@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from runnel.search.records import IndexSettings
 
 log = logging.getLogger("runnel")
-_SIGNS = ("!=", "<=", ">=", "=", "<", ">")
-_TYPES: dict[str, Callable[[str], Any]] = {
+_CONDITION = re.compile(r"\s*(.*?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_TYPES: dict[str, Callable[[str], object]] = {
     "str": str,
     "int": int,
     "float": float,
@@ -39,33 +40,6 @@ In = Annotated[
     str | None,
     typer.Option(
         "--in", metavar="PLACE", help="Folder or URI of an index (default: the project's own)."
-    ),
-]
-Weight = Annotated[
-    float | None,
-    typer.Option(
-        min=0, help="Weight of meaning, where that of words is 1 (default: by the model)."
-    ),
-]
-Rerank = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none)."),
-]
-Read = Annotated[
-    int | None,
-    typer.Option(min=0, help="Documents to show sentences of; default: all remembered, else 5."),
-]
-Sentences = Annotated[
-    int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")
-]
-Where = Annotated[
-    list[str] | None,
-    typer.Option("--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."),
-]
-Explain = Annotated[
-    bool,
-    typer.Option(
-        "--explain", help="Show each document's rank by words, by meaning and by the reranker."
     ),
 ]
 
@@ -83,16 +57,41 @@ def search(
     meaning_only: Annotated[
         bool, typer.Option("--meaning-only", help="Rank by meaning alone (vectors).")
     ] = False,
-    weight: Weight = None,
-    rerank: Rerank = None,
+    weight: Annotated[
+        float | None,
+        typer.Option(
+            min=0, help="Weight of meaning, where that of words is 1 (default: by the model)."
+        ),
+    ] = None,
+    rerank: Annotated[
+        int | None,
+        typer.Option(min=0, help="Documents to rerank (default: 50 if remembered, else none)."),
+    ] = None,
     no_rerank: Annotated[
         bool, typer.Option("--no-rerank", help="Do not rerank; the same as --rerank 0.")
     ] = False,
-    read: Read = None,
-    sentences: Sentences = 3,
-    conditions: Where = None,
+    read: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Documents to show sentences of; default: all remembered, else 5."
+        ),
+    ] = None,
+    sentences: Annotated[
+        int, typer.Option("--sentences", "-s", min=0, help="Sentences to show of each of them.")
+    ] = 3,
+    conditions: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."
+        ),
+    ] = None,
     ocr: display.OcrOption = None,
-    explain: Explain = False,
+    explain: Annotated[
+        bool,
+        typer.Option(
+            "--explain", help="Show each document's rank by words, by meaning and by the reranker."
+        ),
+    ] = False,
     output: display.FormOptions = display.FormOptions(),
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.
@@ -187,28 +186,21 @@ def open_index(
     return index
 
 
-def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, Any]]:
+def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, object]]:
     """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the
     field's type says.
     """
-    where: dict[str, dict[str, Any]] = {}
+    where: dict[str, dict[str, object]] = {}
     for text in given:
-        place, sign = min(
-            ((text.find(sign), sign) for sign in _SIGNS if sign in text),
-            default=(0, ""),
-            key=lambda p: (p[0], -len(p[1])),
-        )
-        name, value = text[:place].strip(), text[place + len(sign) :].strip()
+        match = _CONDITION.fullmatch(text)
+        name, sign, value = match.groups() if match else ("", "", "")
         try:
             where.setdefault(name, {})[sign] = _TYPES[settings.fields[name]](value)
         except (KeyError, ValueError):
-            known = (
-                ", ".join(f"{field} ({kind})" for field, kind in sorted(settings.fields.items()))
-                or "none"
-            )
+            fields = [f"{field} ({kind})" for field, kind in sorted(settings.fields.items())]
             raise InputError(
                 f"--where is {text!r}; expected NAME=VALUE or another comparison with a field:"
-                f" {known}"
+                f" {', '.join(fields) or 'none'}"
             ) from None
     return where
 
@@ -219,8 +211,8 @@ def _file(hit: Hit) -> str:
     """
     if not hit.source:
         return hit.id
-    path, here = Path(hit.source), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else hit.source
+    path = Path(hit.source)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else hit.source
 
 
 def _lines(hit: Hit) -> list[str]:
@@ -232,9 +224,8 @@ def _lines(hit: Hit) -> list[str]:
             f"{_file(hit)}:{sentence.where}:{normalize(sentence.text)}"
             for sentence in hit.sentences
         ]
-    return [
-        f"{_file(hit)}:{hit.place.where}:{hit.title or hit.place.text.lstrip().partition(chr(10))[0]}"
-    ]
+    title = hit.title or hit.place.text.lstrip().partition("\n")[0]
+    return [f"{_file(hit)}:{hit.place.where}:{title}"]
 
 
 def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:

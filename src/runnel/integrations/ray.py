@@ -14,11 +14,11 @@ import math
 import os
 import pickle
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 from runnel import __version__
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
@@ -55,12 +55,12 @@ class _Pool:
 
 @dataclass
 class _Batch:
-    """Documents of a group of files, to be encoded, and the index's of the same files; the last has
-    the group's `scan`.
+    """Documents of a group of files, to be encoded, and the hashes of the documents that the index
+    has of these files; the group's last batch has its `scan`.
     """
 
     rows: list[DocumentRow] = field(default_factory=list)
-    known: dict[str, ContentHashes] = field(default_factory=dict)
+    hashes: dict[str, ContentHashes] = field(default_factory=dict)
     scan: Scan = field(default_factory=Scan)
     new: EncodedDocuments = field(default_factory=EncodedDocuments)
     share: float = 0.0  # of what is committed together
@@ -108,17 +108,19 @@ def index_files(
     roots = [root.resolve() for root in check_paths(paths)]
     expect_count(cpus, "cpus")
     expect_count(1 if workers is None else workers, "workers")
-    store, scan, changes = index.store, Scan(), Changes()
-    known = store.content_hashes()
-    stored = by_file(known)
+    store = index.store
+    scan = Scan()
+    changes = Changes()
+    hashes = store.content_hashes()
+    stored = by_file(hashes)
     encoder = DocumentEncoder(index.embedder, store.settings, store.uri)
     files = list(find_files(roots, selection, scan.fail_folder))
     together = grouped(
         files, lambda file: file.stat().st_size if file.is_file() else 0, _GROUP_BYTES, _GROUP_FILES
     )
     groups = [
-        (some, {name: stored[name] for name in map(str, some) if name in stored})
-        for some in together
+        (group, {name: stored[name] for name in map(str, group) if name in stored})
+        for group in together
     ]
     named = frozenset(root.path for root in roots)
     reading = {"named": named, "batch": encoder.batch_documents, "limits": limits, "ocr": ocr}
@@ -130,34 +132,32 @@ def index_files(
         encoded = _encoded(ray, groups, reading, pool, progress)
         for ready in grouped(encoded, lambda batch: batch.share, 1.0):
             documents = [row for batch in ready for row in batch.new.documents]
-            for row in documents:
-                (changes.updated if row.id in known else changes.added).append(row.id)
+            passages = [row for batch in ready for row in batch.new.passages]
             for batch in ready:
-                changes.tokens += batch.new.tokens
-                changes.tokens_read += batch.new.tokens_read
-                changes.failed |= batch.scan.failed | batch.new.failed
-                for kind in ("unchanged", "gone", "other_kinds"):
-                    getattr(scan, kind).extend(getattr(batch.scan, kind))
+                changes.count(batch.new, hashes)
+                changes.failed |= batch.scan.failed
+                scan.unchanged += batch.scan.unchanged
+                scan.gone += batch.scan.gone
+                scan.other_kinds += batch.scan.other_kinds
             if documents:
-                commit = store.commit(
-                    documents, [row for batch in ready for row in batch.new.passages], []
-                )
+                commit = store.commit(documents, passages, [])
                 if on_commit is not None:
                     on_commit(commit)
     for name, reason in changes.failed.items():
         log.warning("%s", left_out(name, reason))
     scan.failed |= changes.failed
     scan.finish(roots, stored, {str(file) for file in files})
-    changes.unchanged, changes.failed = scan.unchanged, scan.failed
+    changes.unchanged = scan.unchanged
+    changes.failed = scan.failed
     if prune and scan.gone:
         changes.deleted = index.delete(scan.gone).deleted
     return changes
 
 
 def _encoded(
-    ray: Any,
+    ray: ModuleType,
     groups: Sequence[tuple[list[Path], Stored]],
-    reading: dict[str, Any],
+    reading: dict[str, object],
     pool: _Pool,
     progress: Progress | None,
 ) -> Iterator[_Batch]:
@@ -206,17 +206,20 @@ def _encoded(
 
 
 def _read(
-    row: Any, *, named: frozenset[Path], batch: int, limits: Limits | None, ocr: Ocr | None
+    row: Mapping[str, Sequence[bytes]],
+    *,
+    named: frozenset[Path],
+    batch: int,
+    limits: Limits | None,
+    ocr: Ocr | None,
 ) -> Iterator[dict[str, list[bytes]]]:
     files, stored = pickle.loads(row["group"][0])
     scan = Scan()
     for rows in batches(read_found(files, stored, scan, named, None, limits, ocr), batch):
-        known = {
-            name: have
-            for source in {row.source for row in rows}
-            for name, have in stored.get(source, {}).items()
-        }
-        yield {"batch": [pickle.dumps(_Batch(rows, known))]}
+        hashes: dict[str, ContentHashes] = {}
+        for source in {row.source for row in rows}:
+            hashes |= stored.get(source, {})
+        yield {"batch": [pickle.dumps(_Batch(rows, hashes))]}
     yield {"batch": [pickle.dumps(_Batch(scan=scan))]}
 
 
@@ -224,10 +227,10 @@ class _Worker:
     """A process that holds the model, and encodes one batch after another."""
 
     def __init__(self, pool: _Pool, runnel: str) -> None:
-        if (here := __version__) != runnel:
+        if __version__ != runnel:
             raise StoreError(
-                f"a worker has runnel {here}, the driver {runnel}; install one version on all"
-                " machines"
+                f"a worker has runnel {__version__}, the driver {runnel}; install one version on"
+                " all machines"
             )
         import torch
 
@@ -240,14 +243,14 @@ class _Worker:
     def __call__(self, row: dict[str, bytes]) -> dict[str, bytes]:
         batch: _Batch = pickle.loads(row["batch"])
         failed: dict[str, str] = {}
-        new = list(self._encoder.new_rows(batch.rows, batch.known, failed, batch.scan.unchanged))
+        new = list(self._encoder.new_rows(batch.rows, batch.hashes, failed, batch.scan.unchanged))
         made = self._encoder.encode(new)
         made.failed |= failed
         return {"batch": pickle.dumps(_Batch(scan=batch.scan, new=made))}
 
 
 @contextmanager
-def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
+def _cluster(address: str | None, cpus: int) -> Iterator[ModuleType]:
     """Connect to Ray; an existing connection is reused and left open."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     with needing("a cluster of workers needs ray", "ray"):
@@ -263,14 +266,9 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         if address is None:  # without "local", the variable RAY_ADDRESS would decide
             ray.init("local", num_cpus=cpus or None, include_dashboard=False, **quiet)
         else:
+            missing = f"no Ray cluster at {address!r}"
             advice = "start one with `ray start --head`"
-            with errors_as(
-                InputError,
-                f"no Ray cluster at {address!r}",
-                ConnectionError,
-                ValueError,
-                advice=advice,
-            ):
+            with errors_as(InputError, missing, ConnectionError, ValueError, advice=advice):
                 ray.init(address, **quiet)
     try:
         yield ray
@@ -278,7 +276,10 @@ def _cluster(address: str | None, cpus: int) -> Iterator[Any]:
         ray.shutdown()
 
 
-def _room(ray: Any, cpus: int, gpus: float) -> int:
-    has = ray.cluster_resources()
-    room = int(has.get("CPU", 0) // cpus)
-    return max(1, min(room, math.floor(has.get("GPU", 0) / gpus)) if gpus else room)
+def _room(ray: ModuleType, cpus: int, gpus: float) -> int:
+    """Return how many workers fit the cluster, at least one."""
+    resources = ray.cluster_resources()
+    room = int(resources.get("CPU", 0) // cpus)
+    if gpus:
+        room = min(room, math.floor(resources.get("GPU", 0) / gpus))
+    return max(1, room)

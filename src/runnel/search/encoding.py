@@ -76,7 +76,8 @@ class DocumentEncoder:
         """Check a document (a DocumentRow comes from a file) and return its row, without the
         model's outputs.
         """
-        name, metadata = f"document {document.id!r}", dict(document.metadata)
+        name = f"document {document.id!r}"
+        metadata = dict(document.metadata)
         if isinstance(document, Document):
             title = document.title or metadata.get("title")
             document = DocumentRow(
@@ -159,7 +160,8 @@ class DocumentEncoder:
         """Read documents together; `saved`: for each, where an earlier reading can be continued
         (`models/readers.py`).
         """
-        out, count = EncodedDocuments(), TokenCount(progress)
+        out = EncodedDocuments()
+        count = TokenCount(progress)
         for row, read in zip(
             rows, self._read(rows, saved or [None] * len(rows), count), strict=True
         ):
@@ -213,10 +215,10 @@ def new_settings(
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
     types = get_args(FieldType)
-    known = isinstance(fields, Mapping) and all(
+    valid = isinstance(fields, Mapping) and all(
         str(name).isidentifier() and kind in types for name, kind in fields.items()
     )
-    if fields is not None and not known:
+    if fields is not None and not valid:
         raise InputError(
             f"fields are {fields!r}; expected identifiers with one of the types {', '.join(types)},"
             ' such as {"year": "int"}'
@@ -226,11 +228,10 @@ def new_settings(
     if passage_tokens is not None:
         expect_count(passage_tokens, "passage_tokens")
     if block is not None and passage_tokens not in (None, block):
-        problem = (
+        raise InputError(
             f"{embedder.model.source} reads documents in passages of {block} tokens, got"
-            f" passage_tokens={passage_tokens}"
+            f" passage_tokens={passage_tokens}; omit passage_tokens"
         )
-        raise InputError(f"{problem}; omit passage_tokens")
     size = block or passage_tokens or _PASSAGE_TOKENS
     if remember and not sentences:
         reranker = reranker_of(embedder)
@@ -266,20 +267,21 @@ def reranker_of(embedder: Embedder) -> Reranker | None:
 
 def _probe(embedder: Embedder) -> np.ndarray:
     """Return unit vectors (n, d) of fixed texts and, if an index stores sentences, of theirs."""
-    vectors = embedder.encode(_PROBES)
+    probe = embedder.encode(_PROBES)
     if not remembers_sentences(embedder):
-        return vectors
+        return probe
     sums = np.stack(
-        [one.sums().sum(0) for one in SentenceRetriever(embedder.model).remember(_PROBES)]
+        [vectors.sums().sum(0) for vectors in SentenceRetriever(embedder.model).remember(_PROBES)]
     )
     return np.concatenate(
-        [vectors, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)]
+        [probe, truncated(sums / np.linalg.norm(sums, axis=1, keepdims=True), embedder.dimension)]
     )
 
 
 def expect_model(embedder: Embedder, settings: IndexSettings, place: str) -> None:
     """Raise StoreError unless a model produces the vectors stored at `place`."""
-    probe, stored = _probe(embedder), np.array(settings.probe)
+    probe = _probe(embedder)
+    stored = np.array(settings.probe)
     same = probe.shape == stored.shape and bool((probe * stored).sum(1).min() >= _SAME_MODEL)
     if same and embedder.dimension == settings.dimension:
         return

@@ -4,91 +4,22 @@ A document's id is the absolute path of its file; for a row of jsonl, csv or tsv
 id follow.
 """
 
-import hashlib
-import json
 import logging
 import os
 import stat
-import time
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
-from runnel.files import write
 from runnel.records import expect_series, utf8
+from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.documents.rows import NO_ROWS
 from runnel.text.folders import Root, other_kinds
-
-_FORMAT = 1
-# the coarsest clock of a file system: a file may change twice within it, with one time
-_TICK_NS = 2_000_000_000
-
-
-class FileHashes:
-    """The hashes of files that one caller reads again and again; kept at `path` between processes,
-    if it is given.
-    """
-
-    def __init__(self, path: Path | None = None) -> None:
-        self._path = path
-        # size, times of change of content and of status, SHA-256
-        self._entries: dict[str, tuple[int, int, int, str]] = {}
-        # SHA-256 of each file asked for since this object was made, by path
-        self.current: dict[str, str] = {}
-        # of each file that could not be read in full, and need not be tried again
-        self.failures: dict[str, str] = {}
-        self._text = ""  # of the file
-        # a damaged file counts as missing
-        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
-            self._text = path.read_text(encoding="utf-8") if path is not None else "{}"
-            stored = json.loads(self._text)
-            if stored.get("format") == _FORMAT:
-                self._entries = {name: tuple(entry) for name, entry in stored["files"].items()}
-                self.failures = dict(stored["failures"])
-
-    def sha256(self, file: Path) -> str:
-        """Return the SHA-256 of a file's content; of a pipe, a socket or a device, which are not
-        read, the same word.
-        """
-        name, found = str(file), file.stat()
-        signature = (found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-        old = self._entries.get(name)
-        if not stat.S_ISREG(found.st_mode):
-            digest = "special"
-        elif old is not None and old[:3] == signature:
-            digest = old[3]
-        else:
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            self._entries.pop(name, None)
-            # otherwise the next change might not show
-            if max(signature[1:]) + _TICK_NS < time.time_ns():
-                self._entries[name] = (*signature, digest)
-        self.current[name] = digest
-        return digest
-
-    def save(self) -> None:
-        """Store the hashes of the files in `current`, if there is a path."""
-        if self._path is None:
-            return
-        files = {name: entry for name, entry in self._entries.items() if name in self.current}
-        failures = {
-            name: digest
-            for name, digest in self.failures.items()
-            if self.current.get(name) == digest
-        }
-        text = json.dumps(
-            {"format": _FORMAT, "files": files, "failures": failures}, separators=(",", ":")
-        )
-        if text != self._text:
-            write(self._path, text)
-
 
 log = logging.getLogger("runnel")
 # path of a file -> the documents of it that an index has, by id
@@ -141,21 +72,20 @@ def _check_file(file: Path) -> None:
     """Raise ReadError for a file that is not a regular one, or whose name is not UTF-8."""
     mode = file.stat().st_mode
     if not stat.S_ISREG(mode):
-        what = (
-            "a pipe" if stat.S_ISFIFO(mode) else "a socket" if stat.S_ISSOCK(mode) else "a device"
-        )
-        raise ReadError(f"{file} is {what}, which may never end; save its content to a file first")
+        kinds = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+        kind = kinds.get(stat.S_IFMT(mode), "a device")
+        raise ReadError(f"{file} is {kind}, which may never end; save its content to a file first")
     try:
         str(file).encode()
     except UnicodeEncodeError as error:
         raise ReadError(f"{file} has a name that is not UTF-8; rename the file") from error
 
 
-def by_file(known: Mapping[str, ContentHashes]) -> Stored:
+def by_file(hashes: Mapping[str, ContentHashes]) -> Stored:
     """Return the documents of an index by their file."""
     stored: dict[str, dict[str, ContentHashes]] = {}
-    for name, have in known.items():
-        stored.setdefault(have.source, {})[name] = have
+    for name, content in hashes.items():
+        stored.setdefault(content.source, {})[name] = content
     return stored
 
 
@@ -178,14 +108,14 @@ def read_found(
     hashes = FileHashes() if hashes is None else hashes
     with DocumentReader(limits, ocr=ocr) as reader:
         for file in files:
-            name, digest = str(file), ""
+            name = str(file)
+            digest = ""
             try:
                 digest = hashes.sha256(file)
                 old = stored.get(name, {})
-                have = {one.source_hash for one in old.values()}
-                if (digest in have and have <= {digest, digest + _MORE}) or hashes.failures.get(
-                    name
-                ) == digest:
+                stored_hashes = {content.source_hash for content in old.values()}
+                complete = digest in stored_hashes <= {digest, digest + _MORE}
+                if complete or hashes.failures.get(name) == digest:
                     scan.unchanged += old
                 else:
                     yield from _read_file(file, digest, list(old), reader, scan, hashes)
@@ -209,29 +139,30 @@ def _read_file(
 ) -> Iterator[DocumentRow]:
     """Yield the documents of one file; `old` are the ids of those that are stored."""
     _check_file(file)
-    name, failed, fresh = str(file), len(scan.failed), set[str]()
+    name = str(file)
+    failed_before = len(scan.failed)
+    fresh: set[str] = set()
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         # otherwise the next run reads it and reports the rows again
-        whole = last and len(scan.failed) == failed
+        complete = last and len(scan.failed) == failed_before
         row = name if read.id is None else f"{name}#{read.id}"
         for warning in read.warnings:
             log.warning("%s: %s", row, warning)
         fresh.add(row)
-        its_hash = digest if whole else digest + _MORE
         yield DocumentRow(
-            row,
-            read.text,
-            read.title or "",
-            name,
-            its_hash,
-            "",
-            0,
-            {"kind": read.kind},
-            read.places().blocks,
+            id=row,
+            text=read.text,
+            title=read.title or "",
+            source=name,
+            source_hash=digest if complete else digest + _MORE,
+            content_hash="",
+            tokens=0,
+            metadata={"kind": read.kind},
+            blocks=read.places().blocks,
         )
-    if not fresh and len(scan.failed) == failed:
+    if not fresh and len(scan.failed) == failed_before:
         log.warning("%s: %s", name, NO_ROWS)
-    if not fresh or len(scan.failed) > failed:
+    if not fresh or len(scan.failed) > failed_before:
         hashes.failures[name] = digest
     scan.gone += sorted(set(old) - fresh)
 
@@ -245,7 +176,7 @@ def _distinct_rows(
         if read.id is None or read.line is None:
             yield read
             continue
-        line, problem = read.line, ""
+        problem = ""
         if read.id in lines:
             problem = (
                 f"the id {read.id!r} is already used in line {lines[read.id]}; give each row"
@@ -256,30 +187,30 @@ def _distinct_rows(
         except InputError as error:
             problem = str(error)
         if problem:
-            row = f"{name}, line {line}"
+            row = f"{name}, line {read.line}"
             failed[row] = f"{row}: {problem}"
             log.warning("%s", left_out(row, failed[row]))
         else:
-            lines[read.id] = line
+            lines[read.id] = read.line
             yield read
 
 
 def _with_last(documents: Iterator[DocumentText]) -> Iterator[tuple[DocumentText, bool]]:
-    """Each with whether it is the last of its file: known once the file was read to its end without
-    an error.
+    """Yield each document with whether it is the last of its file, which is known once the file
+    was read to its end without an error.
     """
-    held = None
+    last = None
     try:
         for document in documents:
-            if held is not None:
-                yield held, False
-            held = document
+            if last is not None:
+                yield last, False
+            last = document
     except ReadError:
-        if held is not None:
-            yield held, False
+        if last is not None:
+            yield last, False
         raise
-    if held is not None:
-        yield held, True
+    if last is not None:
+        yield last, True
 
 
 def left_out(name: str, reason: str) -> str:

@@ -14,7 +14,7 @@ from runnel.errors import InputError
 from runnel.records import expect_choice, utf8
 from runnel.search.records import FIELD_TYPES, FieldType
 
-Filter = Mapping[str, Any]
+Filter = Mapping[str, object]
 _COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
 _EXPECTED = {
     "str": "text",
@@ -49,8 +49,8 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
     """Check the value of a document's or a filter's field. An int is converted for a float; a bool
     is not a number.
     """
-    wanted: Any = (int, float) if kind == "float" else FIELD_TYPES[kind]
-    fits = isinstance(value, bool) == (kind == "bool") and isinstance(value, wanted)
+    types = (int, float) if kind == "float" else (FIELD_TYPES[kind],)
+    fits = isinstance(value, bool) == (kind == "bool") and isinstance(value, types)
     if fits and kind == "int":
         fits = -(2**63) <= value < 2**63
     if fits and kind == "float":
@@ -66,10 +66,10 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
     return value
 
 
-def to_sql(wanted: list[Condition], prefix: str) -> str:
+def to_sql(where: list[Condition], prefix: str) -> str:
     """Return conditions as an SQL expression over columns named `prefix` + field."""
     terms = []
-    for name, sign, value in wanted:
+    for name, sign, value in where:
         if sign == "in":
             terms.append(
                 f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false"
@@ -79,7 +79,7 @@ def to_sql(wanted: list[Condition], prefix: str) -> str:
     return " AND ".join(terms)
 
 
-def literal(value: Any) -> str:
+def literal(value: object) -> str:
     """Return a value as SQL."""
     if isinstance(value, int) and value == -(2**63):
         return f"({value + 1} - 1)"  # a sign and 2**63 would overflow

@@ -6,32 +6,17 @@ places and its context.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import re
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from itertools import groupby, takewhile, tee
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from runnel import __version__
-from runnel.errors import (
-    InputError,
-    MissingDependency,
-    ReadError,
-    StoreError,
-    UnsupportedKind,
-    describe,
-)
-from runnel.files import digest, expect_trusted, file_digest, signature, write
-from runnel.formats import ROWS
+from runnel.errors import MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import (
     AnsweringSentence,
     Place,
@@ -42,7 +27,8 @@ from runnel.records import (
     normalize,
     probability,
 )
-from runnel.text.documents.document import HEAD_BYTES, DocumentText, recognize
+from runnel.search.document_cache import DocumentCache
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 
@@ -105,11 +91,11 @@ class Findings:
 
     def as_json(self) -> dict[str, object]:
         """Return the probability, the sentences and the files, ready for JSON."""
-        sentences, files = (
-            [one.as_json() for one in self.sentences],
-            [asdict(file) for file in self.files],
-        )
-        return {"answers": self.answers, "sentences": sentences, "files": files}
+        return {
+            "answers": self.answers,
+            "sentences": [sentence.as_json() for sentence in self.sentences],
+            "files": [asdict(file) for file in self.files],
+        }
 
     def count(self, file: str, document: DocumentText, sentences: int) -> None:
         """Count a document that was read."""
@@ -164,13 +150,11 @@ def read_documents(
             if document is None:
                 report(f"note: {shown}: {NO_ROWS}")
         except (ReadError, MissingDependency) as error:
-            one = Skipped(
-                shown, describe(error), error=named or not isinstance(error, UnsupportedKind)
-            )
-            skipped.append(one)
-            if one.error:
-                report(f"error: {one.reason}")
-    if others := [one.file for one in skipped if not one.error]:
+            is_error = named or not isinstance(error, UnsupportedKind)
+            skipped.append(Skipped(shown, describe(error), error=is_error))
+            if is_error:
+                report(f"error: {describe(error)}")
+    if others := [file.file for file in skipped if not file.error]:
         from runnel.text.folders import other_kinds
 
         report(f"note: {other_kinds(others)}")
@@ -193,29 +177,26 @@ class _Pool:
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
         groups = group_repeats(scored.ranked(), self._count, self._best)
-        texts = [normalize(group[0].text) for group in groups]
-        for text, group in zip(texts, groups, strict=True):
-            rank = group[0].score + nearness, -number
+        sentences = {normalize(group[0].text): _in_order(group) for group in groups}
+        for text, group in zip(sentences, groups, strict=True):
+            rank = (group[0].score + nearness, -number)
             self._best[text] = max(rank, self._best.get(text, rank))
-        self._best = dict(
-            sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count]
-        )
-        still = [
-            (text, s)
-            for text, group in zip(texts, groups, strict=True)
-            if text in self._best
-            for s in _in_order(group)
-        ]
+        best = sorted(self._best.items(), key=lambda item: item[1], reverse=True)
+        self._best = dict(best[: self._count])
         self.places = {text: self.places.get(text, []) for text in self._best}
-        spans = [(s.start, s.end) for _, s in still]
-        for (text, _), place in zip(
-            still, locate(source.file, source.document, spans), strict=True
-        ):
+        repeats = [
+            (text, sentence)
+            for text in sentences
+            if text in self._best
+            for sentence in sentences[text]
+        ]
+        spans = [(sentence.start, sentence.end) for _, sentence in repeats]
+        places = locate(source.file, source.document, spans)
+        for (text, _), place in zip(repeats, places, strict=True):
             self.places[text].append(place)
-        self.documents[number] = source, scored
-        self.documents = {
-            n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})
-        }
+        self.documents[number] = (source, scored)
+        numbers = sorted({-negative for _, negative in self._best.values()})
+        self.documents = {number: self.documents[number] for number in numbers}
 
 
 def _in_order(sentences: Iterable[Sentence]) -> list[Sentence]:
@@ -260,17 +241,18 @@ def find(
     from runnel.models.pocket.looks import READ_AGAIN_TOGETHER  # imports numpy
 
     expect_count(top_k, "top_k")
-    findings, pool = Findings(unit or retriever.model.unit), _Pool(max(top_k, READ_AGAIN_TOGETHER))
+    findings = Findings(unit or retriever.model.unit)
+    pool = _Pool(max(top_k, READ_AGAIN_TOGETHER))
+    # 1. The first look at every document, which needs no other document.
     documents, unread = tee(documents)
-    filled = (source for source in unread if source.document.text.strip())
+    with_text = (source for source in unread if source.document.text.strip())
     if retriever.remembers:
-        scores = retriever.first_look(
-            query, _vectors(retriever, filled, findings.unit, cache, progress)
-        )
+        vectors = _vectors(retriever, with_text, findings.unit, cache, progress)
+        scores = retriever.first_look(query, vectors)
     else:
-        scores = retriever.first_look(
-            query, (source.document for source in filled), unit=findings.unit, progress=progress
-        )
+        texts = (source.document for source in with_text)
+        scores = retriever.first_look(query, texts, unit=findings.unit, progress=progress)
+    # 2. The pool: the best sentences so far, and the documents that hold them.
     for number, source in enumerate(documents):
         if not source.document.text.strip():
             findings.count(source.file, source.document, 0)
@@ -278,29 +260,33 @@ def find(
         scored = next(scores)
         findings.count(source.file, source.document, len(scored))
         pool.add(number, source, scored, retriever.nearness(scored))
-    kept = [source for source, _ in pool.documents.values()]
-    looked = retriever.second_look([scored for _, scored in pool.documents.values()])
-    findings.answers = highest(scored.answers for scored in looked)
+    # 3. The second look at the best sentences of all documents together.
+    sources = [source for source, _ in pool.documents.values()]
+    second_scores = retriever.second_look([scored for _, scored in pool.documents.values()])
+    findings.answers = highest(scored.answers for scored in second_scores)
+    # 4. The answering sentences, each text once with all its places.
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
-    for source, scored in zip(kept, looked, strict=True):
-        calibrated = retriever.calibrated
+    for source, scored in zip(sources, second_scores, strict=True):
         for sentence, places in answering(
-            source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
+            source,
+            scored,
+            top_k,
+            best,
+            calibrated=retriever.calibrated,
+            context=context,
+            min_score=min_score,
         ):
             key = normalize(sentence.text)
             pool.places.setdefault(key, []).extend(places)
             if key not in best or sentence.score > best[key][0].score:
-                best[key] = sentence, source, scored
+                best[key] = (sentence, source, scored)
     # stable: ties in file order
-    for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:
-        also = tuple(
-            place
-            for place in dict.fromkeys(pool.places[normalize(sentence.text)])
-            if not place.same(sentence)
-        )
+    ranked = sorted(best.items(), key=lambda item: -item[1][0].score)
+    for key, (sentence, source, scored) in ranked[:top_k]:
+        also = tuple(place for place in dict.fromkeys(pool.places[key]) if not place.same(sentence))
         parts = retriever.explain(query, scored, sentence.index) if explain else None
         findings.sentences.append(replace(sentence, also=also, parts=parts))
-        if not any(known is scored for _, known in findings.documents):
+        if all(other is not scored for _, other in findings.documents):
             findings.documents.append((source, scored))
     return findings
 
@@ -320,7 +306,9 @@ def _vectors(
             yield from (source.vectors for source in group if source.vectors is not None)
             continue
         unread, again = tee(group)
-        start, parsing, tokens = time.perf_counter(), 0.0, 0
+        start = time.perf_counter()
+        parsing = 0.0
+        tokens = 0
 
         def read(unread: Iterator[FileDocument] = unread) -> Iterator[DocumentText]:
             nonlocal parsing
@@ -337,7 +325,8 @@ def _vectors(
                 encoding = (
                     (time.perf_counter() - start - parsing) * len(vectors.ids) / max(1, tokens)
                 )
-                cache.put(source, vectors, source.seconds + encoding)
+                seconds = source.seconds + encoding
+                cache.put(source.file, source.content, source.document, vectors, seconds)
             yield vectors
 
 
@@ -345,19 +334,21 @@ def answering(
     source: FileDocument,
     scored: Scored,
     count: int,
-    known: Collection[str] = (),
+    also: Collection[str] = (),
     *,
     calibrated: bool = False,
     context: int = 0,
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
-    """Return the best sentences of a document, best first, and the `known` ones wherever they rank,
-    each with all its places.
+    """Return the best sentences of a document, best first, and the sentences with the normalized
+    texts `also` wherever they rank, each with all its places.
     """
-    text, spans, ranked = source.document.text, scored.spans, scored.ranked()
+    text = source.document.text
+    spans = scored.spans
+    ranked = scored.ranked()
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
-    groups = group_repeats(ranked, count, known)
+    groups = group_repeats(ranked, count, also)
     sentences = {s.index: s for group in groups for s in group}
     located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
     places = dict(zip(sentences, located, strict=True))
@@ -398,254 +389,3 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
         )
         for (start, end), first in zip(spans, firsts, strict=True)
     ]
-
-
-# ---- the cache of documents whose reading took long, in the user's cache folder ------------------
-# find/CACHEDIR.TAG is the mark of the folder: without it, a folder with other files is not used.
-# find/CONTENT-MODEL.safetensors has "document", the canonical text with its places as JSON, and
-# "sentences", their vectors. CONTENT is a digest of the file and of the options for reading it,
-# MODEL of the model's files, so entries never become outdated. The digest of an entry covers its
-# name, so an entry in the place of another is reported. The modification time of an entry is its
-# last use: when all together are larger than `LIMIT_BYTES`, the ones used longest ago are removed.
-# Files of other names and subfolders are not touched.
-
-LONG_S = 2.0  # to read a file, from which on it is remembered
-LIMIT_BYTES = 1 << 30  # of all entries
-_ABANDONED_S = 3600  # no writer takes so long: an older partial file is of a killed process
-_MODEL_FILES = (".json", ".safetensors", ".txt")
-_MARK = "CACHEDIR.TAG"  # which backup programs know, too; Source: https://bford.info/cachedir/
-_MARKED = b"""Signature: 8a477f597d28d172789f06886806bc55
-# This folder is the cache of `runnel find`, which removes its own files from it.
-"""
-_ENTRY = r"[0-9a-f]{32}-[0-9a-f]{32}\.safetensors"
-_OWN_NAMES = re.compile(rf"{_ENTRY}|({_ENTRY}|{re.escape(_MARK)})\.[0-9a-f]{{8}}\.partial")
-
-
-def open_cache(
-    load: Callable[[], SentenceRetriever],
-    model: str,
-    reading: Sequence[str | None],
-    *,
-    remember: bool | None = None,
-    report: Callable[[str], None] = log.warning,
-) -> DocumentCache | None:
-    """Return the cache of documents. Other arguments as of `DocumentCache`.
-
-    Args:
-        remember: True also stores what was read in a moment; with False there is no cache.
-
-    Raises:
-        InputError: with True, there is no home folder.
-    """
-    if remember is False:
-        return None
-    if remember:
-        cache_folder()
-    return DocumentCache(load, model, reading, keep=bool(remember), report=report)
-
-
-def cache_folder() -> Path:
-    """Return the folder of the cache: in $RUNNEL_CACHE, or in the platform's default.
-
-    Raises InputError if there is no home folder; a relative or an empty path is none.
-    """
-    if chosen := os.environ.get("RUNNEL_CACHE"):
-        return Path(chosen).absolute() / "find"
-    common = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    if not common.is_absolute():
-        home = Path(os.environ.get("USERPROFILE" if os.name == "nt" else "HOME", ""))
-        if not home.is_absolute():
-            raise InputError("no home folder to remember documents in; set RUNNEL_CACHE to one")
-        common = home / ".cache"
-    return common / "runnel" / "find"
-
-
-def is_cache(folder: Path) -> bool:
-    """Return whether a folder is marked as a cache.
-
-    If not, it is missing, empty, or of a version that wrote no mark.
-
-    Raises:
-        StoreError: the folder is a link or another user's, or has other files and no mark.
-    """
-    if not os.path.lexists(folder):
-        return False
-    expect_trusted(folder)
-    mark = folder / _MARK
-    if mark.is_file() and not mark.is_symlink() and mark.read_bytes() == _MARKED:
-        return True
-    if others := [path.name for path in folder.iterdir() if not _is_own(path)]:
-        raise StoreError(
-            f"{folder} is not used as a cache: it holds {min(others)!r} and no {_MARK} of runnel; "
-            "expected a new or an empty folder"
-        )
-    return False
-
-
-def _is_own(path: Path) -> bool:
-    return _OWN_NAMES.fullmatch(path.name) is not None and path.is_file() and not path.is_symlink()
-
-
-def stored_files(folder: Path) -> list[tuple[float, int, Path]]:
-    """Return the last use, the bytes and the path of each file of a cache, latest first.
-
-    Errors as of `is_cache`.
-    """
-    files = []
-    if is_cache(folder) or folder.is_dir():
-        for path in filter(_is_own, folder.iterdir()):
-            with suppress(FileNotFoundError):  # another process has removed it
-                status = path.lstat()
-                files.append((status.st_mtime, status.st_size, path))
-    return sorted(files, reverse=True)
-
-
-def trim(folder: Path, most_bytes: int) -> None:
-    """Remove what was used longest ago until the rest has `most_bytes`, and the partial files of
-    killed writers.
-    """
-    total = 0
-    for used, size, path in stored_files(folder):
-        total += size
-        if total > most_bytes or (path.suffix == ".partial" and time.time() - used > _ABANDONED_S):
-            path.unlink(missing_ok=True)
-
-
-@dataclass
-class DocumentCache:
-    """The cache entries of one model and one set of reading options."""
-
-    load: Callable[[], SentenceRetriever]  # called when needed
-    model: str
-    reading: Sequence[str | None]  # encoding, unit, and the OCR command if there is one
-    keep: bool = False  # whether to add all documents, however quickly they were read
-    report: Callable[[str], None] = log.warning
-    _failed: bool = field(default=False, init=False)  # there is no folder, or it cannot be used
-
-    def content(self, name: str) -> str | None:
-        """Return a digest of a file and of the options for reading it; None if its document is not
-        remembered.
-        """
-        reason = ""
-        with suppress(OSError, ReadError):  # reported when it is read
-            if name == "-":
-                reason = "standard input is not remembered"
-            elif not os.path.isfile(name):  # a pipe can be read only once
-                special = os.path.exists(name) and not os.path.isdir(name)
-                reason = f"{name} is not a regular file, so it is not remembered" if special else ""
-            elif _holds_rows(name):
-                reason = f"{name} contains rows, which are not remembered"
-            else:
-                # they decide between kinds of text
-                suffixes = "".join(Path(name).suffixes[-2:]).lower()
-                return digest(file_digest(name), suffixes, __version__, json.dumps(self.reading))
-        if reason and self.keep:
-            self.report(f"note: {reason}")
-        return None
-
-    def get(self, name: str, content: str) -> tuple[DocumentText, SentenceVectors] | None:
-        """Return the remembered document of a file, or None. A damaged entry is reported and
-        removed.
-        """
-        if content not in self._stored or not self.load().remembers:
-            return None
-        path = self._path(content)
-        try:
-            found = _unpack(path)
-            with suppress(OSError):  # of a folder that can only be read
-                os.utime(path)
-            return found
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            self.report(f"note: {name} is read again: {path} cannot be used ({describe(error)})")
-            with suppress(OSError):
-                path.unlink()
-            return None
-
-    def put(self, source: FileDocument, vectors: SentenceVectors, seconds: float) -> None:
-        """Store a document with a `content` if reading took long (`seconds`) or `keep` is set,
-        unless its file has changed.
-
-        A folder that is missing, from elsewhere or cannot be written is reported once.
-        """
-        if not (self.keep or seconds > LONG_S) or self._failed:
-            return
-        from runnel.models.memory import pack
-
-        assert source.content is not None
-        try:
-            if self.content(source.file) != source.content:
-                self.report(f"note: {source.file} is not remembered: it changed while it was read")
-                return
-            path = self._path(source.content)
-            new = not is_cache(path.parent)
-            if new:
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                write(path.parent / _MARK, _MARKED, mode=0o600)
-            parts = {
-                "document": json.dumps(source.document.to_wire()).encode(),
-                "sentences": vectors.to_bytes(),
-            }
-            # What a user reads is private, also in a folder that is not.
-            write(path, pack(parts, "", path.name), mode=0o600)
-            trim(path.parent, LIMIT_BYTES)
-        except (OSError, InputError, StoreError) as error:
-            self._failed = True
-            self.report(
-                f"note: {source.file} is not remembered ({describe(error)}); "
-                "set RUNNEL_CACHE to a folder that can be written, or give --no-remember"
-            )
-            return
-        if new:
-            self.report(
-                f"note: documents are stored in {path.parent} for later questions; `runnel info"
-                " --cache` shows and empties it"
-            )
-
-    def _path(self, content: str) -> Path:
-        return cache_folder() / f"{content}-{self._model_digest}.safetensors"
-
-    @cached_property
-    def _model_digest(self) -> str:
-        """A digest of the model's dtypes and of the state of its files; to hash them takes a tenth
-        of a second.
-        """
-        from runnel.models.folder import find_model
-
-        found, _ = find_model(self.model)
-        folder = found if found.is_dir() else found.parent
-        files = sorted(path for path in folder.iterdir() if path.suffix in _MODEL_FILES)
-        return digest(
-            *self.load().model.backbone.dtypes,
-            *(f"{path.name} {signature(path)}" for path in files),
-        )
-
-    @cached_property
-    def _stored(self) -> set[str]:
-        """Digests of the contents that have an entry, with this model or another."""
-        try:
-            return {path.name.partition("-")[0] for _, _, path in stored_files(cache_folder())}
-        except (OSError, InputError, StoreError):  # reported when a document is to be stored
-            return set()
-
-
-def _holds_rows(name: str) -> bool:
-    with open(name, "rb") as file:
-        kind = recognize(file.read(HEAD_BYTES), name)
-    return (recognize(b"", name) if kind == "packed" else kind) in ROWS
-
-
-def _unpack(path: Path) -> tuple[DocumentText, SentenceVectors]:
-    """Read what `DocumentCache.put` wrote; raise ValueError, KeyError or TypeError if it is
-    damaged, or of another entry.
-    """
-    from runnel.models.memory import unpack
-    from runnel.models.pocket.sentence_vectors import SentenceVectors
-
-    parts = {
-        name: value.tobytes()
-        for name, value in unpack(path.read_bytes(), "it", None, path.name).items()
-    }
-    document = DocumentText.from_wire(json.loads(parts["document"]))
-    return document, SentenceVectors.from_bytes(parts["sentences"], document.text, "it")

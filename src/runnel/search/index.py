@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +13,8 @@ from runnel.models.embedder import Embedder
 from runnel.models.scored import Scored
 from runnel.records import Document, Hit, expect_series
 from runnel.request import Progress, TokenCount
-from runnel.search.check import Damage, check
+from runnel.search.check import check_store
+from runnel.search.damage import Damage
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
 from runnel.search.files import FileHashes, Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
@@ -25,8 +24,6 @@ from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import EVERYTHING, Root, Selection, find_files
-
-log = logging.getLogger("runnel")
 
 
 @dataclass(slots=True)
@@ -41,6 +38,14 @@ class Changes:
     failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0  # of all new and changed documents
     tokens_read: int = 0  # tokens that the model read: fewer if text was appended
+
+    def count(self, new: EncodedDocuments, stored: Container[str]) -> None:
+        """Count documents that were read; `stored`: the ids of documents before the call."""
+        for row in new.documents:
+            (self.updated if row.id in stored else self.added).append(row.id)
+        self.failed |= new.failed
+        self.tokens += new.tokens
+        self.tokens_read += new.tokens_read
 
     def __bool__(self) -> bool:
         return bool(self.added or self.updated or self.deleted)
@@ -91,9 +96,10 @@ class Index:
             InputError: an unknown type of field, a model without vectors for passages, one that
                 cannot remember documents, or one that reads passages of another length.
         """
-        loaded = embedder if isinstance(embedder, Embedder) else Embedder.load(embedder)
-        settings = new_settings(loaded, fields, passage_tokens, remember)
-        return cls(create_store(path, settings), loaded)
+        if not isinstance(embedder, Embedder):
+            embedder = Embedder.load(embedder)
+        settings = new_settings(embedder, fields, passage_tokens, remember)
+        return cls(create_store(path, settings), embedder)
 
     @classmethod
     def open(cls, path: str | Path, embedder: Embedder | str | Path | None = None) -> Index:
@@ -107,9 +113,9 @@ class Index:
             StoreError: no index, or one of another format or model.
         """
         store = open_store(path)
-        name = store.settings.model if embedder is None else embedder
-        loaded = name if isinstance(name, Embedder) else Embedder.load(name)
-        return cls(store, loaded)
+        if not isinstance(embedder, Embedder):
+            embedder = Embedder.load(store.settings.model if embedder is None else embedder)
+        return cls(store, embedder)
 
     def close(self) -> None:
         """Release the lock for other writers."""
@@ -166,22 +172,20 @@ class Index:
         progress: Progress | None,
         on_commit: OnCommit | None,
     ) -> Changes:
-        changes, count = Changes(), TokenCount(progress)
-        known = self.store.content_hashes()
+        changes = Changes()
+        count = TokenCount(progress)
+        stored = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
-            rows = self._encoder.new_rows(documents, known, changes.failed, changes.unchanged)
+            rows = self._encoder.new_rows(documents, stored, changes.failed, changes.unchanged)
             for batch in batches(rows, self._encoder.batch_documents):
-                if any(row.id in known for row in batch):
+                replaced = [row.id for row in batch if row.id in stored]
+                if replaced:
                     written.result()  # so that reads see it
-                old = self.store.documents([row.id for row in batch if row.id in known], saved=True)
+                old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
                 new = self._encoder.encode(batch, saved, count.part())
-                for row in new.documents:
-                    (changes.updated if row.id in known else changes.added).append(row.id)
-                changes.failed |= new.failed
-                changes.tokens += new.tokens
-                changes.tokens_read += new.tokens_read
+                changes.count(new, stored)
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
             written.result()
@@ -219,7 +223,8 @@ class Index:
             StoreError: another process is writing.
         """
         roots = [root.resolve() for root in check_paths(paths)]
-        scan, stored = Scan(), by_file(self.store.content_hashes())
+        scan = Scan()
+        stored = by_file(self.store.content_hashes())
         files = list(find_files(roots, selection, scan.fail_folder))
         rows = read_found(files, stored, scan, {root.path for root in roots}, hashes, limits, ocr)
         changes = self._add(rows, progress, on_commit)
@@ -236,17 +241,17 @@ class Index:
 
     def delete(self, ids: Iterable[str]) -> Changes:
         """Delete documents; unknown ids are in `failed`. A text is one id."""
-        known = self.store.content_hashes()
-        wanted = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
-        changes = Changes(deleted=[name for name in wanted if name in known])
-        changes.failed = {name: "there is no such document" for name in wanted if name not in known}
+        stored = self.store.content_hashes()
+        names = list(dict.fromkeys([ids] if isinstance(ids, str) else ids))
+        changes = Changes(deleted=[name for name in names if name in stored])
+        changes.failed = {name: "there is no such document" for name in names if name not in stored}
         if changes.deleted:
             self.store.commit([], [], changes.deleted)
         return changes
 
     def check(self) -> list[Damage]:
         """Read everything that the index stores; return all damage. See `search/check.py`."""
-        return check(self.store)
+        return check_store(self.store)
 
     def optimize(self) -> None:
         """Merge small pieces and update search structures; useful after many changes."""
@@ -295,16 +300,14 @@ class Index:
         """
         stages = Stages(dense_weight, rerank, read, sentences)
         timings = {} if timings is None else timings
-        search = functools.partial(
-            self._pipeline.search, query, top_k, where or {}, stages, timings, TokenCount(progress)
-        )
+        arguments = (query, top_k, where or {}, stages, timings, TokenCount(progress))
         try:
-            return search()
+            return self._pipeline.search(*arguments)
         except StoreError:
             # otherwise a writer may have removed the files of the open commit
             if not self.refresh():
                 raise
-            return search()
+            return self._pipeline.search(*arguments)
 
     def score(self, query: str, id: str, *, progress: Progress | None = None) -> Scored:
         """Score all sentences of a document; it is read again if the index does not remember its

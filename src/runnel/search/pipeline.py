@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
@@ -14,12 +14,12 @@ from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Explanation, Hit, RankPart, expect_count
+from runnel.records import AnsweringSentence, Explanation, Hit, RankPart, expect_count
 from runnel.request import Progress, TokenCount
+from runnel.search.damage import TOLERANCE, damaged
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
-from runnel.search.lance import TOLERANCE, damaged
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
 
@@ -30,7 +30,8 @@ _RRF = 60
 # Weights of the dense, the lexical and the reranker's ranks: with remembered sentences, measured
 # with pocket (docs/pocket.md), and with recurrent models, measured with pocket-mamba2
 # (docs/search.md).
-_SENTENCE_WEIGHTS, _RECURRENT_WEIGHTS = (1.0, 1.0, 30.0), (0.2, 1.0, 1.0)
+_SENTENCE_WEIGHTS = (1.0, 1.0, 30.0)
+_RECURRENT_WEIGHTS = (0.2, 1.0, 1.0)
 # Factors of what is added to the reranker's score of a document with remembered sentences: the
 # cosine of its best passage, and its BM25 as a share of the best document's, because the reranker
 # does not know how rare a word is in this index. Measured with pocket (docs/pocket.md).
@@ -62,7 +63,9 @@ class Pipeline:
     """The search stages of one store. See `Index.search`."""
 
     def __init__(self, store: Store, embedder: Embedder) -> None:
-        self._store, self._embedder, self._reranker = store, embedder, reranker_of(embedder)
+        self._store = store
+        self._embedder = embedder
+        self._reranker = reranker_of(embedder)
         self._retriever = (
             SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
         )
@@ -80,69 +83,84 @@ class Pipeline:
         timings: dict[str, float],
         count: TokenCount,
     ) -> list[Hit]:
-        # raises without tokens
-        self._embedder.model.templates["document"].encode_query(
-            self._embedder.model.tokenizer, query
-        )
+        # 1. The arguments: an empty query, for example, is an error.
+        model = self._embedder.model
+        model.templates["document"].encode_query(model.tokenizer, query)
         expect_count(top_k, "top_k")
-        wanted = conditions(where, self._store.settings.fields)
-        rerank, weights = self._how_many(stages.rerank), self._weigh(stages.dense_weight)
+        where_conditions = conditions(where, self._store.settings.fields)
+        rerank = self._documents_to_rerank(stages.rerank)
+        weights = self._weights
+        if stages.dense_weight is not None:
+            weights = (stages.dense_weight, *weights[1:])
+            if math.isinf(stages.dense_weight):
+                weights = (1.0, 0.0, weights[2])
         if max(top_k, rerank) > _DEPTH:  # stores limit the number of results
-            most = self._store.last_commit().documents
-            top_k, rerank = min(top_k, most), min(rerank, most)
-        lists = self._first_stage(
-            query, wanted, max(_DEPTH, 4 * top_k, 4 * rerank), weights, timings, count
-        )
+            documents_stored = self._store.last_commit().documents
+            top_k = min(top_k, documents_stored)
+            rerank = min(rerank, documents_stored)
+        # 2. Two rankings of documents, by vectors and by words.
+        depth = max(_DEPTH, 4 * top_k, 4 * rerank)
+        lists = self._first_stage(query, where_conditions, depth, weights, timings, count)
+        # 3. The best of both, reranked.
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                relevance = self._rerank(
-                    query, [name for name, _ in fuse(lists, weights)[:rerank]], count
-                )
+                best = [name for name, _ in fuse(lists, weights)[:rerank]]
+                relevance = self._rerank(query, best, count)
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
                 relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
+        # 4. All rankings merged.
         ranked = fuse([*lists, relevance], weights)[:top_k]
         with _timed(timings, "fetch"):
             documents = self._store.documents([name for name, _ in ranked])
         # in Qdrant, whose reads are live, a document may be gone
-        ranked = [pair for pair in ranked if pair[0] in documents]
+        ranked = [(name, score) for name, score in ranked if name in documents]
         rows = [documents[name] for name, _ in ranked]
+        # 5. The sentences of the best documents.
         with _timed(timings, "sentences"):
-            read = (
-                stages.read if stages.read is not None else len(rows) if self._remembers else _READ
-            )
-            shown = self._scored(query, rows[: read if stages.sentences else 0], count)
+            read = stages.read
+            if read is None:
+                read = len(rows) if self._remembers else _READ
+            scored_documents = self._scored(query, rows[: read if stages.sentences else 0], count)
         ranks = [
             {name: rank for rank, name in enumerate(names, start=1)}
             for names in (*lists, relevance)
         ]
         hits = []
-        for rank, ((name, score), row) in enumerate(zip(ranked, rows, strict=True), start=1):
-            explanation = _explanation(
-                [of_list.get(name) for of_list in ranks], weights, relevance.get(name)
-            )
-            source, scored = FileDocument(row.file, row.document()), shown.get(name)
+        for rank, (name, score) in enumerate(ranked, start=1):
+            row = documents[name]
+            source = FileDocument(row.file, row.document())
             (place,) = locate(source.file, source.document, [(0, len(row.text))])
-            hit = Hit(
-                name,
-                score,
-                rank,
-                row.text,
-                (),
-                row.title,
-                row.source,
-                row.metadata,
-                place,
-                explanation,
+            sentences: list[AnsweringSentence] = []
+            answers = None
+            if name in scored_documents:
+                scored = scored_documents[name]
+                answers = scored.answers
+                sentences = [
+                    sentence
+                    for sentence, _ in answering(
+                        source, scored, stages.sentences, calibrated=self._calibrated
+                    )
+                ]
+            explanation = _explanation(
+                [ranks_of_list.get(name) for ranks_of_list in ranks], weights, relevance.get(name)
             )
-            if scored is not None:
-                best = answering(source, scored, stages.sentences, calibrated=self._calibrated)
-                sentences = tuple(
-                    sorted((sentence for sentence, _ in best), key=lambda sentence: sentence.index)
+            hits.append(
+                Hit(
+                    name,
+                    score,
+                    rank,
+                    row.text,
+                    tuple(sorted(sentences, key=lambda sentence: sentence.index)),
+                    row.title,
+                    row.source,
+                    row.metadata,
+                    place,
+                    explanation,
+                    answers,
                 )
-                hit = replace(hit, sentences=sentences, answers=scored.answers)
-            hits.append(hit)
+            )
         return hits
 
     def score(self, query: str, document: DocumentRow, progress: Progress | None) -> Scored:
@@ -152,13 +170,7 @@ class Pipeline:
             )
         return next(self._retriever.scan(query, self._contents([document]), progress=progress))
 
-    def _weigh(self, dense_weight: float | None) -> tuple[float, float, float]:
-        dense, lexical, reranked = self._weights
-        if dense_weight is not None and math.isinf(dense_weight):
-            return 1.0, 0.0, reranked
-        return dense if dense_weight is None else dense_weight, lexical, reranked
-
-    def _how_many(self, rerank: int | None) -> int:
+    def _documents_to_rerank(self, rerank: int | None) -> int:
         if rerank is None:
             return _RERANKED if self._store.settings.remember and self._reranker is not None else 0
         if rerank > 0 and self._reranker is None:
@@ -198,11 +210,10 @@ class Pipeline:
                 vector = self._embedder.encode_query([query], progress=count.part())[0]
             with _timed(timings, "dense"):
                 dense = self._store.nearest(vector, depth, where)
-            if odd := next((one for one in dense if not abs(one.score) <= 1 + TOLERANCE), None):
-                raise damaged(
-                    self._store.uri,
-                    f"a vector of document {odd.document!r} has the cosine {odd.score:.3g}",
-                )
+            for row in dense:
+                if not abs(row.score) <= 1 + TOLERANCE:
+                    vector_name = f"a vector of document {row.document!r}"
+                    raise damaged(self._store.uri, f"{vector_name} has the cosine {row.score:.3g}")
         if weights[1]:
             with _timed(timings, "lexical"):
                 lexical = self._store.lexical(query, depth, where)
@@ -217,7 +228,7 @@ class Pipeline:
         if not documents or self._retriever is None:
             return {}
         scored = self._retriever.rank(query, self._contents(documents), progress=count.part())
-        return {document.id: one for document, one in zip(documents, scored, strict=True)}
+        return dict(zip((document.id for document in documents), scored, strict=True))
 
     def _contents(
         self, documents: Sequence[DocumentRow], *, sentences: bool = True
@@ -262,13 +273,13 @@ def _explanation(
     return Explanation(meaning, words, reranked, relevance)
 
 
-def document_scores(found: Sequence[ScoredPassage]) -> dict[str, float]:
+def document_scores(passages: Sequence[ScoredPassage]) -> dict[str, float]:
     """Return the score of the best passage of each document, from passages that are in order, best
     first.
     """
     scores: dict[str, float] = {}
-    for one in found:
-        scores.setdefault(one.document, one.score)
+    for passage in passages:
+        scores.setdefault(passage.document, passage.score)
     return scores
 
 
@@ -278,7 +289,8 @@ def _with_first_stage(
     """Add the first stage's cosine (lowest of the list for a document not in it) and BM25 score to
     the relevance of documents.
     """
-    lowest, highest = min(dense.values(), default=0.0), max(lexical.values(), default=0.0) or 1.0
+    lowest = min(dense.values(), default=0.0)
+    highest = max(lexical.values(), default=0.0) or 1.0
     return {
         name: score + _COSINE * dense.get(name, lowest) + _WORDS * lexical.get(name, 0.0) / highest
         for name, score in relevance.items()

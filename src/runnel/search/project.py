@@ -14,14 +14,13 @@ import json
 import logging
 import os
 import stat
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
+from itertools import chain
 from pathlib import Path, PurePath
 
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.files import WriterLock, expect_trusted, listed, signature, write, write_json
+from runnel.files import WriterLock, expect_trusted, listed, write, write_json
 from runnel.request import Progress
 from runnel.search.files import FileHashes, left_out
 from runnel.search.index import Changes, Index
@@ -75,39 +74,35 @@ class Project:
     def _read(cls, folder: Path) -> Project:
         place = folder / NAME
         expect_trusted(place)
-        inside = (
-            os.path.join(at, name)
-            for at, folders, files in os.walk(place)
-            for name in (*folders, *files)
-        )
-        if (link := next(filter(os.path.islink, inside), None)) is not None:
-            raise StoreError(f"{link} is a link, which may lead to files elsewhere; remove it")
+        for parent, folders, files in os.walk(place):
+            for name in (*folders, *files):
+                link = os.path.join(parent, name)
+                if os.path.islink(link):
+                    raise StoreError(
+                        f"{link} is a link, which may lead to files elsewhere; remove it"
+                    )
+        problem = ""
         try:
             stored = json.loads((place / "project.json").read_text(encoding="utf-8"))
-            chosen = {
-                name: tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")
-            }
-            selection = Selection(
-                chosen["include"], chosen["exclude"], bool(stored["ignore_files"])
+            paths, include, exclude = (
+                tuple(map(str, stored[name])) for name in ("paths", "include", "exclude")
             )
-            outside = [
-                str(name)
-                for name in map(PurePath, chosen["paths"])
-                if name.anchor or ".." in name.parts
-            ]
-            problem = (
-                f"format {stored['format']}, paths outside of the project:"
-                f" {', '.join(outside) or 'none'}"
-            )
-            usable = stored["format"] == _FORMAT and not outside
+            selection = Selection(include, exclude, bool(stored["ignore_files"]))
+            names = map(PurePath, paths)
+            outside = [str(name) for name in names if name.anchor or ".." in name.parts]
+            if stored["format"] != _FORMAT or outside:
+                problem = (
+                    f"format {stored['format']}, paths outside of the project:"
+                    f" {', '.join(outside) or 'none'}"
+                )
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problem, usable = describe(error), False
-        if not usable:
+            problem = describe(error)
+        if problem:
             raise StoreError(
                 f"{place}/project.json cannot be used ({problem}); move {place} away and run"
                 " `runnel index`"
             )
-        return cls(folder, chosen["paths"], selection)
+        return cls(folder, paths, selection)
 
     def save(self) -> None:
         """Store the paths and the selection in `.runnel`, which is created, for this user alone, if
@@ -187,31 +182,24 @@ class Project:
                 ocr=ocr,
                 progress=progress,
             )
-            sources = {
-                name: content.source for name, content in index.store.content_hashes().items()
-            }
-            unseen = {
-                name: Path(source)
-                for name, source in sources.items()
-                if source not in hashes.current
-            }
-            stale = {
-                name: source
-                for name, source in unseen.items()
-                if not any(root.covers(source) for root in roots)
-            }
+            # documents of files that were not among the roots' files, by their source
+            stale: dict[str, list[str]] = {}
+            for name, content in index.store.content_hashes().items():
+                if content.source not in hashes.current:
+                    if not any(root.covers(Path(content.source)) for root in roots):
+                        stale.setdefault(content.source, []).append(name)
             for root in missing:
-                if kept := {name for name, source in stale.items() if root.covers(source)}:
-                    stale = {name: source for name, source in stale.items() if name not in kept}
-                    shown, held = str(root.path / root.pattern), counted(len(kept), "document")
-                    reason = (
+                covered = [source for source in stale if root.covers(Path(source))]
+                if covered:
+                    documents = sum(len(stale.pop(source)) for source in covered)
+                    shown = str(root.path / root.pattern)
+                    changes.failed[shown] = (
                         f"{shown} is missing or has no files (is it mounted?); `runnel index`"
-                        f" removes its {held}"
+                        f" removes its {counted(documents, 'document')}"
                     )
-                    changes.failed[shown] = reason
-                    log.warning("%s", left_out(shown, reason))
+                    log.warning("%s", left_out(shown, changes.failed[shown]))
             if stale:
-                changes.deleted += index.delete(stale).deleted
+                changes.deleted += index.delete(chain.from_iterable(stale.values())).deleted
             hashes.save()
             if changes:
                 index.optimize()
@@ -240,11 +228,11 @@ class Project:
                     )
                 continue
             self._expect_inside(name, root)
-            empty = (
-                keep_missing
-                and next(find_files([root], self.selection, lambda error: None), None) is None
-            )
-            (missing if empty else roots).append(root)
+            files = find_files([root], self.selection, lambda error: None)
+            if keep_missing and next(files, None) is None:
+                missing.append(root)
+            else:
+                roots.append(root)
         return roots, missing
 
 
@@ -268,40 +256,3 @@ def folders_of(start: Path) -> Iterator[Path]:
             yield folder
         if ends or os.path.ismount(folder):
             return
-
-
-# ---- watching: sizes and times tell of changes on network drives and in containers, too ----------
-
-Signatures = dict[str, tuple[int, int, int]]  # of each file
-_SHARE = 0.05  # of the time may be spent on looking
-
-
-def watch(
-    update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0
-) -> None:
-    """Call `update` now, and after every change once the files have been the same for `interval_s`;
-    never returns.
-
-    If `update` returns False, it is called again after the interval, which grows if a look takes
-    more than a twentieth of it.
-    """
-    before, done = look(), None
-    while True:
-        start = time.monotonic()
-        now = look()
-        pause = max(interval_s, (time.monotonic() - start) / _SHARE)
-        if now == before != done and update():
-            done = now  # what changes meanwhile differs from it
-        before = now
-        time.sleep(pause)
-
-
-def signatures(paths: Iterable[str | Path | Root], selection: Selection) -> Signatures:
-    """Return the signatures of all files at `paths`, without those that cannot be read."""
-    known: Signatures = {}
-    for path in paths:
-        with suppress(InputError):  # a named path was removed
-            for file in find_files([path], selection, on_error=lambda error: None):
-                with suppress(OSError):  # removed meanwhile
-                    known[str(file)] = signature(file)
-    return known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -141,3 +141,8 @@ class ScoredPassage:
     document: str
     number: int
     score: float
+
+
+def best_first(passages: Iterable[ScoredPassage]) -> list[ScoredPassage]:
+    """Order passages by score, ties by document and number."""
+    return sorted(passages, key=lambda row: (-row.score, row.document, row.number))

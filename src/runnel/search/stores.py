@@ -1,5 +1,5 @@
-"""Choose the store of an index by its place (docs/search.md). For tests:
-qdrant+file:///folder/library, without a server.
+"""Choose the store of an index by its place (docs/search.md): a folder or object storage, or a
+Qdrant collection.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ from runnel.search.lance import LanceStore
 from runnel.search.records import IndexSettings
 
 if TYPE_CHECKING:
-    from runnel.integrations.qdrant import QdrantStore
+    from runnel.search.qdrant import QdrantStore
 
 Store: TypeAlias = "LanceStore | QdrantStore"  # with the same methods, which `LanceStore` documents
 # files of an interrupted creation
@@ -32,7 +32,8 @@ def holds_index(place: str | Path) -> bool:
     """Return whether a place has an index. If not, one can be created: a folder with other content
     is an error.
     """
-    store, folder = _store_of(place), Path(place)
+    store = _store_of(place)
+    folder = Path(place)
     if "://" in str(place):
         return store.holds_index(str(place))
     if folder.is_dir() and store.holds_index(str(place)):
@@ -53,7 +54,7 @@ def _store_of(place: str | Path) -> type[Store]:
             f"the index's place {shown} has a password or a key in it; set {variables} instead"
         )
     if str(place).startswith("qdrant+"):
-        from runnel.integrations.qdrant import QdrantStore
+        from runnel.search.qdrant import QdrantStore
 
         return QdrantStore
     return LanceStore

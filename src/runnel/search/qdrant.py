@@ -18,15 +18,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
-from weakref import WeakValueDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from runnel.errors import InputError, StoreError, needing
 from runnel.records import grouped
 from runnel.redaction import redact
 from runnel.search.filters import Condition
-from runnel.search.lance import no_index_error, plain_errors, plainly
 from runnel.search.records import (
     WHOLE,
     Commit,
@@ -35,7 +34,9 @@ from runnel.search.records import (
     IndexSettings,
     PassageRow,
     ScoredPassage,
+    best_first,
 )
+from runnel.search.storage_errors import no_index_error, plain_errors, plainly
 from runnel.text.words import words_of
 
 with needing("this index needs qdrant-client", "qdrant"):
@@ -50,9 +51,8 @@ _NAMES = uuid.UUID("6f1e0a52-5d2c-4f0e-9a53-0b6f2f3f7c11")  # of the ids of poin
 _BATCH_BYTES, _BATCH_POINTS = 8_000_000, 500  # of a request; the server takes 32 MB
 _PAGE = 5000  # points that are read together
 _TIMEOUT_S = 60
+_NO_SETTINGS = IndexSettings("", [], 0)  # until they are read
 _T = TypeVar("_T")
-# a folder has one client in a process
-_local_clients: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
 
 def _explained(uri: str, error: Exception) -> str:
@@ -75,28 +75,29 @@ class QdrantStore:
 
     explained = staticmethod(_explained)
 
-    def __init__(self, uri: str, client: Any, name: str, settings: IndexSettings) -> None:
+    def __init__(self, uri: str, settings: IndexSettings) -> None:
         self.uri = uri
         self.settings = settings
-        self._client, self._name = client, name
+        self._client, self._name = _connect(uri)
 
     @classmethod
     def create(cls, uri: str, settings: IndexSettings) -> QdrantStore:
-        store = cls(uri, *_connect(uri), settings)
+        store = cls(uri, settings)
         store._create()
         return store
 
     @classmethod
     def open(cls, uri: str) -> QdrantStore:
-        client, name = _connect(uri)
-        state = cls(uri, client, name, IndexSettings("", [], 0)).state()
+        store = cls(uri, _NO_SETTINGS)
+        state = store.state()
         if state is None:
             raise no_index_error(uri)
-        return cls(uri, client, name, IndexSettings.stored(json.loads(state["settings"]), uri))
+        store.settings = IndexSettings.stored(json.loads(state["settings"]), uri)
+        return store
 
     @classmethod
     def holds_index(cls, uri: str) -> bool:
-        return cls(uri, *_connect(uri), IndexSettings("", [], 0)).state() is not None
+        return cls(uri, _NO_SETTINGS).state() is not None
 
     @plainly
     def _create(self) -> None:
@@ -119,13 +120,12 @@ class QdrantStore:
                 "words": models.SparseVectorParams(modifier=models.Modifier.IDF)
             },
         )
-        if not self.uri.startswith("qdrant+file:"):
-            kinds = {"str": "keyword", "int": "integer", "float": "float", "bool": "bool"}
-            fields = {f"fields.{name}": kinds[kind] for name, kind in self.settings.fields.items()}
-            for path, kind in ({"document": "keyword", "kind": "keyword"} | fields).items():
-                self._client.create_payload_index(
-                    self._name, path, field_schema=models.PayloadSchemaType(kind)
-                )
+        kinds = {"str": "keyword", "int": "integer", "float": "float", "bool": "bool"}
+        fields = {f"fields.{name}": kinds[kind] for name, kind in self.settings.fields.items()}
+        for path, kind in ({"document": "keyword", "kind": "keyword"} | fields).items():
+            self._client.create_payload_index(
+                self._name, path, field_schema=models.PayloadSchemaType(kind)
+            )
         self._write_state(0)
 
     def close(self) -> None:
@@ -139,10 +139,8 @@ class QdrantStore:
     def last_commit(self) -> Commit:
         state = self.state()
         assert state is not None
-        kinds = points_like("document"), points_like("passage")
-        documents, passages = (
-            self._client.count(self._name, count_filter=kind).count for kind in kinds
-        )
+        documents = self._client.count(self._name, points_like("document")).count
+        passages = self._client.count(self._name, points_like("passage")).count
         return Commit(state["number"], documents, passages, state["time"])
 
     @plainly
@@ -154,56 +152,62 @@ class QdrantStore:
 
     @plainly
     def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        columns = [name for name in DocumentRow.__slots__ if name not in ("id", *BLOBS)] + [
-            "saved"
-        ] * saved
-        rows_by_id = {}
-        for row in self._retrieve(
+        left_out = {"id", "memory"} if saved else {"id", *BLOBS}
+        columns = [name for name in DocumentRow.__slots__ if name not in left_out]
+        documents = {}
+        for point in self._retrieve(
             [point_id("document", name) for name in ids], ["document", *columns]
         ):
-            values = row.payload | {"metadata": json.loads(row.payload["metadata"])}
+            values = point.payload | {"metadata": json.loads(point.payload["metadata"])}
             if values.get("saved") is not None:
                 values["saved"] = base64.b64decode(values["saved"])
-            rows_by_id[values.pop("document")] = values
-        return {name: DocumentRow(id=name, **values) for name, values in rows_by_id.items()}
+            name = values.pop("document")
+            documents[name] = DocumentRow(id=name, **values)
+        return documents
 
     @plainly
     def memories(self, ids: Sequence[str]) -> dict[str, bytes]:
         if not self.settings.remember:
             return {}
-        rows = self._retrieve([point_id("document", name) for name in ids], ["document", "memory"])
+        points = self._retrieve(
+            [point_id("document", name) for name in ids], ["document", "memory"]
+        )
         return {
-            row.payload["document"]: base64.b64decode(row.payload["memory"])
-            for row in rows
-            if row.payload.get("memory")
+            point.payload["document"]: base64.b64decode(point.payload["memory"])
+            for point in points
+            if point.payload.get("memory")
         }
 
     def scan(self) -> Iterator[list[PassageRow]]:
-        wanted = models.Filter(should=[points_like("passage"), points_like("whole")])
+        with_vectors = models.Filter(should=[points_like("passage"), points_like("whole")])
         columns = [name for name in PassageRow.__slots__ if name != "vector"]
-        for points in self._pages(wanted, columns, vectors=["meaning"]):
-            yield list(map(_passage, points))
+        for points in self._pages(with_vectors, columns, vectors=["meaning"]):
+            yield [
+                PassageRow(**point.payload, vector=np.array(point.vector["meaning"], np.float32))
+                for point in points
+            ]
 
     def _pages(
-        self, wanted: Any, columns: list[str], vectors: list[str] | bool
+        self, points_filter: models.Filter, columns: list[str], vectors: list[str] | bool
     ) -> Iterator[list[Any]]:
-        options = {
-            "scroll_filter": wanted,
-            "limit": _PAGE,
-            "with_payload": columns,
-            "with_vectors": vectors,
-        }
         offset = None
         while True:
             with plain_errors(self.uri, _explained):
-                points, offset = self._client.scroll(self._name, offset=offset, **options)
+                points, offset = self._client.scroll(
+                    self._name,
+                    points_filter,
+                    limit=_PAGE,
+                    offset=offset,
+                    with_payload=columns,
+                    with_vectors=vectors,
+                )
             yield points
             if offset is None:
                 return
 
     @plainly
     def nearest(
-        self, vector: np.ndarray, count: int, where: list[Condition]
+        self, vector: NDArray[np.float32], count: int, where: list[Condition]
     ) -> list[ScoredPassage]:
         return self._query([float(x) for x in vector], "meaning", count, where)
 
@@ -218,20 +222,24 @@ class QdrantStore:
         return self._query(sparse, "words", count, where)
 
     def _query(
-        self, query: Any, using: str, count: int, where: list[Condition]
+        self,
+        query: list[float] | models.SparseVector,
+        using: str,
+        count: int,
+        where: list[Condition],
     ) -> list[ScoredPassage]:
-        wanted = {
-            "query_filter": to_qdrant(where) if where else None,
-            "with_payload": ["document", "number"],
-        }
         answer = self._client.query_points(
-            self._name, query=query, using=using, limit=count, **wanted
+            self._name,
+            query=query,
+            using=using,
+            limit=count,
+            query_filter=to_qdrant(where) if where else None,
+            with_payload=["document", "number"],
         )
-        found = [
+        return best_first(
             ScoredPassage(point.payload["document"], point.payload["number"], point.score)
             for point in answer.points
-        ]
-        return sorted(found, key=lambda one: (-one.score, one.document, one.number))
+        )
 
     @plainly
     def state(self) -> dict[str, Any] | None:
@@ -240,8 +248,8 @@ class QdrantStore:
         """
         if not self._client.collection_exists(self._name):
             return None
-        found = self._retrieve([point_id("settings")], ["settings", "number", "time"])
-        return found[0].payload if found else None
+        points = self._retrieve([point_id("settings")], ["settings", "number", "time"])
+        return points[0].payload if points else None
 
     def _retrieve(self, ids: Sequence[str], columns: list[str]) -> list[Any]:
         return [
@@ -275,13 +283,23 @@ class QdrantStore:
             self._client.delete(self._name, points_of("document", some))
         self._upsert(document_point(row, fields[row.id]) for row in documents)
         average = self.settings.passage_tokens * WORDS_PER_TOKEN
-        for rows in _groups(passages):
-            words = words_of([row.text for row in rows])
-            points = zip(rows, words, strict=True)
+        for group in _groups(passages):
+            words = words_of([row.text for row in group])
             self._upsert(
-                passage_point(row, fields[row.document], of_row, average) for row, of_row in points
+                passage_point(row, fields[row.document], row_words, average)
+                for row, row_words in zip(group, words, strict=True)
             )
-        self._write_hashes(documents)
+        for rows in _groups(documents):
+            updates = [
+                models.SetPayload(
+                    payload={name: getattr(row, name) for name in HASHES},
+                    points=[point_id("document", row.id)],
+                )
+                for row in rows
+            ]
+            self._client.batch_update_points(
+                self._name, [models.SetPayloadOperation(set_payload=update) for update in updates]
+            )
         self._write_state(state["number"] + 1)
         return self.last_commit()
 
@@ -298,19 +316,6 @@ class QdrantStore:
         ):
             self._client.upsert(self._name, batch)
 
-    def _write_hashes(self, documents: Sequence[DocumentRow]) -> None:
-        for rows in _groups(documents):
-            updates = [
-                models.SetPayload(
-                    payload={name: getattr(row, name) for name in HASHES},
-                    points=[point_id("document", row.id)],
-                )
-                for row in rows
-            ]
-            self._client.batch_update_points(
-                self._name, [models.SetPayloadOperation(set_payload=update) for update in updates]
-            )
-
     def _write_state(self, number: int) -> None:
         payload = {
             "settings": json.dumps(asdict(self.settings)),
@@ -322,19 +327,15 @@ class QdrantStore:
         )
 
 
-def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
+def document_point(row: DocumentRow, fields: dict[str, object]) -> models.PointStruct:
     """Return the point of a document: its text and metadata, its hashes blank; `fields` can be
     filtered by.
     """
-    payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"} | dict.fromkeys(
-        HASHES, ""
-    )
-    payload |= {
-        name: base64.b64encode(payload[name]).decode()
-        for name in BLOBS
-        if payload[name] is not None
-    }
-    payload |= {
+    payload = {name: getattr(row, name) for name in row.__slots__ if name != "id"}
+    for name in BLOBS:
+        if payload[name] is not None:
+            payload[name] = base64.b64encode(payload[name]).decode()
+    payload |= dict.fromkeys(HASHES, "") | {
         "kind": "document",
         "document": row.id,
         "metadata": json.dumps(dict(row.metadata)),
@@ -343,7 +344,9 @@ def document_point(row: DocumentRow, fields: dict[str, Any]) -> Any:
     return models.PointStruct(id=point_id("document", row.id), vector={}, payload=payload)
 
 
-def passage_point(row: PassageRow, fields: dict[str, Any], words: list[str], average: float) -> Any:
+def passage_point(
+    row: PassageRow, fields: dict[str, object], words: list[str], average: float
+) -> models.PointStruct:
     """Return the point of a passage or whole document; `average` is the mean number of words of a
     passage.
     """
@@ -371,39 +374,34 @@ def word_id(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=4).digest(), "little")
 
 
-def points_of(kind: str, documents: Sequence[str]) -> Any:
+def points_of(kind: str, documents: Sequence[str]) -> models.Filter:
     """Return a filter for the points of documents: their texts ("document"), or all that have
     vectors ("passage").
     """
-    text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
-    own = models.FieldCondition(key="document", match=models.MatchAny(any=list(documents)))
-    return (
-        models.Filter(must=[own, text])
-        if kind == "document"
-        else models.Filter(must=[own], must_not=[text])
-    )
+    is_text = models.FieldCondition(key="kind", match=models.MatchValue(value="document"))
+    belongs = models.FieldCondition(key="document", match=models.MatchAny(any=list(documents)))
+    if kind == "document":
+        return models.Filter(must=[belongs, is_text])
+    return models.Filter(must=[belongs], must_not=[is_text])
 
 
-def points_like(kind: str) -> Any:
+def points_like(kind: str) -> models.Filter:
     """Return a filter for the points of a kind: "document", "passage" or "whole"."""
     return models.Filter(
         must=[models.FieldCondition(key="kind", match=models.MatchValue(value=kind))]
     )
 
 
-def to_qdrant(wanted: list[Condition]) -> Any:
+def to_qdrant(where: list[Condition]) -> models.Filter:
     """Convert conditions to a filter of Qdrant. A document without a field fulfills no condition on
     it.
     """
-    must: list[Any] = []
-    for name, sign, value in wanted:
+    must: list[models.Condition] = []
+    for name, sign, value in where:
         key = f"fields.{name}"
         if sign == "in":
-            must.append(
-                models.Filter(should=[_equal(key, one) for one in value])
-                if value
-                else models.HasIdCondition(has_id=[])
-            )
+            equal = models.Filter(should=[_equal(key, item) for item in value])
+            must.append(equal if value else models.HasIdCondition(has_id=[]))
         elif sign == "=":
             must.append(_equal(key, value))
         elif sign == "!=":
@@ -421,7 +419,7 @@ def to_qdrant(wanted: list[Condition]) -> Any:
     return models.Filter(must=must)
 
 
-def _equal(key: str, value: Any) -> Any:
+def _equal(key: str, value: str | bool | float) -> models.FieldCondition:
     if isinstance(value, float):
         return models.FieldCondition(key=key, range=models.Range(gte=value, lte=value))
     return models.FieldCondition(key=key, match=models.MatchValue(value=value))
@@ -431,32 +429,15 @@ def _groups(rows: Iterable[_T]) -> Iterator[list[_T]]:
     return grouped(rows, lambda row: 1, _BATCH_POINTS)
 
 
-def _passage(point: Any) -> PassageRow:
-    return PassageRow(**point.payload, vector=np.array(point.vector["meaning"], dtype=np.float32))
-
-
 def _connect(uri: str) -> tuple[Any, str]:
     """Return a client, and the name of the collection."""
     address = urlsplit(uri.removeprefix("qdrant+"))
     place, _, name = address.path.rpartition("/")
-    known = (
-        place and not address.netloc
-        if address.scheme == "file"
-        else address.netloc and address.scheme in ("http", "https")
-    )
-    if not uri.startswith("qdrant+") or not known or not name:
+    if address.scheme not in ("http", "https") or not address.netloc or not name:
         raise InputError(
             f"{uri} is not a Qdrant collection; give one such as"
             " qdrant+http://localhost:6333/collection"
         )
-    if address.scheme == "file":
-        client = _local_clients.get(place)
-        if client is None:
-            with plain_errors(uri, _explained):
-                client = _local_clients[place] = QdrantClient(
-                    path=place, force_disable_check_same_thread=True
-                )
-        return client, name
     client = QdrantClient(
         f"{address.scheme}://{address.hostname}",
         port=address.port or 6333,

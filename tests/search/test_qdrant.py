@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.local_qdrant import URI, local_qdrant
 from helpers.stored_documents import SETTINGS, Place, add, document, passages_of, seen, unit
 from qdrant_client import models
 
@@ -25,8 +26,9 @@ WORDS = "river mountain zebra engine tax novel apple winter harbour violin".spli
 
 
 @pytest.fixture
-def place(tmp_path):
-    return Place("qdrant", f"qdrant+file://{tmp_path}/qdrant/index")
+def place():
+    with local_qdrant():
+        yield Place("qdrant", URI)
 
 
 def collection(rng, count):
@@ -48,10 +50,8 @@ def collection(rng, count):
 def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
     settings = IndexSettings("pocket", [], 4, fields=FIELDS, passage_tokens=16)
-    stores = [
-        LanceStore.create(str(folder / "lance"), settings),
-        create_store(f"qdrant+file://{folder}/qdrant/index", settings),
-    ]
+    with local_qdrant():
+        stores = [LanceStore.create(str(folder / "lance"), settings), create_store(URI, settings)]
     documents = collection(np.random.default_rng(0), 40)
     for store in stores:
         add(store, *documents)
@@ -122,7 +122,7 @@ def test_words_are_weighed_as_by_bm25(both):
 
 def test_memories_and_large_commits_come_back(place, monkeypatch):
     assert not holds_index(place.uri)
-    monkeypatch.setattr("runnel.integrations.qdrant._BATCH_POINTS", 7)
+    monkeypatch.setattr("runnel.search.qdrant._BATCH_POINTS", 7)
     store = place.create(replace(SETTINGS, remember=True))
     documents = collection(np.random.default_rng(1), 20)
     assert holds_index(place.uri)
@@ -210,7 +210,6 @@ def test_places_are_checked():
         "qdrant+http://host",
         "qdrant+http://host/",
         "qdrant+ftp://host/a",
-        "qdrant+file://folder/a",
         "qdrant+http:///a",
     ):
         with pytest.raises(InputError, match="is not a Qdrant collection"):

@@ -1,0 +1,43 @@
+"""`runnel check`: verify that what an index stores is complete and undamaged."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from runnel.commands import display
+from runnel.commands.indexes import expect_project
+from runnel.commands.search import In
+from runnel.errors import counted
+
+
+def check(place: In = None, *, as_json: display.Json = False) -> int:
+    """Verify that an index is complete and undamaged.
+
+    Prints all damage of everything that the index stores.
+    Example: runnel check --in library
+
+    Without --in: the project's own index. Exit code: 0 nothing is damaged, 1 damage or an error.
+    """
+    from runnel.search.check import check_store
+    from runnel.search.stores import open_store
+
+    place = place or str(expect_project().place)
+    store = open_store(place)
+    commit = store.last_commit()
+    damage = check_store(store)
+    for item in damage:
+        damaged = "" if item.document is None else f"damaged: {item.document}: "
+        display.say(f"{damaged}{item.reason}")
+    if as_json:
+        counts = {"index": place, "documents": commit.documents, "passages": commit.passages}
+        display.print_json(counts | {"damaged": [asdict(item) for item in damage]})
+    elif damage:
+        display.print_text(
+            f"{place}: {len(damage):,} damaged; restore it from a copy, or delete damaged documents"
+            " (Index.delete) and index them again"
+        )
+    else:
+        passages = counted(commit.passages, "passage")
+        documents = counted(commit.documents, "document")
+        display.print_text(f"{place}: {documents}, {passages}, none damaged")
+    return 1 if damage else 0

@@ -1,0 +1,104 @@
+"""The files of an index: bring the index up to date with them, once or after every change.
+
+In: the paths of files, or the project that has them, and how to read them. Out: `Changes`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runnel.errors import InputError
+from runnel.files import signature
+from runnel.request import Progress
+from runnel.search.file_hashes import FileHashes
+from runnel.search.index import Changes, Index
+from runnel.search.project import Project
+from runnel.text.documents.document import Limits
+from runnel.text.documents.ocr import Ocr
+from runnel.text.folders import Selection, find_files
+
+Signatures = dict[str, tuple[int, int, int]]  # of each file
+_SHARE = 0.05  # of the time may be spent on looking
+
+
+@dataclass(frozen=True)
+class IndexedFiles:
+    """Files, folders and globs that this process reads for an index."""
+
+    paths: Sequence[str | Path]
+    selection: Selection
+    limits: Limits | None = None
+    ocr: Ocr | None = None
+    prune: bool = True  # whether to delete documents of removed files
+    # of the last update, if the files are watched: files that have not changed are not read
+    hashes: FileHashes | None = None
+    project: Project | None = None  # the project of `paths`, whose own index it is
+
+    def of(self, project: Project) -> IndexedFiles:
+        """Return the files of a project, to be read in the same way."""
+        files = [project.folder / path for path in project.paths]
+        return replace(self, paths=files, selection=project.selection, project=project)
+
+    def update(self, index: Index, progress: Progress | None = None) -> Changes:
+        """Read new and changed files into the index, and delete documents of removed files.
+
+        Files that failed before are read again. See `Index.add_files`, and `Project.update`, which
+        keeps documents of missing paths only while the files are watched.
+        """
+        if self.project is not None:
+            return self.project.update(
+                index,
+                retry=True,
+                keep_missing=self.hashes is not None,
+                limits=self.limits,
+                ocr=self.ocr,
+                progress=progress,
+            )
+        if self.hashes is not None:
+            self.hashes.failures.clear()
+        return index.add_files(
+            self.paths,
+            selection=self.selection,
+            hashes=self.hashes,
+            prune=self.prune,
+            limits=self.limits,
+            ocr=self.ocr,
+            progress=progress,
+        )
+
+    def look(self) -> Signatures:
+        """Return the signatures of all files that can be read: their sizes and times, which also
+        show changes on network drives and in containers.
+        """
+        looks: Signatures = {}
+        for path in self.paths:
+            with suppress(InputError):  # a named path was removed
+                for file in find_files([path], self.selection, on_error=lambda error: None):
+                    with suppress(OSError):  # removed meanwhile
+                        looks[str(file)] = signature(file)
+        return looks
+
+
+def watch(
+    update: Callable[[], bool], look: Callable[[], Signatures], *, interval_s: float = 1.0
+) -> None:
+    """Call `update` now, and after every change once the files have been the same for `interval_s`;
+    never returns.
+
+    If `update` returns False, it is called again after the interval, which grows if a look takes
+    more than a twentieth of it.
+    """
+    before = look()
+    indexed = None
+    while True:
+        start = time.monotonic()
+        now = look()
+        pause = max(interval_s, (time.monotonic() - start) / _SHARE)
+        if now == before != indexed and update():
+            indexed = now  # what changes meanwhile differs from it
+        before = now
+        time.sleep(pause)
