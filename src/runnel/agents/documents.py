@@ -14,12 +14,12 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
+from runnel.batching import Recent
 from runnel.errors import InputError, StoreError, describe
 from runnel.files import signature
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import SentenceVectors
-from runnel.records import Recent
 from runnel.request import Progress
 from runnel.search.files import left_out
 from runnel.search.finding import FileDocument

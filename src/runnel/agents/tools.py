@@ -90,8 +90,6 @@ class ListedSentence(AnsweringSentence):
     null if the model only ranks.
     """
 
-    also_omitted: int = 0
-
 
 class Found(ToolList):
     """Sentences of a file, best first."""
@@ -429,9 +427,9 @@ def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
         "before": sentence.before[-(most // 2) :],
         "after": sentence.after[: most // 2],
         "also": also,
+        "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
     }
-    omitted = len(sentence.also) - len(also)
-    return ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
+    return ListedSentence(**vars(_bounded(sentence, most)) | around)
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:

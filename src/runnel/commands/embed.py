@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from runnel.batching import grouped
 from runnel.commands.display import (
     DTYPES,
     Dtype,
@@ -25,7 +26,7 @@ from runnel.commands.runs import say_resumed
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, file_digest, replacing, write_jsonl
 from runnel.journal import Journal, Row
-from runnel.records import Document, grouped
+from runnel.records import Document
 
 if TYPE_CHECKING:
     import numpy as np

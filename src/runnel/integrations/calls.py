@@ -6,12 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.heads import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit, Place, Sentence, expect_count, group_repeats, normalize, trimmed
+from runnel.records import Hit, Place, Sentence, group_repeats, normalize, trimmed
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 

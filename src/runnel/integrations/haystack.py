@@ -10,12 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
 
+from runnel.checks import expect_count, expect_text
 from runnel.errors import needing
 from runnel.integrations.calls import Kind, best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, expect_text
 from runnel.search.index import Index
 
 with needing("this needs haystack-ai", "haystack"):

@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_text
 from runnel.errors import needing
 from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, expect_text, trim
+from runnel.records import trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 from runnel.text.sentences import passage_bounds, read_sentences

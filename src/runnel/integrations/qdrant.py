@@ -22,8 +22,8 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from runnel.batching import grouped
 from runnel.errors import InputError, StoreError, needing
-from runnel.records import grouped
 from runnel.redaction import redact
 from runnel.search.filters import Condition
 from runnel.search.lance import no_index_error, plain_errors, plainly

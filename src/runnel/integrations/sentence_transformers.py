@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
+from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.models.adapters import FILE as ADAPTER_FILE
@@ -39,7 +40,6 @@ from runnel.models.embedder import Embedder
 from runnel.models.foreign import LIBRARY_FOLDER, Job
 from runnel.models.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
-from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 with needing("training needs sentence-transformers 6", "lab"):

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from safetensors import SafetensorError
 
+from runnel.checks import expect_choice, expect_text
 from runnel.config import (
     EncoderBlocks,
     EncoderConfig,
@@ -41,7 +42,6 @@ from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_tran
 from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind
 from runnel.models.lexical import WordTable, word_table
 from runnel.ops import backend
-from runnel.records import expect_choice, expect_text
 from runnel.request import Array
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template

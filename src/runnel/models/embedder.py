@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_loaded, expect_series, expect_text
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.heads import Pooling
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.readers import Stream, expect_filled, reader_of, spans_in
 from runnel.ops.backend import inference
-from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Array, Progress, Request, TokenCount, space
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.state import State
+from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.items import Item, unit_scores
 from runnel.models.reranker import Reranker
-from runnel.records import expect_count
 from runnel.request import OpenRequest, Packed, Request, Result, pack
 
 

@@ -24,12 +24,12 @@ from runnel.backbones.checkpoint.load import (
 )
 from runnel.backbones.checkpoint.tensors import check_tensors, read_tensor
 from runnel.backbones.state import State
+from runnel.checks import expect_count
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import load_tokenizer
 from runnel.models.base import BUILT_IN, Model, load_model
 from runnel.models.torch_heads import LmHead
 from runnel.ops.backend import inference
-from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 _STEP = 1024  # tokens

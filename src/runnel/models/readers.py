@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from runnel.checks import expect_text
 from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.models.heads import normalize
 from runnel.models.memory import Remembered, damage_in_state, pack, unpack
 from runnel.models.sentence_vectors import SentenceSums
-from runnel.records import expect_text
 from runnel.request import Array, Progress, Request, Result, TokenCount, space
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_choice, expect_count, expect_loaded, expect_series
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
@@ -23,15 +25,7 @@ from runnel.models.items import Item, mark_pair, unit_scores
 from runnel.models.memory import Memory, Precision, Remembered, remember_in
 from runnel.models.sentence_retriever import VectorScorer
 from runnel.ops.backend import inference
-from runnel.records import (
-    Document,
-    Hit,
-    expect_choice,
-    expect_count,
-    expect_loaded,
-    expect_series,
-    top,
-)
+from runnel.records import Document, Hit
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
+from runnel.checks import expect_text
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import MARK_DOCUMENT, MARKS
@@ -22,7 +23,6 @@ from runnel.models.items import Item, UnitScores, mark
 from runnel.models.lexical import piece_features
 from runnel.models.sentence_vectors import Scored, no_vectors_error
 from runnel.models.torch_readers import DocumentState
-from runnel.records import expect_text
 from runnel.request import OpenRequest, Progress, Request, TokenCount
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from runnel.batching import grouped
+from runnel.checks import expect_count, expect_loaded, expect_series, expect_text
 from runnel.config import Blocks, Form
 from runnel.errors import InputError
 from runnel.models.base import Model, load_model
@@ -36,14 +38,7 @@ from runnel.models.sentence_vectors import (
     first_look,
     no_vectors_error,
 )
-from runnel.records import (
-    Sentence,
-    expect_count,
-    expect_loaded,
-    expect_series,
-    expect_text,
-    grouped,
-)
+from runnel.records import Sentence
 from runnel.request import Progress, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runnel.batching import top
 from runnel.config import Blocks, Form
 from runnel.errors import InputError
 from runnel.models.base import Model
 from runnel.models.heads import Judge, PairJudge, normalize
 from runnel.models.lexical import COLUMNS
 from runnel.models.memory import Remembered
-from runnel.records import Sentence, probability, top
+from runnel.records import Sentence, probability
 from runnel.request import Array, RangeSums, Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, TITLES
 from runnel.text.sentences import SentenceTokens, lay_out, passages_of, whole_tokens

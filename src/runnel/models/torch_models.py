@@ -17,6 +17,7 @@ from runnel.backbones.checkpoint.load import (
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
+from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.files import replacing, write, write_json
 from runnel.models import embedding_rwkv, heads, torch_heads
@@ -34,7 +35,6 @@ from runnel.models.heads import (
 from runnel.models.torch_heads import TorchHead
 from runnel.models.transformers import is_transformer, load_transformer, pair_notation, save_library
 from runnel.ops.backend import plain_numbers
-from runnel.records import expect_choice
 from runnel.text.templates import Template
 
 HEADS: dict[str, Any] = {

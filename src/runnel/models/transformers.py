@@ -28,6 +28,7 @@ from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
+from runnel.checks import expect_choice
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
 from runnel.models.bare import Parts
@@ -41,7 +42,6 @@ from runnel.models.foreign import (
 )
 from runnel.models.heads import FirstVector, Pooling, check_pooling, vector_head, wide
 from runnel.models.torch_heads import TorchHead, score
-from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 

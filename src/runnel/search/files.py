@@ -15,9 +15,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runnel.checks import expect_series, utf8
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
 from runnel.files import write
-from runnel.records import expect_series, utf8
 from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.ocr import Ocr

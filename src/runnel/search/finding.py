@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import re
 import sys
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runnel import __version__
+from runnel.checks import expect_count
 from runnel.errors import (
     InputError,
     MissingDependency,
@@ -36,7 +38,6 @@ from runnel.records import (
     AnsweringSentence,
     Place,
     Sentence,
-    expect_count,
     group_repeats,
     highest,
     normalize,
@@ -174,6 +175,22 @@ def read_documents(
         report(f"note: {other_kinds(others)}")
 
 
+MOST_PLACES = 1000  # of one text that an answer lists; all are counted
+
+
+@dataclass
+class _TextPlaces:
+    """The first places of a text, in the order of its documents, and the number of all."""
+
+    since: float = math.inf  # number of the first document that was counted when it was read
+    first: list[Place] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def room(self) -> int:
+        return MOST_PLACES - len(self.first)
+
+
 class _Pool:
     """The best sentences of the documents so far, after the first look, each text once, and the
     documents that hold them.
@@ -185,8 +202,9 @@ class _Pool:
         self._count = count
         # text -> its best score, and minus the number of its first document
         self._best: dict[str, tuple[float, int]] = {}
-        self.places: dict[str, list[Place]] = {}  # of these texts, in all documents
-        self.documents: dict[int, tuple[FileDocument, Scored]] = {}
+        self.places: dict[str, _TextPlaces] = {}  # of these texts, in all documents
+        # each with the texts whose places in it are counted
+        self.documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = {}
 
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
@@ -198,19 +216,19 @@ class _Pool:
         self._best = dict(
             sorted(self._best.items(), key=lambda item: item[1], reverse=True)[: self._count]
         )
-        still = [
-            (text, s)
-            for text, group in zip(texts, groups, strict=True)
-            if text in self._best
-            for s in _in_order(group)
-        ]
-        self.places = {text: self.places.get(text, []) for text in self._best}
-        spans = [(s.start, s.end) for _, s in still]
-        for (text, _), place in zip(
-            still, locate(source.file, source.document, spans), strict=True
-        ):
-            self.places[text].append(place)
-        self.documents[number] = source, scored
+        self.places = {text: self.places.get(text) or _TextPlaces(number) for text in self._best}
+        best = {
+            text: group for text, group in zip(texts, groups, strict=True) if text in self._best
+        }
+        listed = []
+        for text, group in best.items():
+            self.places[text].count += len(group)
+            listed += [(text, s) for s in _in_order(group)[: self.places[text].room]]
+        spans = [(s.start, s.end) for _, s in listed]
+        located = locate(source.file, source.document, spans)
+        for (text, _), place in zip(listed, located, strict=True):
+            self.places[text].first.append(place)
+        self.documents[number] = source, scored, list(best)
         self.documents = {
             n: self.documents[n] for n in sorted({-n for _, n in self._best.values()})
         }
@@ -237,8 +255,8 @@ def find(
 
     Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in
     memory; a model with a second look then reads these sentences again. Sentences that differ only
-    in whitespace count once. All their places in a file are kept if the sentence is among the best
-    of that file, or of the files before it.
+    in whitespace count once. All their places in a file are counted if the sentence is among the
+    best of that file, or of the files before it; the first `MOST_PLACES` are listed.
 
     Args:
         documents: read one after another, so an iterator need not hold them all.
@@ -276,28 +294,31 @@ def find(
         scored = next(scores)
         findings.count(source.file, source.document, len(scored))
         pool.add(number, source, scored, retriever.nearness(scored))
-    kept = [source for source, _ in pool.documents.values()]
-    looked = retriever.second_look([scored for _, scored in pool.documents.values()])
+    looked = retriever.second_look([scored for _, scored, _ in pool.documents.values()])
     findings.answers = highest(scored.answers for scored in looked)
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
-    for source, scored in zip(kept, looked, strict=True):
+    for (number, kept), scored in zip(pool.documents.items(), looked, strict=True):
+        source, _, counted = kept
         calibrated = retriever.calibrated
-        for sentence, places in answering(
+        for sentence, located in answering(
             source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
         ):
             key = normalize(sentence.text)
-            pool.places.setdefault(key, []).extend(places)
+            places = pool.places.setdefault(key, _TextPlaces())
+            if number < places.since or key not in counted:
+                places.count += 1 + len(sentence.also) + sentence.also_omitted
+                places.first += located[: places.room]
             if key not in best or sentence.score > best[key][0].score:
                 best[key] = sentence, source, scored
     # stable: ties in file order
     for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:
-        also = tuple(
-            place
-            for place in dict.fromkeys(pool.places[normalize(sentence.text)])
-            if not place.same(sentence)
-        )
+        places = pool.places[normalize(sentence.text)]
+        also = tuple(place for place in dict.fromkeys(places.first) if not place.same(sentence))
+        omitted = places.count - len(places.first)
+        if not any(place.same(sentence) for place in places.first):
+            omitted -= 1  # the sentence itself
         parts = retriever.explain(query, scored, sentence.index) if explain else None
-        findings.sentences.append(replace(sentence, also=also, parts=parts))
+        findings.sentences.append(replace(sentence, also=also, also_omitted=omitted, parts=parts))
         if not any(known is scored for _, known in findings.documents):
             findings.documents.append((source, scored))
     return findings
@@ -350,17 +371,20 @@ def answering(
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
     """Return the best sentences of a document, best first, and the `known` ones wherever they rank,
-    each with all its places.
+    each with its first `MOST_PLACES` places.
     """
     text, spans, ranked = source.document.text, scored.spans, scored.ranked()
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, count, known)
-    sentences = {s.index: s for group in groups for s in group}
+    # of each text the best sentence, and the first ones in the document
+    listed = [(group[0], _in_order(group)[: MOST_PLACES + 1]) for group in groups]
+    sentences = {s.index: s for best, firsts in listed for s in (best, *firsts)}
     located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
     places = dict(zip(sentences, located, strict=True))
     answers = []
-    for best, *others in groups:
+    for group, (best, firsts) in zip(groups, listed, strict=True):
+        others = [s for s in firsts if s is not best][:MOST_PLACES]
         last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))
         sentence = AnsweringSentence(
             **vars(places[best.index]),
@@ -369,9 +393,10 @@ def answering(
             answers=probability(best.score) if calibrated else None,
             before=text[spans[max(0, best.index - context), 0] : best.start],
             after=text[best.end : spans[last, 1]],
-            also=tuple(places[s.index] for s in _in_order(others)),
+            also=tuple(places[s.index] for s in others),
+            also_omitted=len(group) - 1 - len(others),
         )
-        answers.append((sentence, [places[s.index] for s in _in_order([best, *others])]))
+        answers.append((sentence, [places[s.index] for s in firsts]))
     return answers
 
 

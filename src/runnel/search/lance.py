@@ -26,9 +26,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from runnel.batching import top
 from runnel.errors import RunnelError, StoreError, needing
 from runnel.files import WriterLock
-from runnel.records import top
 from runnel.redaction import redact, showable
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.records import (

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+from runnel.checks import expect_count
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.models.sentence_vectors import Scored
-from runnel.records import Explanation, Hit, RankPart, expect_count
+from runnel.records import Explanation, Hit, RankPart
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import reranker_of
 from runnel.search.filters import Condition, Filter, conditions

@@ -12,11 +12,11 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from runnel.batching import Recent
 from runnel.models.base import Model, load_model
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Recent
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal

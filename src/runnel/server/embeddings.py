@@ -168,7 +168,7 @@ async def _embed(
 
     def count(job: Job) -> int:
         loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
-        limit = embedder.text_limit(None) if cut else None
+        limit = loaded.model.backbone.longest_text if cut else None
         rendered = embedder.render(texts, prompt=prompt, max_tokens=limit)
         tokens = 0
         for row in rendered if texts else (_row(embedder, ids) for ids in items):

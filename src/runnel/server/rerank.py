@@ -10,8 +10,9 @@ from uuid import uuid4
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from runnel.batching import top
 from runnel.models.sentence_vectors import Scored
-from runnel.records import probability, top, trimmed
+from runnel.records import probability, trimmed
 from runnel.request import Progress, TokenCount
 from runnel.server.context import Body, InContext, Query, Some
 from runnel.server.refusals import error_responses

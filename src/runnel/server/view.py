@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import Recent
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.models.sentence_vectors import Scored
-from runnel.records import Recent
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runnel.records import expect_text
+from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, DocumentText, is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)

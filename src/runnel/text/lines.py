@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from runnel.checks import utf8
 from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
 from runnel.files import marked_encoding, open_bytes
-from runnel.records import Document, titled, utf8
+from runnel.records import Document, titled
 
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"  # first bytes of compressed files
 ENDINGS = ("", ".gz", ".zst")  # suffixes of a plain or compressed file

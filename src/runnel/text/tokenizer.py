@@ -27,10 +27,11 @@ from typing import Any, ClassVar
 import numpy as np
 import tokenizers
 
+from runnel.batching import grouped
+from runnel.checks import expect_choice, expect_text, utf8
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, StateError, errors_as
 from runnel.files import write
-from runnel.records import expect_choice, expect_text, grouped, utf8
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 
 # per call of the library: small enough to save memory, long enough to hide the overhead

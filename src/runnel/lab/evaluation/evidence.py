@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_count
 from runnel.commands.display import say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import InputError
@@ -42,7 +44,7 @@ from runnel.lab.training.data import Dropped, Evidence, read_evidence
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, top, trim
+from runnel.records import trim
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
@@ -19,7 +20,6 @@ from runnel.lab.evaluation.metrics import (
 )
 from runnel.lab.evaluation.retrieval import API, How, System, kind_of, reading_of, refuse_unused
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
-from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 

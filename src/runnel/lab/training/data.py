@@ -19,10 +19,11 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel.checks import by_id, expect_choice
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError, counted
 from runnel.files import open_bytes
-from runnel.records import Document, by_id, expect_choice, titled
+from runnel.records import Document, titled
 from runnel.text.lines import (
     Lines,
     find,

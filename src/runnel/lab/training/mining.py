@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import top
 from runnel.commands.display import Meter, note_compiling, say
 from runnel.commands.embed import embed_corpus
 from runnel.commands.runs import say_resumed
@@ -31,7 +32,7 @@ from runnel.journal import Journal, Row
 from runnel.lab.training.data import Dropped, Texts, Triple, find_source, read_corpus, read_triples
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
-from runnel.records import Document, top
+from runnel.records import Document
 from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of

@@ -27,6 +27,7 @@ from safetensors import SafetensorError
 from transformers import Trainer
 
 from runnel.backbones.library import Library
+from runnel.checks import expect_choice
 from runnel.commands.display import Meter
 from runnel.errors import CheckpointError, InputError, NumericalError, needing
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
@@ -49,7 +50,6 @@ from runnel.models.language_model import load_generator
 from runnel.models.sentence_retriever import VectorScorer
 from runnel.models.torch_heads import EndScore
 from runnel.models.transformers import Scores
-from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_choice
 from runnel.commands.display import Meter, say
 from runnel.commands.runs import Rows, resumed_rows
 from runnel.errors import counted
@@ -36,7 +38,6 @@ from runnel.lab.evaluation.retrieval import (
 )
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.base import BUILT_IN
-from runnel.records import expect_choice, top
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
 from runnel.text.tokenizer import Tokenizer
 
