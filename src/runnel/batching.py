@@ -21,7 +21,8 @@ def top(scores: np.ndarray, count: int | None = None) -> np.ndarray:
     """
     import numpy as np
 
-    places, below = np.arange(len(scores)), -scores
+    places = np.arange(len(scores))
+    below = -scores
     if count is not None and count < len(scores):
         # all that tie with the last one, too
         places = np.flatnonzero(~(below > np.partition(below, count - 1)[count - 1]))
@@ -41,7 +42,8 @@ def grouped(
         total += size(item)
         if total >= most_size or len(group) >= most:
             yield group
-            group, total = [], 0.0
+            group = []
+            total = 0.0
     if group:
         yield group
 
@@ -54,7 +56,8 @@ class Recent(Generic[T]):
     """
 
     def __init__(self, size: Callable[[T], int], most: int) -> None:
-        self._size, self._most = size, most
+        self._size = size
+        self._most = most
         self._values: dict[Hashable, T] = {}  # the least recently used first
         self._lock = threading.Lock()
 

@@ -74,10 +74,11 @@ def expect_choice(value: object, choices: Iterable[str], what: str) -> None:
     """Raise InputError, which names the choices or, of many, the nearest ones, unless `value` is
     one; `what` names it.
     """
-    if value not in (known := list(choices)):
-        near = difflib.get_close_matches(str(value), known, 3, 0.5) if len(known) > _MANY else []
+    names = list(choices)
+    if value not in names:
+        near = difflib.get_close_matches(str(value), names, 3, 0.5) if len(names) > _MANY else []
         raise InputError(
-            f"{what} is {reprlib.repr(value)}; expected one of {', '.join(near or known) or 'none'}"
+            f"{what} is {reprlib.repr(value)}; expected one of {', '.join(near or names) or 'none'}"
         )
 
 

@@ -1,5 +1,5 @@
-"""Plain records shared by all layers: documents and their sentences, places, what a search finds, and
-how probabilities and texts in them are written.
+"""Plain records shared by all layers: documents, sentences, places and hits, and how probabilities
+and texts in them are written.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from runnel.checks import expect_kind, expect_text
@@ -63,13 +64,15 @@ def probability(score: float) -> float:
 
 def percent(share: float) -> str:
     """Return a probability for people: "76 %", and never certainty: "under 1 %", "over 99 %"."""
-    whole = round(100 * share)
-    return "under 1 %" if whole < 1 else "over 99 %" if whole > 99 else f"{whole} %"
+    rounded = round(100 * share)
+    if rounded < 1:
+        return "under 1 %"
+    return "over 99 %" if rounded > 99 else f"{rounded} %"
 
 
 def highest(probabilities: Iterable[float | None]) -> float | None:
-    """Return the highest of the probabilities that are known; None: none is."""
-    return max((one for one in probabilities if one is not None), default=None)
+    """Return the highest probability, None if all are None."""
+    return max((value for value in probabilities if value is not None), default=None)
 
 
 _UNLIKELY = 0.15
@@ -79,11 +82,9 @@ def unanswered(answers: float | None) -> str:
     """Return what to say if probably nothing answers, from the probability that something does
     (None: it is not known), or "".
     """
-    return (
-        ""
-        if answers is None or answers >= _UNLIKELY
-        else f"nothing here seems to answer this ({percent(answers)})"
-    )
+    if answers is None or answers >= _UNLIKELY:
+        return ""
+    return f"nothing here seems to answer this ({percent(answers)})"
 
 
 def trim(text: str, start: int, end: int) -> tuple[int, int]:
@@ -126,6 +127,7 @@ class Places:
         return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
 
     def spans(self) -> list[tuple[int, int, str, int | None]]:
+        """Return the start, end, kind and page of each block."""
         return [(row[0], row[1], row[2], row[3]) for row in self._rows_and_paths[0]]
 
     def page_spans(self, page: int) -> list[tuple[int, int]]:
@@ -176,12 +178,8 @@ class Place:
 
     def same(self, other: Place) -> bool:
         """Whether both are the same characters of the same document."""
-        return (self.file, self.id, self.start, self.end) == (
-            other.file,
-            other.id,
-            other.start,
-            other.end,
-        )
+        fields = attrgetter("file", "id", "start", "end")
+        return fields(self) == fields(other)
 
     @property
     def where(self) -> str:
@@ -265,20 +263,16 @@ class Hit:
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the text, ready for JSON."""
-        shown = {
+        return {
             "id": self.id,
             "rank": self.rank,
             "score": self.score,
             "answers": self.answers,
             "title": self.title,
-        }
-        shown |= {
             "source": self.source,
             "metadata": dict(self.metadata),
-            "sentences": [one.as_json() for one in self.sentences],
-        }
-        return shown | {
-            "explanation": None if self.explanation is None else asdict(self.explanation)
+            "sentences": [sentence.as_json() for sentence in self.sentences],
+            "explanation": None if self.explanation is None else asdict(self.explanation),
         }
 
 
@@ -286,15 +280,13 @@ def group_repeats(
     sentences: Iterable[Sentence], count: int, also: Collection[str] = ()
 ) -> list[list[Sentence]]:
     """Group sentences, best first, that differ only in whitespace: the first `count` groups, and
-    those of the texts `also`.
+    the groups of the texts `also`.
     """
     groups: dict[str, list[Sentence]] = {}
-    wanted = 0
     for sentence in sentences:
         key = normalize(sentence.text)
         if key in groups:
             groups[key].append(sentence)
-        elif wanted < count or key in also:
+        elif len(groups) < count or key in also:
             groups[key] = [sentence]
-            wanted += 1
     return list(groups.values())

@@ -52,15 +52,18 @@ class OpenIndex:
     """An index that is searched at its newest commit, by any number of threads."""
 
     def __init__(self, place: str, embedder: Embedder) -> None:
-        self._place, self._embedder = place, embedder
+        self._place = place
+        self._embedder = embedder
         self._lock = threading.Lock()
-        self._now, self._next = Index.open(place, embedder), Index.open(place, embedder)
+        self._now = Index.open(place, embedder)
+        self._next = Index.open(place, embedder)
 
     def newest(self) -> Index:
         """Return the index at its newest commit. Indexes returned before do not change."""
         with self._lock:
             if self._next.refresh():
-                self._now, self._next = self._next, Index.open(self._place, self._embedder)
+                self._now = self._next
+                self._next = Index.open(self._place, self._embedder)
             return self._now
 
     def document(self, id: str) -> DocumentRow:

@@ -57,7 +57,10 @@ class Refusal(HTTPException):
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        self.kind, self.message, self.code, self.param = kind, message, code, param
+        self.kind = kind
+        self.message = message
+        self.code = code
+        self.param = param
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
         if kind == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"
@@ -84,7 +87,11 @@ class Refusal(HTTPException):
         status, openai, tei = _KINDS[self.kind]
         if issubclass(body, TeiErrorBody):
             status = _TEI_STATUS.get(self.kind, status)
-        fields: dict[str, Any] = {"message": self.message, "error": self.message, "error_type": tei}
+        fields: dict[str, object] = {
+            "message": self.message,
+            "error": self.message,
+            "error_type": tei,
+        }
         if body is OpenAIErrorBody:
             fields["error"] = {
                 "message": self.message,

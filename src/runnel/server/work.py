@@ -27,7 +27,8 @@ from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 _SHORT_CHARS = 1 << 14  # a request with more text is long
-_SHORT_THREADS, _LONG_THREADS = 16, 4
+_SHORT_THREADS = 16
+_LONG_THREADS = 4
 _PARSING = 2  # files at the same time
 _MEMORY_S = 60.0  # about how far back the measured speed reaches
 _STOP_S = 10.0  # cancelled calls end after their current step
