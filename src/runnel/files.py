@@ -225,7 +225,7 @@ def file_digest(path: str | Path) -> str:
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
-_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # the end of the name of a temporary file
+_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # ends the name of a temporary file
 
 
 @contextmanager
@@ -369,7 +369,7 @@ def sweep(folder: Path, name: str = "") -> None:
     """Remove the partial files of killed writers of `name`, or of any file. Call it only while
     holding the writers' lock.
     """
-    for path in folder.glob(f"{glob.escape(name) or '*'}.*.partial"):
+    for path in folder.glob(f"{glob.escape(name) or '*'}.????????.partial"):
         if _PARTIAL.search(path.name):
             path.unlink(missing_ok=True)
 

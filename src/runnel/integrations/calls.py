@@ -16,15 +16,15 @@ from runnel.records import Hit, Place, Sentence, group_repeats, normalize, trimm
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 
-Kind = TypeVar("Kind", Embedder, Reranker, SentenceRetriever)
+Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
-def loaded(kind: type[Kind], model: object) -> Kind:
+def loaded(kind: type[Loadable], model: object) -> Loadable:
     """Return a model of a kind: `model` itself, or the result of `kind.load(model)`."""
     return model if isinstance(model, kind) else kind.load(name_of(kind, model))
 
 
-def name_of(kind: type[Kind], model: object) -> str:
+def name_of(kind: type[Loadable], model: object) -> str:
     """Return what a model is loaded from, to store it by name."""
     if isinstance(model, kind):
         return model.model.source

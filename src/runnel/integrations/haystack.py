@@ -12,7 +12,14 @@ from typing import Any, Generic
 
 from runnel.checks import expect_count, expect_text
 from runnel.errors import needing
-from runnel.integrations.calls import Kind, best_sentences, loaded, name_of, ranked, search_results
+from runnel.integrations.calls import (
+    Loadable,
+    best_sentences,
+    loaded,
+    name_of,
+    ranked,
+    search_results,
+)
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -22,15 +29,15 @@ with needing("this needs haystack-ai", "haystack"):
     from haystack import Document, component
 
 
-class _WithModel(Generic[Kind]):
+class _WithModel(Generic[Loadable]):
     """A component with a model, which is stored by its name and loaded when it is needed."""
 
-    def _set(self, kind: type[Kind], model: Kind | str | Path) -> None:
+    def _set(self, kind: type[Loadable], model: Loadable | str | Path) -> None:
         self.model = name_of(kind, model)
-        self._kind: type[Kind] = kind
-        self._model: Kind | str | Path = model
+        self._kind: type[Loadable] = kind
+        self._model: Loadable | str | Path = model
 
-    def _get(self) -> Kind:
+    def _get(self) -> Loadable:
         model = self._model = loaded(self._kind, self._model)
         return model
 

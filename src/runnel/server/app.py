@@ -27,13 +27,13 @@ from runnel.server import embeddings, page, rerank, retrieval
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
-from runnel.server.refusals import Kind, Refusal, error_responses
+from runnel.server.refusals import Refusal, RefusalKind, error_responses
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
-_KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
+_KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
 
 
 router = APIRouter(tags=["status"])
@@ -185,7 +185,7 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     names = (part for part in problems[0]["loc"][1:] if isinstance(part, str))
     param = next((name for name in names if name.isidentifier()), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
-    kind: Kind = "too_long" if too_long else "invalid"
+    kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 
 

@@ -22,7 +22,7 @@ from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
-from runnel.server.work import Job, Work
+from runnel.server.work import QueuedRequest, Work
 from runnel.text.tokenizer import Encoded
 
 T = TypeVar("T")
@@ -184,8 +184,8 @@ class Context:
         self,
         request: Request,
         texts: Sequence[str],
-        call: Callable[[Job], T],
-        count: Callable[[Job], int] | None = None,
+        call: Callable[[QueuedRequest], T],
+        count: Callable[[QueuedRequest], int] | None = None,
     ) -> tuple[T, int]:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`).
         Both run in threads.

@@ -33,7 +33,7 @@ from runnel.server.view import (
     picture_view,
     read_opened,
 )
-from runnel.server.work import Job
+from runnel.server.work import QueuedRequest
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
@@ -190,7 +190,7 @@ async def _streamed(
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
-    def run(job: Job) -> object:
+    def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
             job(done, total)
             loop.call_soon_threadsafe(
