@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runnel.backbones.config import expect_ids
+from runnel.checks import expect_count
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.planning import Plan, fit, plan
-from runnel.records import expect_count
 from runnel.request import Array, Call, OpenRequest, Packed, Request, Result, pack, space
 
 if TYPE_CHECKING:

@@ -1,5 +1,21 @@
 """Every error that runnel raises on purpose. A message says what is wrong, what was expected and
 what to do.
+
+    Exception
+    └── RunnelError
+        ├── InputError (also ValueError)
+        │   └── ReadError
+        │       ├── UnsupportedKind
+        │       └── ScannedPdf
+        ├── CheckpointError (also ValueError)
+        ├── StoreError
+        │   └── StoreBusy
+        ├── EndpointError
+        ├── StateError (also ValueError)
+        ├── NumericalError (also ArithmeticError)
+        ├── MissingDependency (also ImportError)
+        ├── BackendUnavailable (also RuntimeError)
+        └── Cancelled
 """
 
 from __future__ import annotations
@@ -86,6 +102,14 @@ class MissingDependency(RunnelError, ImportError):
     """An optional package is needed for this call; the message has the install command."""
 
 
+class BackendUnavailable(RunnelError, RuntimeError):
+    """The requested device or kernel is not available."""
+
+
+class Cancelled(RunnelError):
+    """The request was cancelled before it finished."""
+
+
 @contextmanager
 def errors_as(
     ours: type[RunnelError], problem: str, *kinds: type[Exception], advice: str
@@ -98,7 +122,7 @@ def errors_as(
     except RunnelError:
         raise
     except kinds as error:
-        raise ours(redact(f"{problem} ({describe(error)}); {advice}")) from showable(error)
+        raise ours(redact(f"{problem} ({_in_one_line(error)}); {advice}")) from showable(error)
 
 
 def needing(what: str, extra: str) -> AbstractContextManager[None]:
@@ -133,14 +157,6 @@ def install_command(extra: str) -> str:
     return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 
-class BackendUnavailable(RunnelError, RuntimeError):
-    """The requested device or kernel is not available."""
-
-
-class Cancelled(RunnelError):
-    """The request was cancelled before it finished."""
-
-
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: "1 document", "2,000 queries"."""
     plural = f"{noun.removesuffix('y')}ies" if noun.endswith("y") else f"{noun}s"
@@ -149,6 +165,10 @@ def counted(count: int, noun: str) -> str:
 
 def describe(error: Exception) -> str:
     """Return an error in one line, without the passwords and keys that its text may have."""
+    return redact(_in_one_line(error))
+
+
+def _in_one_line(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
-        return redact(f"{error.filename}: {error.strerror}")
-    return redact(" ".join(str(error).split()))
+        return f"{error.filename}: {error.strerror}"
+    return " ".join(str(error).split())

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from runnel.errors import InputError, ReadError, StoreBusy, StoreError, UnsupportedKind
 
@@ -111,27 +111,26 @@ def decode(data: bytes, name: str, encoding: str | None = None, *, markup: bool 
     byte is NUL; else Windows' Western European encoding (cp1252), with a warning, if there are few
     bytes above ASCII. A byte order mark is dropped. Characters are never replaced.
     """
-    known = encoding or marked_encoding(data)
-    if known is None and markup:
+    stated = encoding or marked_encoding(data)
+    if stated is None and markup:
         utf8 = None
         with suppress(UnicodeDecodeError):
             utf8 = data.decode()
-        known = _declared(data) if utf8 is None or data.isascii() else None
-    if known is not None:
-        return Decoded(_decode(data, known, name), known)
+        stated = _declared(data) if utf8 is None or data.isascii() else None
+    if stated is not None:
+        return Decoded(_decode(data, stated, name), stated)
     wide = _wide(data)
     if wide is not None:
         return Decoded(
             _decode(data, wide, name), wide, f"taken for {wide} text without a byte order mark"
         )
-    at, head = data.find(0), data[:_HEAD_BYTES]
+    nul = data.find(0)
+    head = data[:_HEAD_BYTES]
     controls = len(head) - len(head.translate(None, _CONTROLS))
-    if at >= 0 or controls > _CONTROL_SHARE * len(head):
-        sign = (
-            f"NUL at byte {at}"
-            if at >= 0
-            else f"{controls / len(head):.0%} of its first bytes are control characters"
-        )
+    if nul >= 0 or controls > _CONTROL_SHARE * len(head):
+        sign = f"{controls / len(head):.0%} of its first bytes are control characters"
+        if nul >= 0:
+            sign = f"NUL at byte {nul}"
         raise UnsupportedKind(
             f"{name} is binary ({sign}); expected text, or a document of a kind in"
             " docs/documents.md"
@@ -208,11 +207,11 @@ def signature(path: str | Path | int) -> tuple[int, int, int]:
 
 def digest(*texts: str) -> str:
     """Return a short digest of texts in their order."""
-    found = hashlib.blake2b(digest_size=16)
+    combined = hashlib.blake2b(digest_size=16)
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")
-        found.update(len(data).to_bytes(8, "little") + data)
-    return found.hexdigest()
+        combined.update(len(data).to_bytes(8, "little") + data)
+    return combined.hexdigest()
 
 
 def file_digest(path: str | Path) -> str:
@@ -226,6 +225,7 @@ def file_digest(path: str | Path) -> str:
 # half of a surrogate pair, which UTF-8 lacks, becomes its escape in JSON
 _HALVES = "backslashreplace"
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
+_PARTIAL = re.compile(r"\.[0-9a-f]{8}\.partial\Z")  # ends the name of a temporary file
 
 
 @contextmanager
@@ -307,7 +307,8 @@ def expect_trusted(place: Path) -> None:
     """
     if place.is_symlink():
         raise StoreError(f"{place} is a link, which may lead to files elsewhere; remove it")
-    owner, user = place.lstat().st_uid, getattr(os, "geteuid", int)()  # both 0 on Windows
+    owner = place.lstat().st_uid  # 0 on Windows, as the user
+    user = getattr(os, "geteuid", int)()
     trusted = ("0", str(user), os.environ.get("SUDO_UID") if user == 0 else None)
     if str(owner) not in trusted and place.parent.resolve() not in listed(_SAFE):
         safe = os.pathsep.join([*filter(None, [os.environ.get(_SAFE)]), str(place.parent)])
@@ -351,12 +352,12 @@ def write(path: Path, data: bytes | str, *, mode: int = 0o666) -> None:
         partial.write_bytes(data.encode() if isinstance(data, str) else data)
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Replace the file `path` with a value in JSON, indented."""
     write(path, json.dumps(value, indent=2, ensure_ascii=False).encode(errors=_HALVES) + b"\n")
 
 
-def write_jsonl(path: Path, rows: Iterable[Any]) -> None:
+def write_jsonl(path: Path, rows: Iterable[object]) -> None:
     """Replace the file `path` with JSON lines, one for each of the rows, which may be a stream."""
     with replacing(path) as new, new.open("wb") as file:
         file.writelines(
@@ -368,8 +369,9 @@ def sweep(folder: Path, name: str = "") -> None:
     """Remove the partial files of killed writers of `name`, or of any file. Call it only while
     holding the writers' lock.
     """
-    for partial in folder.glob(f"{glob.escape(name) or '*'}.{'[0-9a-f]' * 8}.partial"):
-        partial.unlink(missing_ok=True)
+    for path in folder.glob(f"{glob.escape(name) or '*'}.????????.partial"):
+        if _PARTIAL.search(path.name):
+            path.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
@@ -394,7 +396,8 @@ class WriterLock:
     """
 
     def __init__(self, path: Path, what: Path) -> None:
-        self._path, self._what = path, what
+        self._path = path
+        self._what = what
         self._file: BinaryIO | None = None
 
     def acquire(self) -> None:
@@ -441,11 +444,11 @@ def _is_at(file: BinaryIO, path: Path) -> bool:
 
 def _try_lock(file: BinaryIO) -> bool:
     try:
-        if os.name == "nt":
+        if sys.platform == "win32":
             import msvcrt
 
             file.seek(_LOCKED_BYTE)
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         else:
             import fcntl
 

@@ -84,7 +84,8 @@ class Journal:
         self.out = out
         self.facts: dict[str, Any] | None = None  # of finished work
         self._settings = dict(settings)
-        self._path, self._about = sibling(out, ".sqlite"), sibling(out, ".json")
+        self._path = sibling(out, ".sqlite")
+        self._about = sibling(out, ".json")
         self._made = [out, *also, self._about]
         self._lock = WriterLock(sibling(out, ".sqlite.lock"), out)
         self._database: sqlite3.Connection | None = None
@@ -105,12 +106,12 @@ class Journal:
                     self._remove()  # what a killed process left
             else:
                 begun = self._look()
-                found = next((path for path in self._made if path.exists()), None)
+                foreign = next((path for path in self._made if path.exists()), None)
                 # its OUT was removed
                 own = self._about.exists() and self._settings.keys() <= self._read_facts().keys()
-                if found is not None and not begun and not own:
+                if foreign is not None and not begun and not own:
                     raise InputError(
-                        f"{found} exists already and is not from this command; move it away or"
+                        f"{foreign} exists already and is not from this command; move it away or"
                         " choose another name"
                     )
                 self._open(new=not begun)
@@ -163,8 +164,8 @@ class Journal:
     def get(self, key: str | int) -> Any:
         """Return the value of a row, None if there is none."""
         with self._connection() as database:
-            found = database.execute("SELECT value FROM rows WHERE key = ?", [key]).fetchone()
-        return found and json.loads(found[0])
+            row = database.execute("SELECT value FROM rows WHERE key = ?", [key]).fetchone()
+        return row and json.loads(row[0])
 
     def rows(self, *, data: bool = False) -> Iterator[Row]:
         """Yield the rows in the order of `add`, with or without their bytes."""
@@ -194,12 +195,12 @@ class Journal:
         recorded = self.facts
         if recorded is None:
             with self._connection() as database:
-                found = database.execute("SELECT * FROM settings").fetchone()
-                if found is None or not self._count:
+                row = database.execute("SELECT * FROM settings").fetchone()
+                if row is None or not self._count:
                     return
-                if found != _signed(found[0]):
+                if row != _signed(row[0]):
                     raise sqlite3.DatabaseError("its settings have changed")
-            recorded = json.loads(found[0])
+            recorded = json.loads(row[0])
         for name, value in self._settings.items():
             if recorded.get(name) != value:
                 work = "unfinished" if self.facts is None else "finished"

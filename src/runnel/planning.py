@@ -84,13 +84,11 @@ def plan(backbone: Backbone, memory_bytes: int) -> Plan:
     if backbone.device.type == "meta":
         return untimed
     tokens = min(untimed.segment, _TIMED)
-    ids, blocks = (
-        np.arange(tokens) % min(backbone.vocab_size, 100),
-        [*range(0, tokens, backbone.max_tokens or tokens), tokens],
-    )
+    ids = np.arange(tokens) % min(backbone.vocab_size, 100)
+    blocks = np.array([*range(0, tokens, backbone.max_tokens or tokens), tokens])
     for _ in range(2):
         start = time.perf_counter()
-        _read(backbone, ids, np.array(blocks))
+        _read(backbone, ids, blocks)
         seconds = time.perf_counter() - start
     return replace(untimed, tokens_per_s=tokens / seconds)
 
@@ -119,17 +117,10 @@ def _plain_form(backbone: Backbone) -> PlainForm | None:
         backbone.device.type == "meta" and form.operator in KERNELS["gpu"]
     ):
         return None  # on meta the model is only described; it runs elsewhere
-    wide = (
-        torch.float64
-        if any(p.dtype == torch.float64 for p in backbone.parameters())
-        else torch.float32
-    )
-    return (
-        form
-        if choose(form.operator, "auto", torch.empty(0, device=backbone.device, dtype=wide))
-        == "torch"
-        else None
-    )
+    wide = any(parameter.dtype == torch.float64 for parameter in backbone.parameters())
+    dtype = torch.float64 if wide else torch.float32
+    sample = torch.empty(0, device=backbone.device, dtype=dtype)
+    return form if choose(form.operator, "auto", sample) == "torch" else None
 
 
 def _plain_bytes(backbone: Backbone, form: PlainForm) -> int:

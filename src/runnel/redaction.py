@@ -30,11 +30,11 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without the secrets of its URLs, of the environment and of `secrets`, as `hide`
     replaces them.
     """
-    known = [
+    of_environment = [
         value for name, value in os.environ.items() if _VARIABLE.search(name) and len(value) >= WORD
     ]
     shown = _PARAMETER.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text))
-    return hide(shown, [*secrets, *known])
+    return hide(shown, [*secrets, *of_environment])
 
 
 def hide(text: str, secrets: Iterable[str], least: int = SHORT) -> str:
@@ -48,8 +48,8 @@ def hide(text: str, secrets: Iterable[str], least: int = SHORT) -> str:
 
 def user_of(url: str) -> str:
     """Return "user:password" of a URL as it is written, or "user"; "" if it has none."""
-    found = _USER.search(url if "://" in url else f"://{url}")
-    return found[0].removesuffix("@") if found else ""
+    match = _USER.search(url if "://" in url else f"://{url}")
+    return match[0].removesuffix("@") if match else ""
 
 
 def secrets_of(url: str) -> list[str]:

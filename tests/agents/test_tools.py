@@ -447,6 +447,28 @@ def test_names_and_titles_of_an_index_are_marked_bounded_and_lead_back(tmp_path,
     assert len(str(caught.value)) < 600
 
 
+@pytest.mark.parametrize(
+    ("count", "most_bytes"),
+    [(20_000, 4_000_000), pytest.param(400_000, 60_000_000, marks=pytest.mark.slow)],
+)
+def test_equal_rows_are_counted_in_little_memory(tools, tmp_path, count, most_bytes):
+    with (tmp_path / "rows.jsonl").open("w") as file:
+        file.writelines(
+            json.dumps({"id": f"r{number}", "text": "One dog."}) + "\n" for number in range(count)
+        )
+    tools.find("dog", "a.md")
+    tracemalloc.start()
+    try:
+        found = tools.find("dog", "rows.jsonl")
+        assert tracemalloc.get_traced_memory()[1] < most_bytes
+    finally:
+        tracemalloc.stop()
+    [best] = found.sentences
+    assert (best.id, [place.id for place in best.also]) == ("r0", ["r1", "r2", "r3"])
+    assert best.also_omitted == count - 4
+    assert f", and {count - 1:,} more places\n" in shown(found)
+
+
 def test_notes_are_marked_and_bounded(tools, monkeypatch):
     read = tools._documents.read
 

@@ -81,6 +81,37 @@ def test_places_of_equal_sentences_are_merged_and_counted():
     ]
 
 
+def test_many_places_of_equal_sentences_are_counted(monkeypatch):
+    monkeypatch.setattr("runnel.search.finding.MOST_PLACES", 3)
+    documents = [document(name, "One dog.\n\nTwo.\n\nOne  dog.") for name in "abcdef"]
+    best, other = find(RETRIEVER, "dog", documents, top_k=2).sentences
+    assert [str(place) for place in (best, *best.also)] == ["a:1", "a:5", "b:1"]
+    assert best.also_omitted == 9
+    assert [str(place) for place in (other, *other.also)] == ["a:3", "b:3", "c:3"]
+    assert other.also_omitted == 3
+
+    class Last(FakeRetriever):
+        """The last document is the best."""
+
+        def first_look(self, *arguments, **options) -> Iterator[object]:
+            for number, look in enumerate(super().first_look(*arguments, **options)):
+                yield replace(look, scores=look.scores + number)
+
+    [best] = find(Last(), "dog", documents, top_k=1).sentences  # it is in none of the first places
+    assert [str(place) for place in (best, *best.also)] == ["f:1", "a:1", "a:5", "b:1"]
+    assert best.also_omitted == 8
+    [best] = find(RETRIEVER, "dog", [document("a", "One dog.\n\n" * 9)], top_k=1).sentences
+    assert (len(best.also), best.also_omitted) == (2, 6)
+
+
+def test_places_are_counted_from_when_their_text_is_among_the_best():
+    documents = [document(f"d{n}", f"A dog {n}.\n\nThe same dog.") for n in range(90)]
+    found = find(RETRIEVER, "dog", documents, top_k=1)
+    assert [str(place) for place in (found.sentences[0], *found.sentences[0].also)] == ["d0:1"]
+    found = find(RETRIEVER, "the same dog", documents, top_k=1)
+    assert (len(found.sentences[0].also), found.sentences[0].also_omitted) == (89, 0)
+
+
 def test_the_better_of_two_places_is_shown():
     read: list[str] = []
 
@@ -143,6 +174,7 @@ def test_json_is_plain_and_complete():
         **place, "line": 1, "start": 0, "end": 10, "text": "One dog.\n\n", "score": 1.0, "index": 0,
         "answers": None, "before": "", "after": "One dog.", "parts": None,
         "also": [{**place, "line": 3, "start": 10, "end": 18, "text": "One dog."}],
+        "also_omitted": 0,
     }  # fmt: skip
     empty = {
         "file": "b",

@@ -112,6 +112,15 @@ def dribble(connection, pause_s=0.02):
     return False
 
 
+def test_a_body_with_two_ends_is_refused_by_every_server():
+    head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with limited() as (app, connect):
+        connection = connect(head + b"0\r\n\r\n" + WHOLE)
+        answer = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+        assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
+        assert b"connection: close" in answer.lower() and not app.began
+
+
 @pytest.mark.parametrize(
     "first",
     [

@@ -7,6 +7,8 @@ import numpy as np
 import openai
 import pytest
 from helpers.serving import serving
+from helpers.tiny import write_tokenizer
+from helpers.tiny_transformers import write_transformer
 
 from runnel.models.embedder import Embedder
 
@@ -133,3 +135,22 @@ def test_a_client_of_tei(server, embedder):
             and done.json()["error_type"] == "Validation"
             and done.json()["error"]
         )
+
+
+@pytest.mark.filterwarnings("ignore:::transformers")
+def test_texts_longer_than_a_transformer_reads_are_cut_unless_the_request_says_no(tmp_path):
+    write_transformer(tmp_path, "bert")
+    write_tokenizer(tmp_path)
+    embedder = Embedder.load(tmp_path, "float32", "cpu", pooling="mean")
+    longest = embedder.model.backbone.longest_text
+    texts = ["the cat sat on the mat " * 20, "the dog"]
+    cut = embedder.encode(texts, max_tokens=longest)
+    with serving(embedder.model) as server:
+        for body in ({}, {"truncate": True}, {"truncate": None}):
+            found = server.post("/embed", json={"inputs": texts} | body).json()
+            np.testing.assert_allclose(found, cut, atol=TOLERANCE)
+        refused = server.post("/embed", json={"inputs": texts, "truncate": False})
+        assert refused.status_code == 422
+        assert str(longest) in refused.json()["error"]
+        answer = server.post("/v1/embeddings", json={"input": texts}).json()
+        assert answer["usage"]["prompt_tokens"] == longest + len(next(embedder.render(texts[1:])))

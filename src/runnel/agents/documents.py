@@ -14,12 +14,12 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 
+from runnel.batching import Recent
 from runnel.errors import InputError, StoreError, describe
 from runnel.files import signature
 from runnel.models.embedder import Embedder
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Recent
 from runnel.request import Progress
 from runnel.search.files import left_out
 from runnel.search.finding import FileDocument
@@ -43,7 +43,8 @@ class Models:
     ) -> None:
         self._settings = settings
         self._load = load or partial(SentenceRetriever.load, settings.model)
-        self._loading, self._searching = threading.Lock(), threading.Lock()
+        self._loading = threading.Lock()
+        self._searching = threading.Lock()
         self._retriever: SentenceRetriever | None = None
         self._store: Store | None = None
         self._index: Index | None = None
@@ -139,8 +140,9 @@ class AgentDocuments:
     ) -> None:
         self._store = store
         self._roots = tuple(root.resolve() for root in settings.roots)
-        self._reader, self._reading = DocumentReader(), threading.Lock()
-        self._kept = Recent[FileDocument](lambda one: one.bytes, _KEPT_BYTES)
+        self._reader = DocumentReader()
+        self._reading = threading.Lock()
+        self._kept = Recent[FileDocument](lambda document: document.bytes, _KEPT_BYTES)
         # of documents of the index, by names that are shorter
         self._ids = Recent[str](len, _KEPT_BYTES)
 
@@ -232,15 +234,15 @@ class AgentDocuments:
         return os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
 
     def _indexed(self, name: str) -> FileDocument:
-        wanted = self._ids.get(name) or name.removeprefix(INDEXED)
+        id = self._ids.get(name) or name.removeprefix(INDEXED)
         with self._store() as store:
-            stored = store.documents([wanted])
-        if wanted not in stored or not self.shows(stored[wanted].source):
+            row = store.documents([id]).get(id)
+        if row is None or not self.shows(row.source):
             raise InputError(
-                f"the index has no document {short_name(wanted)!r} of the allowed folders; use a"
+                f"the index has no document {short_name(id)!r} of the allowed folders; use a"
                 " name that search returned"
             )
-        return FileDocument(self.indexed_name(wanted), replace(stored[wanted].document(), id=None))
+        return FileDocument(self.indexed_name(id), replace(row.document(), id=None))
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""

@@ -31,7 +31,9 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, short_name, span_of
 
 _LABEL_CHARS = 600  # of a title or note
-_HEADINGS, _ALSO, _NOTES = 8, 3, 8  # the most of each
+_HEADINGS = 8  # the most of a place
+_ALSO = 3  # the most other places of a sentence
+_NOTES = 8  # the most of an answer
 _DIGITS = 12  # the least of a SHA-256 that identify a document
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
@@ -90,8 +92,6 @@ class ListedSentence(AnsweringSentence):
     """A sentence that answers the question, with the text around it. `answers`: the probability;
     null if the model only ranks.
     """
-
-    also_omitted: int = 0
 
 
 class Found(ToolList):
@@ -213,8 +213,8 @@ class Tools:
             for hit in shown[:top_k]
         ]
         answers = highest(hit.answers for hit in shown[:top_k])
-        page, place = self._page(documents, cursor, notes)
-        return Searched(answers=answers, documents=page, **place)
+        page, fields = self._page(documents, cursor, notes)
+        return Searched(answers=answers, documents=page, **fields)
 
     def find(
         self,
@@ -243,13 +243,17 @@ class Tools:
                 else None
             )
 
-        documents, retriever = self._documents.read(file, notes, remember), self._models.retriever()
         findings = find(
-            retriever, query, documents, top_k=top_k, context=context, progress=progress
+            self._models.retriever(),
+            query,
+            self._documents.read(file, notes, remember),
+            top_k=top_k,
+            context=context,
+            progress=progress,
         )
         sentences = [self._fit(partial(_sentence, sentence)) for sentence in findings.sentences]
-        page, place = self._page(sentences, cursor, notes)
-        return Found(answers=findings.answers, sentences=page, **place)
+        page, fields = self._page(sentences, cursor, notes)
+        return Found(answers=findings.answers, sentences=page, **fields)
 
     def read(
         self,
@@ -278,7 +282,8 @@ class Tools:
         notes: list[str] = []
         documents = iter(self._documents.read(file, notes))
         first_source = list(islice(documents, 1))
-        document = choose_row((one.document for one in chain(first_source, documents)), file, row)
+        sources = chain(first_source, documents)
+        document = choose_row((source.document for source in sources), file, row)
         if sha256 is not None and (
             len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())
         ):
@@ -289,8 +294,8 @@ class Tools:
         if cursor is not None:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
         notes, left = self._noted(notes)
-        (whole,) = locate(first_source[0].file, document, [(first, stop)])
-        place = _bounded(whole, self.settings.max_characters // 4)
+        (uncut,) = locate(first_source[0].file, document, [(first, stop)])
+        place = _bounded(uncut, self.settings.max_characters // 4)
         cut = _cut(document.text, first, stop, left - _size(replace(place, text="")))
         line = document.text.count("\n", 0, first) + 1
         return Read(
@@ -317,15 +322,14 @@ class Tools:
         verified = verify(quote, self._documents.read(file, notes))
         if verified.match is None:
             raise InputError(f"{file} has no text to verify a quote in")
-        quotes = [self._fit(partial(_quote, one)) for one in verified.places]
-        page, place = self._page(quotes, cursor, notes)
-        similarity = round(verified.similarity, 3)
+        quotes = [self._fit(partial(_quote, place)) for place in verified.places]
+        page, fields = self._page(quotes, cursor, notes)
         return VerifiedQuote(
             match=verified.match,
             word_for_word=verified.word_for_word,
-            similarity=similarity,
+            similarity=round(verified.similarity, 3),
             places=page,
-            **place,
+            **fields,
         )
 
     def status(self) -> ServerStatus:
@@ -335,8 +339,11 @@ class Tools:
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
-                documents, model = store.last_commit().documents, store.settings.model
-            index = IndexStatus(place=self.settings.index, documents=documents, model=model)
+                index = IndexStatus(
+                    place=self.settings.index,
+                    documents=store.last_commit().documents,
+                    model=store.settings.model,
+                )
         return ServerStatus(
             version=__version__,
             roots=[str(root) for root in self.settings.roots],
@@ -430,9 +437,9 @@ def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
         "before": sentence.before[-(most // 2) :],
         "after": sentence.after[: most // 2],
         "also": also,
+        "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
     }
-    omitted = len(sentence.also) - len(also)
-    return ListedSentence(**vars(_bounded(sentence, most)) | around, also_omitted=omitted)
+    return ListedSentence(**vars(_bounded(sentence, most)) | around)
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
@@ -448,7 +455,9 @@ def _short(text: str, most: int) -> str:
 
 
 def _continued(cursor: str, fingerprint: str, size: int) -> tuple[int, int]:
-    """Return from where to where an answer of so many items or characters continues."""
+    """Return the first place of the next part of an answer and the end of the answer, both counted
+    in its items or characters; `size` is the number of all of them.
+    """
     match = _CURSOR.fullmatch(cursor)
     if match is None or match[3] != fingerprint or not int(match[1]) <= int(match[2]) <= size:
         raise InputError(
@@ -485,8 +494,8 @@ def shown(answer: ToolResult | ServerStatus) -> str:
     mark = secrets.token_hex(_MARK_BYTES)
     if isinstance(answer, ServerStatus):
         return answer.model_dump_json(indent=2)
-    said = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
-    lines = [*([said] if said else []), *_lines(answer, mark)]
+    warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
+    lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
     lines += _quotation("\n".join(f"note: {_name(note)}" for note in answer.notes), mark)
     if answer.next_cursor is not None:
@@ -532,8 +541,8 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             yield f"{place.match}{' except for case' if place.case_differs else ''}"
             yield from _passage(place, mark)
             changes = [
-                f"quote: {json.dumps(one.quote)}  document: {json.dumps(one.text)}"
-                for one in place.changes
+                f"quote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+                for change in place.changes
             ]
             yield from _quotation("\n".join(changes), mark)
 

@@ -300,9 +300,12 @@ def _print(
                 for place in (sentence, *sentence.also)
             )
         )
+        if omitted := sum(sentence.also_omitted for sentence in findings.sentences):
+            display.say(f"note: the files of {counted(omitted, 'more place')} are not listed")
     elif form == "plain":
         for sentence in findings.sentences:
-            more = f"  (and {counted(len(sentence.also), 'more place')})" if sentence.also else ""
+            others = len(sentence.also) + sentence.also_omitted
+            more = f"  (and {counted(others, 'more place')})" if others else ""
             display.print_text(
                 display.one_line(
                     f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"
@@ -368,7 +371,8 @@ def _also(item: AnsweringSentence) -> str:
             for p in item.also
         )
     )
-    more = f" and {counted(len(names) - _ALSO, 'more place')}" if len(names) > _ALSO else ""
+    others = len(names[_ALSO:]) + item.also_omitted
+    more = f" and {counted(others, 'more place')}" if others else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 
 

@@ -2,6 +2,8 @@
 machine.
 """
 
+from __future__ import annotations
+
 import os
 import time
 import weakref
@@ -12,20 +14,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote
 
 from runnel.errors import EndpointError, InputError, needing
 from runnel.redaction import WORD, hide, redact, secrets_of, showable, user_of
 from runnel.text.dialogue import Message, dialogue
 
+if TYPE_CHECKING:
+    from openai.types import CompletionUsage
+    from openai.types.chat import ChatCompletion
+
 LOCAL = "local:"  # before the name of a model, instead of the URL of an endpoint
 
 # Bounds of a reply, far above what honest endpoints need: one token a second of a slow processor,
 # 400 bytes a token in a stream.
 _SECONDS_PER_TOKEN = 2.0
-_BYTES_PER_TOKEN, _CHARACTERS_PER_TOKEN = 4096, 64
-_SPARE_BYTES, _SPARE_CHARACTERS = 1 << 20, 10_000
+_BYTES_PER_TOKEN = 4096
+_CHARACTERS_PER_TOKEN = 64
+_SPARE_BYTES = 1 << 20
+_SPARE_CHARACTERS = 10_000
 _SHOWN_CHARACTERS = 300  # of what an endpoint says, in an error
 
 # The most bytes and seconds that the answer to the request that this thread sends may have.
@@ -111,7 +119,8 @@ class Endpoint:
             http_client=http,
         )
         weakref.finalize(self.client, http.close)
-        self._model, self._timeout_s = model, timeout_s
+        self._model = model
+        self._timeout_s = timeout_s
 
     @cached_property
     def model(self) -> str:
@@ -138,9 +147,9 @@ class Endpoint:
         import openai
 
         try:
-            return [one.id for one in self.client.with_options(max_retries=0).models.list()]
+            return [model.id for model in self.client.with_options(max_retries=0).models.list()]
         except openai.APIStatusError:
-            return [one.id for one in self.client.models.list()]
+            return [model.id for model in self.client.models.list()]
 
     def complete(
         self,
@@ -167,11 +176,9 @@ class Endpoint:
             limit: max_tokens,
             "temperature": temperature,
         }
-        size, seconds = (
-            _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN,
-            self._timeout_s + max_tokens * _SECONDS_PER_TOKEN,
-        )
-        outer = _LIMITS.set((size, seconds))
+        most_bytes = _SPARE_BYTES + max_tokens * _BYTES_PER_TOKEN
+        seconds = self._timeout_s + max_tokens * _SECONDS_PER_TOKEN
+        outer = _LIMITS.set((most_bytes, seconds))
         try:
             if on_text is None:
                 with self._errors("did not answer"):
@@ -207,17 +214,18 @@ class Endpoint:
         """Yield the parts of a streamed reply, then the whole."""
         from openai.types.chat import ChatCompletion
 
-        texts, length, finish, usage = [], 0, None, None
+        texts: list[str] = []
+        length = 0
+        finish: str | None = None
+        usage: CompletionUsage | None = None
         options |= {"stream": True, "stream_options": {"include_usage": True}}
         with (
             self._errors("did not answer"),
             self.client.chat.completions.create(**options) as stream,
         ):
-            kind = stream.response.headers.get("content-type", "")
-            # `stream` was ignored
-            if kind.startswith("application/json") and stream.response.read().lstrip().startswith(
-                b"{"
-            ):
+            content_type = stream.response.headers.get("content-type", "")
+            is_json = content_type.startswith("application/json")
+            if is_json and stream.response.read().lstrip().startswith(b"{"):  # no stream was sent
                 reply = _reply_of(ChatCompletion.construct(**stream.response.json()), max_tokens)
                 yield from (reply.raw, reply)
                 return
@@ -332,9 +340,10 @@ def _bounded(
     read: Callable[[int | None], Iterator[bytes]],
     limits: tuple[int, float],
     chunk_size: int | None = None,
-) -> Any:
+) -> Iterator[bytes]:
     most, seconds = limits
-    end, size = time.monotonic() + seconds, 0
+    end = time.monotonic() + seconds
+    size = 0
     for part in read(chunk_size):
         size += len(part)
         if size > most or time.monotonic() > end:
@@ -353,16 +362,15 @@ def _expect_bounded(characters: int, max_tokens: int) -> None:
         )
 
 
-def _reply_of(completion: Any, max_tokens: int) -> Reply:
+def _reply_of(completion: ChatCompletion, max_tokens: int) -> Reply:
     """Return the reply in a completion of the package openai; an error of any kind means that it
     has none.
     """
-    choice: Any = next(iter(completion.choices or ()), None)
-    text: Any = choice and choice.message.content
-    if not isinstance(text, str):
+    choice = next(iter(completion.choices or ()), None)
+    if choice is None or not isinstance(choice.message.content, str):
         raise ValueError("the reply has no text")
-    _expect_bounded(len(text), max_tokens)
-    return _reply(text, choice.finish_reason, completion.usage)
+    _expect_bounded(len(choice.message.content), max_tokens)
+    return _reply(choice.message.content, choice.finish_reason, completion.usage)
 
 
 def without_reasoning(text: str) -> str:
@@ -378,9 +386,8 @@ def without_reasoning(text: str) -> str:
     return "" if head == "<think>" else text
 
 
-def _reply(text: str, finish: str | None, usage: Any) -> Reply:
-    return Reply(
-        text,
-        finish or "stop",
-        *((None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)),
-    )
+def _reply(text: str, finish: str | None, usage: CompletionUsage | None) -> Reply:
+    finish = finish or "stop"
+    if usage is None:
+        return Reply(text, finish)
+    return Reply(text, finish, usage.prompt_tokens, usage.completion_tokens)

@@ -6,24 +6,25 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit, Place, Sentence, expect_count, group_repeats, normalize, trimmed
+from runnel.records import Hit, Place, Sentence, group_repeats, normalize, trimmed
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 
-Kind = TypeVar("Kind", Embedder, Reranker, SentenceRetriever)
+Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
-def loaded(kind: type[Kind], model: object) -> Kind:
+def loaded(kind: type[Loadable], model: object) -> Loadable:
     """Return a model of a kind: `model` itself, or the result of `kind.load(model)`."""
     return model if isinstance(model, kind) else kind.load(name_of(kind, model))
 
 
-def name_of(kind: type[Kind], model: object) -> str:
+def name_of(kind: type[Loadable], model: object) -> str:
     """Return what a model is loaded from, to store it by name."""
     if isinstance(model, kind):
         return model.model.source
@@ -65,10 +66,10 @@ def best_sentences(
             key = normalize(sentence.text)
             if key and (key not in best or sentence.score > best[key][1].score):
                 best[key] = position, sentence
-    found = sorted(best.values(), key=lambda one: (-one[1].score, one[0], one[1].start))[:top_k]
+    ranking = sorted(best.values(), key=lambda pair: (-pair[1].score, pair[0], pair[1].start))
     return [
         (position, trimmed(sentence))
-        for position, sentence in found
+        for position, sentence in ranking[:top_k]
         if min_score is None or sentence.score >= min_score
     ]
 
@@ -80,7 +81,7 @@ def search_results(
     sentences: int,
     where: Filter | None,
     options: Mapping[str, Any],
-) -> Iterator[tuple[Hit, Place, dict[str, Any]]]:
+) -> Iterator[tuple[Hit, Place, dict[str, object]]]:
     """Search an index, for whole documents, or with `sentences` for so many sentences of each, in
     reading order.
 
@@ -90,21 +91,20 @@ def search_results(
     # by default an index reads fewer documents than it finds
     read = {"read": top_k} if sentences else {}
     for hit in index.search(query, top_k, where=where, sentences=sentences, **read | dict(options)):
-        document = {**hit.metadata, "source": hit.source or hit.id} | (
-            {"title": hit.title} if hit.title else {}
-        )
+        document = {**hit.metadata, "source": hit.source or hit.id}
+        if hit.title:
+            document["title"] = hit.title
         if not sentences:
             assert hit.place is not None
             yield hit, hit.place, document
-        for one in map(trimmed, hit.sentences):
-            place: dict[str, Any] = {
-                "start": one.start,
-                "end": one.end,
-                "sentence_score": one.score,
+        for sentence in map(trimmed, hit.sentences):
+            metadata = document | {
+                "start": sentence.start,
+                "end": sentence.end,
+                "sentence_score": sentence.score,
             }
-            place |= {"page": one.page} if one.page is not None else {}
-            yield (
-                hit,
-                one,
-                document | place | ({"headings": list(one.headings)} if one.headings else {}),
-            )
+            if sentence.page is not None:
+                metadata["page"] = sentence.page
+            if sentence.headings:
+                metadata["headings"] = list(sentence.headings)
+            yield hit, sentence, metadata

@@ -10,27 +10,34 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Generic
 
+from runnel.checks import expect_count, expect_text
 from runnel.errors import needing
-from runnel.integrations.calls import Kind, best_sentences, loaded, name_of, ranked, search_results
+from runnel.integrations.calls import (
+    Loadable,
+    best_sentences,
+    loaded,
+    name_of,
+    ranked,
+    search_results,
+)
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, expect_text
 from runnel.search.index import Index
 
 with needing("this needs haystack-ai", "haystack"):
     from haystack import Document, component
 
 
-class _WithModel(Generic[Kind]):
+class _WithModel(Generic[Loadable]):
     """A component with a model, which is stored by its name and loaded when it is needed."""
 
-    def _set(self, kind: type[Kind], model: Kind | str | Path) -> None:
+    def _set(self, kind: type[Loadable], model: Loadable | str | Path) -> None:
         self.model = name_of(kind, model)
-        self._kind: type[Kind] = kind
-        self._model: Kind | str | Path = model
+        self._kind: type[Loadable] = kind
+        self._model: Loadable | str | Path = model
 
-    def _get(self) -> Kind:
+    def _get(self) -> Loadable:
         model = self._model = loaded(self._kind, self._model)
         return model
 
@@ -51,7 +58,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
         self.max_tokens = max_tokens
 
     @component.output_types(embedding=list[float])
-    def run(self, text: str) -> dict[str, Any]:
+    def run(self, text: str) -> dict[str, list[float]]:
         expect_text(text, "the text to embed")
         return {"embedding": self._get().encode_query(text, max_tokens=self.max_tokens).tolist()}
 
@@ -75,28 +82,22 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
     ) -> None:
         self._set(Embedder, model)
         self.max_tokens = max_tokens
-        self.meta_fields_to_embed, self.embedding_separator = (
-            meta_fields_to_embed or [],
-            embedding_separator,
-        )
+        self.meta_fields_to_embed = meta_fields_to_embed or []
+        self.embedding_separator = embedding_separator
 
     @component.output_types(documents=list[Document])
-    def run(self, documents: list[Document]) -> dict[str, Any]:
+    def run(self, documents: list[Document]) -> dict[str, list[Document]]:
         """Return copies of documents with their vectors."""
-        contents = _texts(documents)
-        values = (
-            [one.meta[name] for name in self.meta_fields_to_embed if one.meta.get(name) is not None]
-            for one in documents
-        )
-        whole = [
-            self.embedding_separator.join([*map(str, of), text])
-            for of, text in zip(values, contents, strict=True)
-        ]
-        vectors = self._get().encode_document(whole, max_tokens=self.max_tokens).tolist()
+        texts = []
+        for document, text in zip(documents, _texts(documents), strict=True):
+            values = [document.meta.get(name) for name in self.meta_fields_to_embed]
+            parts = [*(str(value) for value in values if value is not None), text]
+            texts.append(self.embedding_separator.join(parts))
+        vectors = self._get().encode_document(texts, max_tokens=self.max_tokens).tolist()
         return {
             "documents": [
-                replace(one, embedding=vector)
-                for one, vector in zip(documents, vectors, strict=True)
+                replace(document, embedding=vector)
+                for document, vector in zip(documents, vectors, strict=True)
             ]
         }
 
@@ -126,13 +127,11 @@ class RunnelRetriever:
         options: dict[str, Any] | None = None,
     ) -> None:
         expect_count(top_k, "top_k")
-        self.path, self.top_k, self.sentences, self.where, self.options = (
-            str(path),
-            top_k,
-            sentences,
-            where,
-            options,
-        )
+        self.path = str(path)
+        self.top_k = top_k
+        self.sentences = sentences
+        self.where = where
+        self.options = options
         self._index: Index | None = None
 
     def warm_up(self) -> None:
@@ -141,16 +140,17 @@ class RunnelRetriever:
     @component.output_types(documents=list[Document])
     def run(
         self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, list[Document]]:
         """Return documents or sentences; `top_k` and `where` replace the component's."""
         self.warm_up()
         assert self._index is not None
-        count, chosen = (
-            top_k if top_k is not None else self.top_k,
-            where if where is not None else self.where,
-        )
         results = search_results(
-            self._index, query, count, self.sentences, chosen, self.options or {}
+            self._index,
+            query,
+            top_k=top_k if top_k is not None else self.top_k,
+            sentences=self.sentences,
+            where=where if where is not None else self.where,
+            options=self.options or {},
         )
         return {
             "documents": [
@@ -180,14 +180,15 @@ class RunnelRanker(_WithModel[Reranker]):
         max_tokens: int | None = None,
     ) -> None:
         self._set(Reranker, model)
-        self.top_k, self.max_tokens = top_k, max_tokens
+        self.top_k = top_k
+        self.max_tokens = max_tokens
         if top_k is not None:
             expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(
         self, query: str, documents: list[Document], top_k: int | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, list[Document]]:
         """Return copies of the best documents, without documents that have no token; `top_k`
         replaces the component's.
         """
@@ -218,25 +219,24 @@ class RunnelSentences(_WithModel[SentenceRetriever]):
         min_score: float | None = None,
     ) -> None:
         self._set(SentenceRetriever, model)
-        self.top_k, self.min_score = top_k, min_score
+        self.top_k = top_k
+        self.min_score = min_score
         expect_count(top_k, "top_k")
 
     @component.output_types(documents=list[Document])
     def run(
         self, query: str, documents: list[Document], top_k: int | None = None
-    ) -> dict[str, Any]:
+    ) -> dict[str, list[Document]]:
         """Return sentences of the documents; `top_k` replaces the component's."""
         count = top_k if top_k is not None else self.top_k
         results = []
-        for position, one in best_sentences(
+        for position, sentence in best_sentences(
             self._get(), query, _texts(documents), count, self.min_score
         ):
-            place = {"source_id": documents[position].id, "start": one.start, "end": one.end}
-            results.append(
-                Document(
-                    content=one.text, meta={**documents[position].meta, **place}, score=one.score
-                )
-            )
+            document = documents[position]
+            place = {"source_id": document.id, "start": sentence.start, "end": sentence.end}
+            meta = {**document.meta, **place}
+            results.append(Document(content=sentence.text, meta=meta, score=sentence.score))
         return {"documents": results}
 
 

@@ -37,7 +37,8 @@ class RunnelEmbeddings(Embeddings):
     def __init__(
         self, model: Embedder | str | Path = "pocket", *, max_tokens: int | None = None
     ) -> None:
-        self.model, self.max_tokens = loaded(Embedder, model), max_tokens
+        self.model = loaded(Embedder, model)
+        self.max_tokens = max_tokens
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
@@ -106,14 +107,11 @@ class RunnelReranker(BaseDocumentCompressor):
     ) -> list[Document]:
         """Return copies of the best documents, without documents that have no token."""
         texts = [document.page_content for document in documents]
-        best = (
-            (documents[i], score)
-            for i, score in ranked(self.model, query, texts, self.top_n, self.max_tokens)
-        )
-        return [
-            one.model_copy(update={"metadata": {**one.metadata, "relevance_score": score}})
-            for one, score in best
-        ]
+        results = []
+        for position, score in ranked(self.model, query, texts, self.top_n, self.max_tokens):
+            metadata = {**documents[position].metadata, "relevance_score": score}
+            results.append(documents[position].model_copy(update={"metadata": metadata}))
+        return results
 
 
 class RunnelSentences(BaseDocumentCompressor):

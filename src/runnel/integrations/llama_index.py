@@ -15,12 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_text
 from runnel.errors import needing
 from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, expect_text, trim
+from runnel.records import trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
 from runnel.text.sentences import passage_bounds, read_sentences
@@ -129,7 +130,7 @@ class RunnelNodeParser(_WithModel, NodeParser):
     _kind = Embedder
 
     def _parse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
     ) -> list[BaseNode]:
         parsed: list[BaseNode] = []
         for node in get_tqdm_iterable(nodes, show_progress, "Parsing nodes"):
@@ -140,14 +141,15 @@ class RunnelNodeParser(_WithModel, NodeParser):
                 [text[start:end] for start, end in spans], node, id_func=self.id_func
             )
             for child, (start, end) in zip(children, spans, strict=True):
-                child.start_char_idx, child.end_char_idx = first + start, first + end
+                child.start_char_idx = first + start
+                child.end_char_idx = first + end
             parsed += children
         return parsed
 
     async def _aparse_nodes(
-        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
+        self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: object
     ) -> list[BaseNode]:
-        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress, **kwargs)
+        return await asyncio.to_thread(self._parse_nodes, nodes, show_progress)
 
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
@@ -195,7 +197,7 @@ class RunnelRetriever(BaseRetriever):
         similarity_top_k: int = 10,
         sentences: int = 0,
         where: Filter | None = None,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         **fields: Any,
     ) -> None:
         expect_count(similarity_top_k, "similarity_top_k")
@@ -243,7 +245,7 @@ class RunnelRerank(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [one.node.get_content(metadata_mode=MetadataMode.EMBED) for one in nodes]
+        texts = [scored.node.get_content(metadata_mode=MetadataMode.EMBED) for scored in nodes]
         best = ranked(self._loaded, _query(query_bundle), texts, self.top_n, self.max_tokens)
         return [NodeWithScore(node=nodes[position].node, score=score) for position, score in best]
 
@@ -268,12 +270,11 @@ class RunnelSentences(_WithModel, BaseNodePostprocessor):
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        texts = [one.node.get_content(metadata_mode=MetadataMode.NONE) for one in nodes]
-        found = best_sentences(
-            self._loaded, _query(query_bundle), texts, self.top_n, self.min_score
-        )
+        texts = [scored.node.get_content(metadata_mode=MetadataMode.NONE) for scored in nodes]
         results = []
-        for position, sentence in found:
+        for position, sentence in best_sentences(
+            self._loaded, _query(query_bundle), texts, self.top_n, self.min_score
+        ):
             node = nodes[position].node
             first, source = _origin(node)
             part = TextNode(

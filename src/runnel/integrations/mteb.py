@@ -5,8 +5,8 @@ Instructions are those of paper D, tables 12 and 13, by the task's name, else by
 that is in neither has mteb's own. They come before the queries of retrieval and reranking, and
 before all texts of other tasks (D, G.2).
 
-Differs: CQADupstackUnixRetrieval has that of CQADupstackGamingRetrieval; the paper prints that of
-    ClimateFEVER.
+Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrieval; the paper
+    prints the instruction of ClimateFEVER.
 """
 
 import itertools
@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,24 +31,22 @@ from runnel.search.index import Index
 from runnel.search.stores import holds_index
 
 with needing("this needs mteb", "lab"):
+    from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models.abs_encoder import AbsEncoder
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import PromptType
 
 log = logging.getLogger("runnel")
+Batches = Iterable[Mapping[str, Sequence[str]]]  # each has the texts of a batch as "text"
 _QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
 
 @cache
 def instructions() -> Mapping[str, str]:
     """Return paper D's instructions by the name or the type of a task."""
-    lines = (
-        files("runnel.integrations")
-        .joinpath("mteb_instructions.tsv")
-        .read_text(encoding="utf-8")
-        .splitlines()
-    )
-    return {name: text for name, text in (line.split("\t") for line in lines)}
+    table = files("runnel.integrations").joinpath("mteb_instructions.tsv")
+    lines = table.read_text(encoding="utf-8").splitlines()
+    return dict(line.split("\t") for line in lines)
 
 
 class MtebEncoder(AbsEncoder):
@@ -77,21 +76,25 @@ class MtebEncoder(AbsEncoder):
         if template is not None and "{instruction}" not in template:
             raise InputError(f'the template is {template!r}; expected "{{instruction}}" in it')
         self.model = loaded(Embedder, model)
-        self.instruction_template, self.prompts_dict = template, dict(instructions())
+        self.instruction_template = template
+        self.prompts_dict = dict(instructions())
         self.max_tokens = max_tokens
         settings = (template, max_tokens, *sorted(self.model.model.prompts.items()))
-        facts = {"embed_dim": self.model.dimension, "similarity_fn_name": ScoringFunction.COSINE}
-        facts |= {
-            "use_instructions": template is not None,
-            "max_tokens": self.model.text_limit(max_tokens),
-        }
-        self.mteb_model_meta = _meta(self.model.model, name or model, settings, **facts)
+        self.mteb_model_meta = _meta(
+            self.model.model,
+            name or model,
+            settings,
+            embed_dim=self.model.dimension,
+            similarity_fn_name=ScoringFunction.COSINE,
+            use_instructions=template is not None,
+            max_tokens=self.model.text_limit(max_tokens),
+        )
 
     def encode(
         self,
-        inputs: Iterable[Mapping[str, Any]],
+        inputs: Batches,
         *,
-        task_metadata: Any,
+        task_metadata: TaskMetadata,
         prompt_type: PromptType | None = None,
         **options: object,
     ) -> np.ndarray:
@@ -113,16 +116,13 @@ class MtebEncoder(AbsEncoder):
         )
         return vectors
 
-    def prompt_of(self, task_metadata: Any, prompt_type: PromptType | None) -> str | None:
-        """Return what comes before texts of this kind in a task: the name of a prompt of the model,
-        or text.
+    def prompt_of(self, task_metadata: TaskMetadata, prompt_type: PromptType | None) -> str | None:
+        """Return the prompt before queries or documents of a task: its name in the model, or its
+        text; None: no prompt.
         """
         if self.instruction_template is None:
-            return (
-                prompt_type.value
-                if prompt_type is not None and prompt_type.value in self.model.model.prompts
-                else None
-            )
+            name = None if prompt_type is None else prompt_type.value
+            return name if name in self.model.model.prompts else None
         if prompt_type is PromptType.document and task_metadata.type in _QUERIES_ONLY:
             return None
         return self.get_task_instruction(task_metadata, PromptType.query)
@@ -138,26 +138,28 @@ class MtebReranker:
     ) -> None:
         self.model = loaded(Reranker, model)
         self.max_tokens = max_tokens
-        facts = {"model_type": ["cross-encoder"], "max_tokens": max_tokens}
-        self.mteb_model_meta = _meta(self.model.model, name or model, (max_tokens,), **facts)
+        self.mteb_model_meta = _meta(
+            self.model.model,
+            name or model,
+            (max_tokens,),
+            model_type=["cross-encoder"],
+            max_tokens=max_tokens,
+        )
 
     def predict(
         self,
-        inputs1: Iterable[Mapping[str, Any]],
-        inputs2: Iterable[Mapping[str, Any]],
+        inputs1: Batches,
+        inputs2: Batches,
         **options: object,
     ) -> np.ndarray:
         """Return the scores of pairs, float32 (n,): of the queries in the first batches and the
         documents in the second.
         """
-        queries, documents, scores = _texts(inputs1), _texts(inputs2), []
-        pairs = itertools.groupby(zip(queries, documents, strict=True), key=lambda pair: pair[0])
-        for query, group in pairs:
-            scores.append(
-                self.model.score(
-                    query, [document for _, document in group], max_tokens=self.max_tokens
-                )
-            )
+        pairs = zip(_texts(inputs1), _texts(inputs2), strict=True)
+        scores = []
+        for query, group in itertools.groupby(pairs, key=itemgetter(0)):
+            documents = [document for _, document in group]
+            scores.append(self.model.score(query, documents, max_tokens=self.max_tokens))
         return np.concatenate(scores) if scores else np.empty(0, np.float32)
 
 
@@ -180,7 +182,8 @@ class MtebIndex:
         options: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = loaded(Embedder, model)
-        self.folder, self.options = Path(folder), dict(options or {})
+        self.folder = Path(folder)
+        self.options = dict(options or {})
         settings = (*sorted(self.options.items()), *sorted(self.model.model.prompts.items()))
         self.mteb_model_meta = _meta(
             self.model.model, name or model, settings, model_type=["hybrid"]
@@ -188,9 +191,9 @@ class MtebIndex:
 
     def index(
         self,
-        corpus: Iterable[Mapping[str, Any]],
+        corpus: Iterable[Mapping[str, str]],
         *,
-        task_metadata: Any,
+        task_metadata: TaskMetadata,
         hf_split: str,
         hf_subset: str,
         **options: object,
@@ -212,9 +215,9 @@ class MtebIndex:
 
     def search(
         self,
-        queries: Iterable[Mapping[str, Any]],
+        queries: Iterable[Mapping[str, str]],
         *,
-        task_metadata: Any,
+        task_metadata: TaskMetadata,
         hf_split: str,
         hf_subset: str,
         top_k: int,
@@ -236,26 +239,24 @@ class MtebIndex:
                 for row in queries
             }
 
-    def _place(self, task_metadata: Any, hf_split: str, hf_subset: str) -> Path:
+    def _place(self, task_metadata: TaskMetadata, hf_split: str, hf_subset: str) -> Path:
         return self.folder / f"{task_metadata.name}-{hf_subset}-{hf_split}"
 
 
-def _texts(batches: Iterable[Mapping[str, Any]]) -> list[str]:
+def _texts(batches: Batches) -> list[str]:
     return [text for batch in batches for text in batch["text"]]
 
 
 def _meta(model: Model, name: object, settings: Sequence[object], **more: object) -> ModelMeta:
-    """Return what mteb knows of a model and files its results under: those of other weights or
-    settings are other results.
+    """Return the facts of a model under which mteb files its results: other weights or settings
+    have results of their own.
     """
-    path = (
-        Path(str(name)).resolve()
-        if isinstance(name, str | Path)
-        else Path(type(model.backbone).__name__)
-    )
+    path = Path(type(model.backbone).__name__)
+    if isinstance(name, str | Path):
+        path = Path(name).resolve()
     label = path.parent.name if path.name == "model" else path.name  # of a run
     weights = list(model.with_torch().backbone.parameters())
-    known: dict[str, object] = {
+    facts: dict[str, object] = {
         "name": f"runnel/{label}",
         "revision": digest(model.backbone.fingerprint(), repr(settings)),
         "framework": ["PyTorch"],
@@ -263,4 +264,4 @@ def _meta(model: Model, name: object, settings: Sequence[object], **more: object
         "n_parameters": sum(weight.numel() for weight in weights),
         "memory_usage_mb": sum(weight.nbytes for weight in weights) / 2**20,
     }
-    return ModelMeta.create_empty(known | more)
+    return ModelMeta.create_empty(facts | more)

@@ -21,10 +21,11 @@ from pathlib import Path
 from types import ModuleType
 
 from runnel import __version__
+from runnel.batching import grouped
+from runnel.checks import expect_count
 from runnel.errors import BackendUnavailable, InputError, StoreError, errors_as, needing
 from runnel.models.embedder import Embedder
 from runnel.models.folder import BUILT_IN
-from runnel.records import expect_count, grouped
 from runnel.request import Progress, TokenCount
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches
 from runnel.search.files import Scan, Stored, by_file, check_paths, left_out, read_found

@@ -30,6 +30,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from runnel.backbones.int8 import Int8Linear
 from runnel.backbones.library import Library
+from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.models.embedder import Embedder
@@ -39,7 +40,6 @@ from runnel.models.recurrent.adapters import FILE as ADAPTER_FILE
 from runnel.models.recurrent.adapters import save_adapter
 from runnel.models.recurrent.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
-from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 with needing("training needs sentence-transformers 6", "lab"):
@@ -105,8 +105,11 @@ class _ModelModule(InputModule):
         self, model: Model, *, long: Long | None = None, max_seq_length: int | None = None
     ) -> None:
         super().__init__()
-        self.model, self.long, self.truncated = model.with_torch(), long or Long(), 0
-        self.backbone, self.heads = self.model.backbone, self.model.heads
+        self.model = model.with_torch()
+        self.long = long or Long()
+        self.truncated = 0
+        self.backbone = self.model.backbone
+        self.heads = self.model.heads
         self.training = self.backbone.training
         self.max_seq_length = max_seq_length
         self._in_8_bits = any(isinstance(part, Int8Linear) for part in self.backbone.modules())
@@ -131,10 +134,12 @@ class _ModelModule(InputModule):
     @max_seq_length.setter
     def max_seq_length(self, value: int | None) -> None:
         expect_count(1 if value is None else value, "max_seq_length")
-        self._max_seq_length, self._told = None if value is None else int(value), False
+        self._max_seq_length = None if value is None else int(value)
+        self._warned = False
 
     @property
-    def tokenizer(self) -> Tokenizer:  # type: ignore[override]  # the library's annotation names its own kinds
+    def tokenizer(self) -> Tokenizer:  # type: ignore[override]
+        # the library's annotation names its own kinds
         return self.model.tokenizer
 
     def gradient_checkpointing_enable(
@@ -149,8 +154,10 @@ class _ModelModule(InputModule):
             "every_n_layers": every_n_layers,
             "offload": offload,
         }
-        known = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
-        if strange := {key: value for key, value in asked.items() if known.get(key, ...) != value}:
+        without_effect = {"use_reentrant": False, "every_n_layers": 1, "offload": False}
+        if strange := {
+            key: value for key, value in asked.items() if without_effect.get(key, ...) != value
+        }:
             raise InputError(
                 f"every layer is recomputed, so the options {strange} have no effect; leave"
                 " them out"
@@ -214,16 +221,16 @@ class _ModelModule(InputModule):
 
     def _tell(self, cut: int) -> None:
         self.truncated += cut
-        if cut and not self._told:
+        if cut and not self._warned:
             log.warning(
                 "%d of a batch were cut to max_seq_length=%s; `truncated` counts them all",
                 cut,
                 self.max_seq_length,
             )
-            self._told = True
+            self._warned = True
 
     def save(
-        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+        self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object
     ) -> None:
         """Write the model folder, always as safetensors; the library adds its own files. For a
         model with adapters, write only the adapters and the heads, as a checkpoint needs;
@@ -238,19 +245,25 @@ class _ModelModule(InputModule):
         if self.max_seq_length is not None:
             self.save_config(output_path)
 
-    def get_config_dict(self) -> dict[str, Any]:
+    def get_config_dict(self) -> dict[str, int | None]:
         return {"max_seq_length": self.max_seq_length}
 
     @classmethod
-    def load(cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+    def load(  # type: ignore[override]
+        cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
+    ) -> Self:
         """Load a model; called by the library. Weights are fp32, or as in `load_model` with
         `model_kwargs={"dtype": ...}`.
         """
-        place = {
-            name: kwargs.get(name)
-            for name in ("token", "cache_folder", "revision", "local_files_only")
-        }
-        folder = cls.load_dir_path(model_name_or_path, subfolder, **place) or model_name_or_path  # type: ignore[arg-type]
+        folder = cls.load_dir_path(
+            model_name_or_path,
+            subfolder,
+            token=kwargs.get("token"),
+            cache_folder=kwargs.get("cache_folder"),
+            revision=kwargs.get("revision"),
+            local_files_only=bool(kwargs.get("local_files_only")),
+        )
+        folder = folder or model_name_or_path
         if (Path(folder) / ADAPTER_FILE).exists() and not (Path(folder) / "config.json").exists():
             raise CheckpointError(
                 f"{folder} holds adapters and heads alone: load the model that they were trained"
@@ -288,7 +301,7 @@ class EmbedderModule(_ModelModule):
         return self._embedder.dimension
 
     def preprocess(
-        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
+        self, inputs: Sequence[str], prompt: str | None = None, **kwargs: object
     ) -> dict[str, Tensor]:  # type: ignore[override]
         """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n)
         int64.
@@ -297,21 +310,21 @@ class EmbedderModule(_ModelModule):
         self._tell(self._embedder.truncated)
         return _padded(rows)
 
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:
         """Return the features, and `sentence_embedding` (B, d) fp32."""
         lengths = features["attention_mask"].sum(dim=1).tolist()
         ids = features["input_ids"].cpu().numpy().astype(np.int32)
         rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
         if self._infers():
             with _outside_inference():
-                found = torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
+                result = torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
         else:
             with self._precision() as long:
-                found = vectors(self.model, rows, long)
-        return {**features, "sentence_embedding": found.to(features["input_ids"].device)}
+                result = vectors(self.model, rows, long)
+        return {**features, "sentence_embedding": result.to(features["input_ids"].device)}
 
     def save(
-        self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any
+        self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object
     ) -> None:
         """Save as any module, with the prompts that the library has just written to the folder."""
         settings = Path(output_path) / "config_sentence_transformers.json"
@@ -339,17 +352,19 @@ class RerankerModule(_ModelModule):
         features = self.model.features if head.inputs == "matches" else None
         return [*head.parameters(), *(features.parameters() if features else [])]
 
-    def preprocess(  # type: ignore[override]  # the library's pairs may be of pictures and sounds too
+    # the library's pairs may be of pictures and sounds too
+    def preprocess(  # type: ignore[override]
         self,
         inputs: Sequence[Sequence[str]] | Sequence[str],
         prompt: str | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> dict[str, Any]:
         """Convert pairs to a list of `Item`. Texts alone, whose tokens model cards count, to
         `input_ids` and `attention_mask`.
         """
         if all(isinstance(text, str) for text in inputs):
-            return _padded([encoded.ids for encoded in self.model.tokenizer.encode_batch(inputs)])  # type: ignore[arg-type]
+            batch = self.model.tokenizer.encode_batch([str(text) for text in inputs])
+            return _padded([encoded.ids for encoded in batch])
         if not trains_pairs(self.model) and not self.training:
             return {"pairs": [((prompt or "") + query, document) for query, document in inputs]}
         pairs = [
@@ -359,7 +374,7 @@ class RerankerModule(_ModelModule):
         self._tell(sum(pair.cut > 0 for pair in pairs))
         return {"pairs": pairs}
 
-    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    def forward(self, features: dict[str, Any], **kwargs: object) -> dict[str, Any]:
         """Return the features, and `scores` (B, 1) fp32."""
         pairs: list[Any] = features["pairs"]
         if not trains_pairs(self.model):

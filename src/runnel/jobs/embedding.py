@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runnel.batching import grouped
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, replacing, write_jsonl
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.rows import RowFile, read_rows
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
-from runnel.records import Document, grouped
+from runnel.records import Document
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runnel.checks import expect_choice
 from runnel.config import arguments, valid_config
 from runnel.errors import CheckpointError
 from runnel.models.head import Head
-from runnel.records import expect_choice
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template
 from runnel.text.tokenizers import read_tokenizer

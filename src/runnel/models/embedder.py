@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_loaded, expect_series, expect_text
 from runnel.errors import InputError
 from runnel.models.folder import load_model
 from runnel.models.head import Pooling
@@ -20,7 +21,6 @@ from runnel.models.model import Model
 from runnel.models.pocket.reader import PassageReader
 from runnel.models.precision import Precision, check_precision, check_width, quantize, truncated
 from runnel.models.reading import Reader, Stream, expect_filled, spans_in
-from runnel.records import expect_count, expect_loaded, expect_series, expect_text
 from runnel.request import Array, Progress, Request, TokenCount
 
 if TYPE_CHECKING:

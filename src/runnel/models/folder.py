@@ -19,13 +19,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runnel.checks import expect_choice
 from runnel.config import read_model_json
 from runnel.errors import needing
 from runnel.models.description import Description
 from runnel.models.head import POOLINGS, Pooling
 from runnel.models.model import Job, Model
 from runnel.models.pocket.model import load_pocket, reads_folder
-from runnel.records import expect_choice
 
 if TYPE_CHECKING:
     import torch

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 
 from runnel.backbones.encoder.config import EncoderBlocks, Form
+from runnel.checks import expect_text
 from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError
 from runnel.models.pocket.lexical import WordTable, word_table
-from runnel.records import expect_text
 from runnel.request import Array
 from runnel.text.sentences import Unit
 from runnel.text.templates import Template

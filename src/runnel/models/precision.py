@@ -11,8 +11,8 @@ from typing import Literal, SupportsIndex, get_args
 
 import numpy as np
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError
-from runnel.records import expect_choice
 
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)

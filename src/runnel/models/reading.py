@@ -19,12 +19,12 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from runnel.checks import expect_text
 from runnel.errors import InputError, NumericalError
 from runnel.files import write
 from runnel.models.head import Pooling
 from runnel.models.memory import Remembered, damage_in_state, pack, unpack
 from runnel.models.model import Model
-from runnel.records import expect_text
 from runnel.request import Array, Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

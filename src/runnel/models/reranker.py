@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_choice, expect_count, expect_loaded, expect_series
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
@@ -25,15 +27,7 @@ from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
 from runnel.models.scoring import DocumentScorer
 from runnel.ops.backend import inference
-from runnel.records import (
-    Document,
-    Hit,
-    expect_choice,
-    expect_count,
-    expect_loaded,
-    expect_series,
-    top,
-)
+from runnel.records import Document, Hit
 from runnel.request import Progress, Request, Result, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runnel.batching import top
 from runnel.models.pocket.sentence_vectors import SentenceVectors
-from runnel.records import Sentence, probability, top
+from runnel.records import Sentence, probability
 from runnel.text.kinds import TEXT, TITLES
 
 # sentences among which the first text below a heading is: headings that follow each other are few

@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from runnel.batching import grouped
 from runnel.errors import InputError
 from runnel.models.memory import Memory, Precision, Remembered
 from runnel.models.model import Model
 from runnel.models.scored import Scored
-from runnel.records import grouped
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

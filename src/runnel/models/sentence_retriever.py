@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_loaded, expect_series
 from runnel.errors import InputError
 from runnel.models.folder import load_model
 from runnel.models.model import Model
@@ -27,7 +28,7 @@ from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.reading import spans_in
 from runnel.models.scored import Scored
 from runnel.models.scoring import SentenceScorer, no_vectors_error, sentence_tokens
-from runnel.records import Sentence, expect_count, expect_loaded, expect_series
+from runnel.records import Sentence
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of

@@ -10,13 +10,15 @@ from typing import get_args
 
 import numpy as np
 
+from runnel.batching import grouped
+from runnel.checks import expect_count, utf8
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.precision import truncated
 from runnel.models.reading import ReadDocument, read_documents
 from runnel.models.reranker import Reranker, cannot_remember_error
 from runnel.models.sentence_retriever import SentenceRetriever, sentence_scorer
-from runnel.records import Document, Places, expect_count, grouped, utf8
+from runnel.records import Document, Places
 from runnel.request import Progress, TokenCount
 from runnel.search.files import left_out
 from runnel.search.filters import typed

@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from runnel.checks import expect_series, utf8
 from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
-from runnel.records import expect_series, utf8
 from runnel.search.file_hashes import FileHashes
 from runnel.search.records import ContentHashes, DocumentRow
 from runnel.text.documents.document import DocumentText, Limits

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from runnel.checks import expect_choice, utf8
 from runnel.errors import InputError
-from runnel.records import expect_choice, utf8
 from runnel.search.records import FIELD_TYPES, FieldType
 
 Filter = Mapping[str, object]

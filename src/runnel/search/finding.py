@@ -7,6 +7,7 @@ places and its context.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import sys
 import time
@@ -16,12 +17,12 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby, takewhile, tee
 from typing import TYPE_CHECKING
 
+from runnel.checks import expect_count
 from runnel.errors import MissingDependency, ReadError, UnsupportedKind, describe
 from runnel.records import (
     AnsweringSentence,
     Place,
     Sentence,
-    expect_count,
     group_repeats,
     highest,
     normalize,
@@ -160,6 +161,22 @@ def read_documents(
         report(f"note: {other_kinds(others)}")
 
 
+MOST_PLACES = 1000  # of one text that an answer lists; all are counted
+
+
+@dataclass
+class _TextPlaces:
+    """The first places of a text, in the order of its documents, and the number of all."""
+
+    since: float = math.inf  # number of the first document that was counted when it was read
+    first: list[Place] = field(default_factory=list)
+    count: int = 0
+
+    @property
+    def room(self) -> int:
+        return MOST_PLACES - len(self.first)
+
+
 class _Pool:
     """The best sentences of the documents so far, after the first look, each text once, and the
     documents that hold them.
@@ -171,8 +188,9 @@ class _Pool:
         self._count = count
         # text -> its best score, and minus the number of its first document
         self._best: dict[str, tuple[float, int]] = {}
-        self.places: dict[str, list[Place]] = {}  # of these texts, in all documents
-        self.documents: dict[int, tuple[FileDocument, Scored]] = {}
+        self.places: dict[str, _TextPlaces] = {}  # of these texts, in all documents
+        # each with the texts whose places in it are counted
+        self.documents: dict[int, tuple[FileDocument, Scored, Collection[str]]] = {}
 
     def add(self, number: int, source: FileDocument, scored: Scored, nearness: float) -> None:
         """Add a document with its `SentenceRetriever.nearness`; numbers grow."""
@@ -181,20 +199,20 @@ class _Pool:
         for text, group in zip(sentences, groups, strict=True):
             rank = (group[0].score + nearness, -number)
             self._best[text] = max(rank, self._best.get(text, rank))
-        best = sorted(self._best.items(), key=lambda item: item[1], reverse=True)
-        self._best = dict(best[: self._count])
-        self.places = {text: self.places.get(text, []) for text in self._best}
-        repeats = [
-            (text, sentence)
-            for text in sentences
-            if text in self._best
-            for sentence in sentences[text]
-        ]
-        spans = [(sentence.start, sentence.end) for _, sentence in repeats]
-        places = locate(source.file, source.document, spans)
-        for (text, _), place in zip(repeats, places, strict=True):
-            self.places[text].append(place)
-        self.documents[number] = (source, scored)
+        ranked = sorted(self._best.items(), key=lambda item: item[1], reverse=True)
+        self._best = dict(ranked[: self._count])
+        self.places = {text: self.places.get(text) or _TextPlaces(number) for text in self._best}
+        best = {text: group for text, group in sentences.items() if text in self._best}
+        listed: list[tuple[str, Sentence]] = []
+        for text, group in best.items():
+            places = self.places[text]
+            places.count += len(group)
+            listed += [(text, sentence) for sentence in group[: places.room]]
+        spans = [(sentence.start, sentence.end) for _, sentence in listed]
+        located = locate(source.file, source.document, spans)
+        for (text, _), place in zip(listed, located, strict=True):
+            self.places[text].first.append(place)
+        self.documents[number] = (source, scored, list(best))
         numbers = sorted({-negative for _, negative in self._best.values()})
         self.documents = {number: self.documents[number] for number in numbers}
 
@@ -220,8 +238,8 @@ def find(
 
     Only the documents with the best sentences after the first look, 60 or `top_k`, are kept in
     memory; a model with a second look then reads these sentences again. Sentences that differ only
-    in whitespace count once. All their places in a file are kept if the sentence is among the best
-    of that file, or of the files before it.
+    in whitespace count once. All their places in a file are counted if the sentence is among the
+    best of that file, or of the files before it; the first `MOST_PLACES` are listed.
 
     Args:
         documents: read one after another, so an iterator need not hold them all.
@@ -261,32 +279,33 @@ def find(
         findings.count(source.file, source.document, len(scored))
         pool.add(number, source, scored, retriever.nearness(scored))
     # 3. The second look at the best sentences of all documents together.
-    sources = [source for source, _ in pool.documents.values()]
-    second_scores = retriever.second_look([scored for _, scored in pool.documents.values()])
-    findings.answers = highest(scored.answers for scored in second_scores)
-    # 4. The answering sentences, each text once with all its places.
+    looked = retriever.second_look([scored for _, scored, _ in pool.documents.values()])
+    findings.answers = highest(scored.answers for scored in looked)
+    # 4. The answering sentences, each text once with its places.
     best: dict[str, tuple[AnsweringSentence, FileDocument, Scored]] = {}
-    for source, scored in zip(sources, second_scores, strict=True):
-        for sentence, places in answering(
-            source,
-            scored,
-            top_k,
-            best,
-            calibrated=retriever.calibrated,
-            context=context,
-            min_score=min_score,
+    for (number, kept), scored in zip(pool.documents.items(), looked, strict=True):
+        source, _, counted = kept
+        calibrated = retriever.calibrated
+        for sentence, located in answering(
+            source, scored, top_k, best, calibrated=calibrated, context=context, min_score=min_score
         ):
             key = normalize(sentence.text)
-            pool.places.setdefault(key, []).extend(places)
+            places = pool.places.setdefault(key, _TextPlaces())
+            if number < places.since or key not in counted:
+                places.count += 1 + len(sentence.also) + sentence.also_omitted
+                places.first += located[: places.room]
             if key not in best or sentence.score > best[key][0].score:
                 best[key] = (sentence, source, scored)
     # stable: ties in file order
-    ranked = sorted(best.items(), key=lambda item: -item[1][0].score)
-    for key, (sentence, source, scored) in ranked[:top_k]:
-        also = tuple(place for place in dict.fromkeys(pool.places[key]) if not place.same(sentence))
+    for sentence, source, scored in sorted(best.values(), key=lambda item: -item[0].score)[:top_k]:
+        places = pool.places[normalize(sentence.text)]
+        also = tuple(place for place in dict.fromkeys(places.first) if not place.same(sentence))
+        omitted = places.count - len(places.first)
+        if not any(place.same(sentence) for place in places.first):
+            omitted -= 1  # the sentence itself
         parts = retriever.explain(query, scored, sentence.index) if explain else None
-        findings.sentences.append(replace(sentence, also=also, parts=parts))
-        if all(other is not scored for _, other in findings.documents):
+        findings.sentences.append(replace(sentence, also=also, also_omitted=omitted, parts=parts))
+        if not any(known is scored for _, known in findings.documents):
             findings.documents.append((source, scored))
     return findings
 
@@ -341,7 +360,7 @@ def answering(
     min_score: float | None = None,
 ) -> list[tuple[AnsweringSentence, list[Place]]]:
     """Return the best sentences of a document, best first, and the sentences with the normalized
-    texts `also` wherever they rank, each with all its places.
+    texts `also` wherever they rank, each with its first `MOST_PLACES` places.
     """
     text = source.document.text
     spans = scored.spans
@@ -349,11 +368,14 @@ def answering(
     if min_score is not None:
         ranked = takewhile(lambda sentence: sentence.score >= min_score, ranked)
     groups = group_repeats(ranked, count, also)
-    sentences = {s.index: s for group in groups for s in group}
+    # of each text the best sentence, and the first ones in the document
+    listed = [(group[0], _in_order(group)[: MOST_PLACES + 1]) for group in groups]
+    sentences = {s.index: s for best, firsts in listed for s in (best, *firsts)}
     located = locate(source.file, source.document, [(s.start, s.end) for s in sentences.values()])
     places = dict(zip(sentences, located, strict=True))
     answers = []
-    for best, *others in groups:
+    for group, (best, firsts) in zip(groups, listed, strict=True):
+        others = [s for s in firsts if s is not best][:MOST_PLACES]
         last = max(min(len(spans) - 1, best.index + context), scored.below(best.index))
         sentence = AnsweringSentence(
             **vars(places[best.index]),
@@ -362,9 +384,10 @@ def answering(
             answers=probability(best.score) if calibrated else None,
             before=text[spans[max(0, best.index - context), 0] : best.start],
             after=text[best.end : spans[last, 1]],
-            also=tuple(places[s.index] for s in _in_order(others)),
+            also=tuple(places[s.index] for s in others),
+            also_omitted=len(group) - 1 - len(others),
         )
-        answers.append((sentence, [places[s.index] for s in _in_order([best, *others])]))
+        answers.append((sentence, [places[s.index] for s in firsts]))
     return answers
 
 

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from runnel.checks import expect_series
 from runnel.errors import InputError, StoreError
 from runnel.models.embedder import Embedder
 from runnel.models.scored import Scored
-from runnel.records import Document, Hit, expect_series
+from runnel.records import Document, Hit
 from runnel.request import Progress, TokenCount
 from runnel.search.check import check_store
 from runnel.search.damage import Damage

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from runnel.batching import top
 from runnel.errors import StoreError, needing
 from runnel.files import WriterLock
-from runnel.records import top
 from runnel.search.damage import damaged, odd_lengths
 from runnel.search.filters import Condition, literal, to_sql
 from runnel.search.lance_tables import (

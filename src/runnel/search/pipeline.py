@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from runnel.checks import expect_count
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
 from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import AnsweringSentence, Explanation, Hit, RankPart, expect_count
+from runnel.records import AnsweringSentence, Explanation, Hit, RankPart
 from runnel.request import Progress, TokenCount
 from runnel.search.damage import TOLERANCE, damaged
 from runnel.search.encoding import reranker_of

@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
+from runnel.batching import grouped
 from runnel.errors import InputError, StoreError, needing
-from runnel.records import grouped
 from runnel.redaction import redact
 from runnel.search.filters import Condition
 from runnel.search.records import (

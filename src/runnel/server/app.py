@@ -27,13 +27,13 @@ from runnel.server import embeddings, page, rerank, retrieval
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
-from runnel.server.refusals import Kind, Refusal, error_responses
+from runnel.server.refusals import Refusal, RefusalKind, error_responses
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _SHOWN = 3  # the most problems of one request to list
-_KINDS: dict[int, Kind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
+_KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
 
 
 router = APIRouter(tags=["status"])
@@ -83,7 +83,8 @@ async def metrics(request: Request) -> Response:
 @router.get("/info", responses=error_responses("/info"))
 async def info(context: InContext) -> Info:
     """Return facts of the model, in TEI's shape."""
-    loaded, settings = context.loaded(), context.settings
+    loaded = context.loaded()
+    settings = context.settings
     longest = loaded.model.backbone.longest_text
     return Info(
         model_id=loaded.name,
@@ -107,7 +108,8 @@ async def info(context: InContext) -> Info:
 async def docs(request: Request) -> HTMLResponse:
     """Show the routes, without scripts and without other servers; /openapi.json has the details."""
     rows = [
-        f"<tr><td>{method.upper()}<td><code>{html.escape(path)}</code><td>{html.escape(operation.get('description', ''))}"
+        f"<tr><td>{method.upper()}<td><code>{html.escape(path)}</code>"
+        f"<td>{html.escape(operation.get('description', ''))}"
         for path, methods in request.app.openapi()["paths"].items()
         for method, operation in methods.items()
     ]
@@ -177,23 +179,18 @@ async def _refuse(request: Request, error: Exception) -> Response:
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
-    lines = list(
-        dict.fromkeys(_problem(one, request.headers.get("content-type", "")) for one in problems)
-    )
+    content_type = request.headers.get("content-type", "")
+    lines = list(dict.fromkeys(_problem(problem, content_type) for problem in problems))
     more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
-    param = next(
-        (one for one in problems[0]["loc"][1:] if isinstance(one, str) and one.isidentifier()), None
-    )
-    kind: Kind = (
-        "too_long"
-        if any(one["type"] in ("too_long", "string_too_long") for one in problems)
-        else "invalid"
-    )
+    names = (part for part in problems[0]["loc"][1:] if isinstance(part, str))
+    param = next((name for name in names if name.isidentifier()), None)
+    too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
+    kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
 
 
 def _problem(problem: Mapping[str, Any], content_type: str) -> str:
-    """Return where a body is wrong, and what is wrong there."""
+    """Describe a problem of a body in one line: the place, and pydantic's message."""
     if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
         if isinstance(problem["input"], bytes):
             return f"the Content-Type is {content_type!r}, expected application/json"
@@ -202,7 +199,7 @@ def _problem(problem: Mapping[str, Any], content_type: str) -> str:
         return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
     # Names and positions, without pydantic's names of the types that it tried.
     place = ".".join(
-        str(one) for one in problem["loc"][1:] if isinstance(one, int) or one.isidentifier()
+        str(part) for part in problem["loc"][1:] if isinstance(part, int) or part.isidentifier()
     )
     return f"{place or 'body'}: {problem['msg']}"
 
@@ -211,8 +208,9 @@ class Server(LimitedServer):
     """A server that finishes its work first: while it drains, it refuses new requests with 503."""
 
     def __init__(self, app: FastAPI, context: Context, on_ready: Callable[[], None]) -> None:
-        super().__init__(app, proxy_headers=False, timeout_graceful_shutdown=5)
-        self._context, self._on_ready = context, on_ready
+        super().__init__(app, timeout_graceful_shutdown=5)
+        self._context = context
+        self._on_ready = on_ready
         self._announced = False
         self._drained: asyncio.Task[None] | None = None
         self._stop = False
@@ -221,7 +219,8 @@ class Server(LimitedServer):
         """Drain at the first signal, stop at the second. Uvicorn itself would raise the signal
         again at the end.
         """
-        self.should_exit, self._stop = self._stop, True
+        self.should_exit = self._stop
+        self._stop = True
 
     async def on_tick(self, counter: int) -> bool:
         if self._context.loading.done() and not self._announced:
@@ -240,12 +239,10 @@ class Server(LimitedServer):
 
 def bind(settings: ServerSettings) -> socket.socket:
     """Return a socket that is bound to the address of the settings."""
-    address, family = (
-        (settings.host, settings.port),
-        socket.AF_INET6 if ":" in settings.host else socket.AF_INET,
-    )
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     problem = f"cannot listen on {settings.host}, port {settings.port}"
     with errors_as(InputError, problem, OSError, advice="choose another --host or --port"):
+        address = (settings.host, settings.port)
         return socket.create_server(address, family=family, backlog=WAITING)
 
 

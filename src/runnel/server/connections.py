@@ -1,4 +1,5 @@
-"""Limits of connections: of the time for headers and for reading an answer, and of their number.
+"""Limits of connections: of the time for headers and for reading an answer, and of their number;
+and the refusal of a request whose body has two ends.
 
 uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
@@ -6,11 +7,13 @@ uvicorn limits only the time between requests; its setting `http` takes a protoc
 import asyncio
 import socket
 from collections import Counter
-from typing import Any
+from typing import Literal
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from runnel.server.refusals import Refusal
 from runnel.server.settings import address_of
 
 HEADERS_S = 10.0  # from a connection's start, or a later request's first byte, to their end
@@ -91,12 +94,36 @@ def client_of(address: str) -> str:
     return ip.packed[:8].hex()
 
 
+class _Unambiguous:
+    """ASGI middleware that refuses a request with both Content-Length and Transfer-Encoding: a
+    proxy might find its end elsewhere.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            names = {name for name, _ in scope["headers"]}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                message = "Content-Length and Transfer-Encoding both end the body; send one of them"
+                await Refusal("ambiguous", message).response(scope["path"])(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
 class LimitedServer(uvicorn.Server):
     """uvicorn's server for an application whose connections have these limits."""
 
-    def __init__(self, app: Any, **settings: Any) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        lifespan: Literal["auto", "on", "off"] = "auto",
+        timeout_graceful_shutdown: int | None = None,
+    ) -> None:
         limited = uvicorn.Config(
-            app,
+            _Unambiguous(app),
             http=Connection,
             ws="none",
             timeout_keep_alive=IDLE_S,
@@ -104,7 +131,9 @@ class LimitedServer(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
-            **settings,
+            proxy_headers=False,
+            lifespan=lifespan,
+            timeout_graceful_shutdown=timeout_graceful_shutdown,
         )
         super().__init__(limited)
 

@@ -12,18 +12,18 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from runnel.batching import Recent
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
 from runnel.models.model import Model
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Recent
 from runnel.search.index import Index
 from runnel.search.records import DocumentRow
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings
 from runnel.server.view import Opened
-from runnel.server.work import Job, Work
+from runnel.server.work import QueuedRequest, Work
 from runnel.text.tokenizer import Encoded
 
 T = TypeVar("T")
@@ -53,15 +53,18 @@ class OpenIndex:
     """An index that is searched at its newest commit, by any number of threads."""
 
     def __init__(self, place: str, embedder: Embedder) -> None:
-        self._place, self._embedder = place, embedder
+        self._place = place
+        self._embedder = embedder
         self._lock = threading.Lock()
-        self._now, self._next = Index.open(place, embedder), Index.open(place, embedder)
+        self._now = Index.open(place, embedder)
+        self._next = Index.open(place, embedder)
 
     def newest(self) -> Index:
         """Return the index at its newest commit. Indexes returned before do not change."""
         with self._lock:
             if self._next.refresh():
-                self._now, self._next = self._next, Index.open(self._place, self._embedder)
+                self._now = self._next
+                self._next = Index.open(self._place, self._embedder)
             return self._now
 
     def document(self, id: str) -> DocumentRow:
@@ -182,8 +185,8 @@ class Context:
         self,
         request: Request,
         texts: Sequence[str],
-        call: Callable[[Job], T],
-        count: Callable[[Job], int] | None = None,
+        call: Callable[[QueuedRequest], T],
+        count: Callable[[QueuedRequest], int] | None = None,
     ) -> tuple[T, int]:
         """Return what a model call returns, and `count` of its tokens (default: those of `texts`).
         Both run in threads.

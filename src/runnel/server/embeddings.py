@@ -19,7 +19,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.precision import check_width, truncated
 from runnel.server.context import LONG_CHARS, Body, Context, InContext, Some
 from runnel.server.refusals import error_responses
-from runnel.server.work import Job
+from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["embeddings"])
 
@@ -166,9 +166,9 @@ async def _embed(
     texts = [item for item in items if isinstance(item, str)]
     rows: list[np.ndarray] = []
 
-    def count(job: Job) -> int:
+    def count(job: QueuedRequest) -> int:
         loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
-        limit = embedder.text_limit(None) if cut else None
+        limit = loaded.model.backbone.longest_text if cut else None
         rendered = embedder.render(texts, prompt=prompt, max_tokens=limit)
         tokens = 0
         for row in rendered if texts else (_row(embedder, ids) for ids in items):
@@ -177,7 +177,7 @@ async def _embed(
             job.expect_few(tokens)
         return tokens
 
-    def call(job: Job) -> str:
+    def call(job: QueuedRequest) -> str:
         return write(
             (truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens
         )

@@ -60,7 +60,9 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+        self._app = app
+        self._settings = settings
+        self._metrics = metrics
         self._keys = [key.encode() for key in settings.api_keys]
         self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allowed_hosts)}
         self._held: Counter[str] = Counter()  # bytes of bodies in memory, by client
@@ -70,7 +72,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        started, status, dropped = time.perf_counter(), 0, False
+        started = time.perf_counter()
+        status = 0
+        dropped = False
         scope.setdefault("state", {})
         headers = Headers(scope=scope)
         address = client_of(scope["client"][0] if scope.get("client") else "")
@@ -84,8 +88,8 @@ class Guard:
             if message["type"] != "http.response.start":
                 await self._write(client, message, send)
                 return
-            own = MutableHeaders(scope=message)
-            large = int(own.get("content-length", 0)) > _SMALL_ANSWER
+            answer_headers = MutableHeaders(scope=message)
+            large = int(answer_headers.get("content-length", 0)) > _SMALL_ANSWER
             most = _BODIES // 2 * self._settings.max_body_bytes
             refusal = _too_much(self._unread, client, most, "unread answers")
             if large and refusal is not None:  # in place of the answer
@@ -94,7 +98,7 @@ class Guard:
                 return
             status = message["status"]
             for name, value in _HEADERS.items():
-                own.setdefault(name, value)
+                answer_headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -143,9 +147,6 @@ class Guard:
         if site not in ("none", "same-origin") and not opens:
             advice = "only this server's own pages may ask"
             return Refusal("forbidden", f"{site} requests are not answered; {advice}")
-        if "content-length" in headers and "transfer-encoding" in headers:
-            message = "Content-Length and Transfer-Encoding both end the body; send one of them"
-            return Refusal("ambiguous", message)
         public = reads and (path in PUBLIC or path.startswith(PUBLIC_FILES))
         if self._keys and not public:
             given = headers.get("authorization", "").encode("latin-1")
@@ -161,7 +162,7 @@ class Guard:
 
     async def _write(self, client: str, message: Message, send: Send) -> None:
         """Send a part of an answer; a large one in pieces, unread until the last is written."""
-        body, more = message.get("body", b""), message.get("more_body", False)
+        body = message.get("body", b"")
         if len(body) <= _SMALL_ANSWER:
             await send(message)
             return
@@ -170,7 +171,7 @@ class Guard:
             for start in range(0, len(body), _WRITTEN):
                 piece = body[start : start + _WRITTEN]
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
-            await send({"type": "http.response.body", "body": b"", "more_body": more})
+            await send({**message, "body": b""})
         finally:
             _count(self._unread, client, -len(body))
 
@@ -179,9 +180,13 @@ class _Body:
     """The body of one request, counted while it arrives."""
 
     def __init__(self, guard: Guard, client: str, receive: Receive) -> None:
-        self._held, self._client, self._receive = guard._held, client, receive
+        self._held = guard._held
+        self._client = client
+        self._receive = receive
         self._limit = guard._settings.max_body_bytes
-        self._arrived, self._whole, self._began = 0, False, time.monotonic()
+        self._arrived = 0
+        self._complete = False
+        self._began = time.monotonic()
         self.bytes = 0  # in memory
 
     def count(self, more: int) -> Refusal | None:
@@ -216,7 +221,7 @@ class _Body:
         raise refusal
 
     async def _next(self) -> Message:
-        if self._whole:  # what comes next is that the client leaves
+        if self._complete:  # the next message says that the client has left
             return await self._receive()
         ends = self._began + _BODY_S + self._arrived / _BODY_BYTES_PER_S
         try:
@@ -233,7 +238,7 @@ class _Body:
             )
             raise Refusal("slow", f"{came}; expected {expected}; send it again") from None
         self._arrived += len(message.get("body", b""))
-        self._whole = not message.get("more_body")
+        self._complete = not message.get("more_body")
         return message
 
 
@@ -246,10 +251,13 @@ def _count(held: Counter[str], client: str, more: int) -> None:
 
 def _too_much(held: Counter[str], client: str, most: int, what: str) -> Refusal | None:
     """Return why nothing more fits: a client has more than `most` bytes, or all have twice that."""
-    own, total = held[client], held.total()
-    if own <= most and total <= 2 * most:
+    of_client = held[client]
+    total = held.total()
+    if of_client <= most and total <= 2 * most:
         return None
-    message = f"{own:,} bytes of {what} of this client are in memory, {total:,} of all clients"
+    message = (
+        f"{of_client:,} bytes of {what} of this client are in memory, {total:,} of all clients"
+    )
     return Refusal("busy", f"{message}; retry later", retry_after_s=1)
 
 

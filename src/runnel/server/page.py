@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path, PurePath
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response, StreamingResponse
@@ -34,7 +34,7 @@ from runnel.server.view import (
     picture_view,
     read_opened,
 )
-from runnel.server.work import Job
+from runnel.server.work import QueuedRequest
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.pdf_picture import page_part
 
@@ -76,7 +76,7 @@ async def static(name: str) -> Response:
 
 
 @router.get("/page/about")
-async def about(context: InContext) -> dict[str, Any]:
+async def about(context: InContext) -> dict[str, object]:
     """Return what can be asked: {"index": {"name", "documents"}, or null}."""
     loaded = context.loaded()
     if loaded.place is None:
@@ -112,7 +112,7 @@ async def open_file(name: FileName, request: Request, context: InContext) -> Res
 
 
 @router.get("/page/document")
-async def document(id: Id, context: InContext) -> dict[str, Any]:
+async def document(id: Id, context: InContext) -> dict[str, object]:
     """Return a document of the index, or a file that was opened, as `document_view`."""
     shown, _ = await _shown(context, id)
     document = shown.document
@@ -133,16 +133,11 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
     shown, row = await _shown(context, id)
     loaded = context.loaded()
     if row is None:
-        retriever, remembered = loaded.retriever, shown.vectors is not None
+        remembered = shown.vectors is not None
+        content = shown.document if shown.vectors is None else shown.vectors
 
         def score(progress: Progress) -> Scored:
-            return next(
-                retriever.scan(
-                    q,
-                    [shown.document if shown.vectors is None else shown.vectors],
-                    progress=progress,
-                )
-            )
+            return next(loaded.retriever.scan(q, [content], progress=progress))
     else:
         newest = await asyncio.to_thread(loaded.index.newest)
         remembered = newest.store.settings.remember
@@ -159,14 +154,14 @@ async def answers(id: Id, q: Question, request: Request, context: InContext) -> 
 @router.get("/page/document/picture")
 async def picture(
     id: Id, start: Offset, end: Offset, request: Request, context: InContext
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return the page of a PDF with the characters [start, end), as `picture_view`."""
     shown, row = await _shown(context, id)
-    name, file = (
-        (shown.file, shown.pdf)
-        if row is None
-        else (row.source, await asyncio.to_thread(_source_of, row))
-    )
+    name = shown.file
+    file = shown.pdf
+    if row is not None:
+        name = row.source
+        file = await asyncio.to_thread(_source_of, row)
     part = await asyncio.to_thread(
         page_part, shown.document.text, shown.document.places(), start, end
     )
@@ -190,13 +185,13 @@ def _source_of(row: DocumentRow) -> bytes:
 
 
 async def _streamed(
-    request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], Any]
+    request: Request, context: Context, texts: Sequence[str], call: Callable[[Progress], object]
 ) -> Response:
     """Run a model call as `Context.run` does, and stream its progress and its result."""
     loop = asyncio.get_running_loop()
     steps: asyncio.Queue[dict[str, int] | None] = asyncio.Queue()
 
-    def run(job: Job) -> Any:
+    def run(job: QueuedRequest) -> object:
         def progress(done: int, total: int | None) -> None:
             job(done, total)
             loop.call_soon_threadsafe(
@@ -207,7 +202,7 @@ async def _streamed(
 
     task = asyncio.create_task(context.run(request, texts, run))
 
-    def end(task: asyncio.Task[tuple[Any, int]]) -> None:
+    def end(task: asyncio.Task[tuple[object, int]]) -> None:
         steps.put_nowait(None)
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
@@ -232,11 +227,11 @@ async def _streamed(
     return StreamingResponse(lines(), media_type=_JSON_LINES)
 
 
-def _line(value: Any) -> str:
+def _line(value: object) -> str:
     return json.dumps(value) + "\n"
 
 
-def _last(result: Any) -> Response:
+def _last(result: object) -> Response:
     return Response(_line({"result": result}), media_type=_JSON_LINES)
 
 

@@ -18,13 +18,13 @@ from runnel.errors import (
     StoreError,
 )
 
-Kind = Literal[
+RefusalKind = Literal[
     "invalid", "ambiguous", "unauthorized", "forbidden", "not_found", "not_allowed", "slow",
     "too_long", "too_large", "busy", "gone", "unavailable", "deadline", "failed",
 ]  # fmt: skip
 
 # kind -> status, OpenAI's type, TEI's type
-_KINDS: Mapping[Kind, tuple[int, str, str]] = {
+_KINDS: Mapping[RefusalKind, tuple[int, str, str]] = {
     "invalid": (400, "invalid_request_error", "Validation"),
     "ambiguous": (400, "invalid_request_error", "Validation"),
     "unauthorized": (401, "authentication_error", "Unauthorized"),
@@ -40,7 +40,7 @@ _KINDS: Mapping[Kind, tuple[int, str, str]] = {
     "unavailable": (503, "unavailable_error", "Unhealthy"),
     "deadline": (504, "timeout_error", "Backend"),
 }
-_TEI_STATUS: Mapping[Kind, int] = {"invalid": 422, "too_long": 422}
+_TEI_STATUS: Mapping[RefusalKind, int] = {"invalid": 422, "too_long": 422}
 
 
 class Refusal(HTTPException):
@@ -50,14 +50,17 @@ class Refusal(HTTPException):
 
     def __init__(
         self,
-        kind: Kind,
+        kind: RefusalKind,
         message: str,
         *,
         code: str | None = None,
         param: str | None = None,
         retry_after_s: int | None = None,
     ) -> None:
-        self.kind, self.message, self.code, self.param = kind, message, code, param
+        self.kind = kind
+        self.message = message
+        self.code = code
+        self.param = param
         headers = {} if retry_after_s is None else {"Retry-After": str(retry_after_s)}
         if kind == "unauthorized":
             headers["WWW-Authenticate"] = "Bearer"
@@ -84,7 +87,11 @@ class Refusal(HTTPException):
         status, openai, tei = _KINDS[self.kind]
         if issubclass(body, TeiErrorBody):
             status = _TEI_STATUS.get(self.kind, status)
-        fields: dict[str, Any] = {"message": self.message, "error": self.message, "error_type": tei}
+        fields: dict[str, object] = {
+            "message": self.message,
+            "error": self.message,
+            "error_type": tei,
+        }
         if body is OpenAIErrorBody:
             fields["error"] = {
                 "message": self.message,

@@ -4,14 +4,16 @@ that of TEI.
 Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from uuid import uuid4
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
+from runnel.batching import top
+from runnel.models.memory import Remembered
 from runnel.models.scored import Scored
-from runnel.records import probability, top, trimmed
+from runnel.records import probability, trimmed
 from runnel.request import Progress, TokenCount
 from runnel.server.context import Body, InContext, Query, Some
 from runnel.server.refusals import error_responses
@@ -87,7 +89,7 @@ class RerankResponse(BaseModel):
     model: str
     results: list[RerankResult]
     usage: dict[str, int]
-    meta: dict[str, Any]
+    meta: dict[str, object]
 
 
 class TeiRank(BaseModel):
@@ -119,16 +121,15 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
     loaded = context.loaded(body.model)
     reranker = loaded.reranker
-    texts = [one if isinstance(one, str) else one.text for one in body.documents]
-    wanted = (
-        body.relevant_spans
-        if body.relevant_spans is not None and body.relevant_spans.mode == "enabled"
-        else None
-    )
-    retriever = None if wanted is None else loaded.retriever
+    texts = [item if isinstance(item, str) else item.text for item in body.documents]
+    spans = body.relevant_spans
+    if spans is not None and spans.mode == "disabled":
+        spans = None
+    retriever = None if spans is None else loaded.retriever
 
     def call(progress: Progress) -> list[RerankResult]:
-        count, documents = TokenCount(progress), list[Any](texts)
+        count = TokenCount(progress)
+        documents: list[str | Remembered] = [*texts]
         # each text is read once, for both scores
         if retriever is not None and retriever.remembers and reranker.remembers:
             memory = reranker.remember({text: text for text in texts}, progress=count.part())
@@ -138,12 +139,12 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
         results = [
             RerankResult(index=place, relevance_score=probability(scores[place])) for place in best
         ]
-        if retriever is not None and wanted is not None:
+        if retriever is not None and spans is not None:
             ranked = retriever.rank(
                 body.query, [documents[place] for place in best], progress=count.part()
             )
             for result, scored in zip(results, ranked, strict=True):
-                result.relevant_spans = _spans(scored, wanted) or None
+                result.relevant_spans = _spans(scored, spans) or None
         if body.return_documents:
             for result in results:
                 result.document = RerankDocument(text=texts[result.index])
@@ -155,7 +156,7 @@ async def rerank(body: RerankRequest, request: Request, context: InContext) -> R
         for name in ("max_tokens_per_doc", "max_chunks_per_doc")
         if getattr(body, name) is not None
     ]
-    meta: dict[str, Any] = {"tokens": {"input_tokens": tokens}}
+    meta: dict[str, object] = {"tokens": {"input_tokens": tokens}}
     if ignored:
         meta["warnings"] = [f"{name} has no effect: documents are read whole" for name in ignored]
     return RerankResponse(
@@ -193,12 +194,12 @@ async def rerank_either(
     return (await context.run(request, [body.query, *body.texts], call))[0]
 
 
-def _spans(scored: Scored, wanted: RelevantSpans) -> list[Span]:
+def _spans(scored: Scored, options: RelevantSpans) -> list[Span]:
     """Return the sentences above the threshold, best first, without the whitespace around them."""
     spans: list[Span] = []
     for sentence in scored.ranked():
         score = probability(sentence.score)
-        if score <= wanted.threshold or len(spans) == wanted.max_spans:
+        if score <= options.threshold or len(spans) == options.max_spans:
             break
         span = trimmed(sentence)
         spans.append(Span(start=span.start, end=span.end, score=score))

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import Recent
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.models.scored import Scored
-from runnel.records import Recent
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
@@ -121,7 +121,8 @@ def _heat(scored: Scored) -> Sequence[float]:
     of_words = scores[scores > -np.inf]
     if not len(of_words):
         return []
-    usual, best = np.quantile(of_words, _USUAL), of_words.max()
+    usual = np.quantile(of_words, _USUAL)
+    best = of_words.max()
     strengths = np.clip((scores - usual) / ((best - usual) or 1.0), 0, 1)
     heat = np.zeros(min(_BINS, len(scored.text)))
     first, last = (scored.spans - [0, 1]).T * len(heat) // len(scored.text)
@@ -249,7 +250,8 @@ def _pictures(
     """Return the pages of a PDF with results, each once: {"pictures", "pngs": by page, "boxes": by
     "start-end"}.
     """
-    pngs, boxes = {}, {}
+    pngs: dict[int, str] = {}
+    boxes: dict[str, object] = {}
     if source.document.kind != "pdf" or source.file == STANDARD_INPUT:
         return {"pictures": False}
     try:

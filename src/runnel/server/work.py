@@ -27,13 +27,14 @@ from runnel.text.documents.reader import DocumentReader
 
 T = TypeVar("T")
 _SHORT_CHARS = 1 << 14  # a request with more text is long
-_SHORT_THREADS, _LONG_THREADS = 16, 4
+_SHORT_THREADS = 16
+_LONG_THREADS = 4
 _PARSING = 2  # files at the same time
 _MEMORY_S = 60.0  # about how far back the measured speed reaches
 _STOP_S = 10.0  # cancelled calls end after their current step
 
 
-class Job:
+class QueuedRequest:
     """One request in the queue, and the `progress` of its model call."""
 
     def __init__(self, work: Work) -> None:
@@ -85,7 +86,7 @@ class _Lane:
         self._free = asyncio.Semaphore(threads)
 
     @asynccontextmanager
-    async def thread(self, job: Job) -> AsyncIterator[None]:
+    async def thread(self, job: QueuedRequest) -> AsyncIterator[None]:
         """Wait for a free thread and hold it; a request that ends first leaves the queue."""
         job.turn = asyncio.ensure_future(self._free.acquire())
         await job.turn
@@ -103,14 +104,14 @@ class _Lane:
 
 
 class Work:
-    """The queue in front of the models. All methods but `Job` run in the event loop."""
+    """The queue in front of the models. All methods but `QueuedRequest` run in the event loop."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self._settings = settings
         self._lanes = {False: _Lane("short", _SHORT_THREADS), True: _Lane("long", _LONG_THREADS)}
         self._parsing = _Lane("parse", _PARSING)
         # asyncio itself keeps no reference to running tasks
-        self._jobs: dict[asyncio.Task[Any], Job] = {}
+        self._jobs: dict[asyncio.Task[Any], QueuedRequest] = {}
         self._lock = threading.Lock()  # of the counters below, which threads change
         self.left = 0  # tokens admitted and not read yet
         self.read = 0  # tokens read since the start
@@ -136,15 +137,16 @@ class Work:
         self,
         request: Request,
         characters: int,
-        count: Callable[[Job], int],
-        call: Callable[[Job], T],
+        count: Callable[[QueuedRequest], int],
+        call: Callable[[QueuedRequest], T],
     ) -> tuple[T, int]:
         """Return what `call` returns in a thread, and `count` of its tokens before.
 
-        `count` calls `Job.expect_few`, which ends it. The number of characters chooses the lane.
+        `count` calls `QueuedRequest.expect_few`, which ends it. The number of characters chooses
+        the lane.
         """
         self.expect_open()
-        job = Job(self)
+        job = QueuedRequest(self)
         result = await self._wait(
             request, job, self._run(job, self._lanes[characters > _SHORT_CHARS], count, call)
         )
@@ -155,7 +157,7 @@ class Work:
         the request.
         """
         self.expect_open()
-        job = Job(self)
+        job = QueuedRequest(self)
 
         def read() -> T:
             with DocumentReader() as reader:
@@ -169,7 +171,7 @@ class Work:
 
         return await self._wait(request, job, parse())
 
-    async def _wait(self, request: Request, job: Job, work: Coroutine[Any, Any, T]) -> T:
+    async def _wait(self, request: Request, job: QueuedRequest, work: Coroutine[Any, Any, T]) -> T:
         """Return what the work of a request returns, or end it."""
         task = asyncio.create_task(work)
         self._jobs[task] = job
@@ -199,10 +201,10 @@ class Work:
 
     async def _run(
         self,
-        job: Job,
+        job: QueuedRequest,
         lane: _Lane,
-        count: Callable[[Job], int],
-        call: Callable[[Job], T],
+        count: Callable[[QueuedRequest], int],
+        call: Callable[[QueuedRequest], T],
     ) -> T:
         loop = asyncio.get_running_loop()
 
@@ -226,7 +228,7 @@ class Work:
         if not task.cancelled():
             task.exception()  # of a request that ended early: nobody else asks for it
 
-    def _admit(self, job: Job, tokens: int) -> None:
+    def _admit(self, job: QueuedRequest, tokens: int) -> None:
         job.expect_few(tokens)
         if self.left and self.left + tokens > (most := self._settings.max_queue_tokens):
             message = (
@@ -248,7 +250,7 @@ class Work:
             if self.running == 1:  # it is the only one
                 self._since = time.perf_counter()
 
-    def _record(self, job: Job, tokens: int) -> None:
+    def _record(self, job: QueuedRequest, tokens: int) -> None:
         with self._lock:
             now = time.perf_counter()
             counted, seconds = self._recent

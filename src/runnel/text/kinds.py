@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from runnel.records import expect_text
+from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, DocumentText
 from runnel.text.documents.headings import is_title
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
+from runnel.batching import grouped
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, errors_as
 from runnel.files import write
-from runnel.records import grouped
 from runnel.text.cuts import Spec, adds_space, cut_pattern
 from runnel.text.tokenizer import (
     GROUP_CHARS,

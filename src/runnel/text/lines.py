@@ -14,9 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from runnel.checks import utf8
 from runnel.errors import InputError, MissingDependency, ReadError, damage_in, describe, errors_as
 from runnel.files import marked_encoding, open_bytes
-from runnel.records import Document, titled, utf8
+from runnel.records import Document, titled
 
 if TYPE_CHECKING:
     from types import ModuleType

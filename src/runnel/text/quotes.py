@@ -29,8 +29,8 @@ from typing import Literal
 
 import numpy as np
 
+from runnel.checks import expect_text
 from runnel.errors import InputError
-from runnel.records import expect_text
 
 LONGEST_QUOTE = 20_000  # characters: bounds the time to compare the words of a quote with a stretch
 _WORK = 1 << 29  # letters to compare where only the gaps differ: one or two seconds, ...

@@ -28,8 +28,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError
-from runnel.records import expect_choice
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.tokenizer import Encoded

@@ -25,8 +25,8 @@ from typing import Literal
 
 import numpy as np
 
+from runnel.checks import expect_count, expect_text
 from runnel.errors import InputError
-from runnel.records import expect_count, expect_text
 from runnel.text.tokenizer import Encoded, Tokenizer
 
 Field = Literal["query", "document"]

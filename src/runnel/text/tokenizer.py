@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from runnel.checks import expect_choice, expect_text, utf8
 from runnel.errors import CheckpointError, InputError, StateError
-from runnel.records import expect_choice, expect_text, utf8
 
 GROUP_CHARS = 1 << 18  # one parallel batch
 # the largest vocabulary accepted, because tables of its size are allocated; the largest published

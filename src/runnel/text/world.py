@@ -20,9 +20,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
+from runnel.checks import utf8
 from runnel.errors import CheckpointError, errors_as
 from runnel.files import write
-from runnel.records import utf8
 from runnel.text.tokenizer import MOST_IDS, WORLD_FILE, Encoded, Marker, Tokenizer, skip_spaces
 
 END_OF_DOCUMENT = "<|endoftext|>"  # the authors' name of id 0

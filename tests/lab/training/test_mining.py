@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from helpers.judged_tasks import ToyEmbedder
 
+from runnel.batching import top
 from runnel.errors import InputError, MissingDependency
 from runnel.lab.training.corpus import Texts
 from runnel.lab.training.data import Triple
@@ -24,7 +25,7 @@ from runnel.lab.training.mining import (
     search_by,
     word_triples,
 )
-from runnel.records import Document, top
+from runnel.records import Document
 
 WORDS = (
     "red blue green cat dog fish runs sleeps eats slowly quickly never often where under".split()

@@ -46,10 +46,10 @@ from runnel.backbones.checkpoint.tensors import (
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.backbones.int8 import check_int8, quantize, replace_linear
+from runnel.checks import expect_choice
 from runnel.config import arguments, read_model_json, valid_config
 from runnel.errors import CheckpointError
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
-from runnel.records import expect_choice
 from runnel.redaction import showable
 
 # In order of preference: a folder often carries the same weights several times. After the first

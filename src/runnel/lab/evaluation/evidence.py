@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.files import file_digest
 from runnel.jobs.progress import notify
@@ -43,7 +45,7 @@ from runnel.lab.training.evidence import read_evidence
 from runnel.lab.training.mining import bm25_scorer
 from runnel.models.embedder import Embedder
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import expect_count, top, trim
+from runnel.records import trim
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 from runnel.text.sentences import split_sentences

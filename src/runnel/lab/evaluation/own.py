@@ -12,6 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from runnel.checks import by_id
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
@@ -21,7 +22,7 @@ from runnel.lab.evaluation.metrics import Measured, Values, compare, mean, resul
 from runnel.lab.evaluation.patterns import has_patterns, measure_patterns
 from runnel.lab.evaluation.retrieval import How, System, kind_of, state_of
 from runnel.lab.training.triples import read_named
-from runnel.records import Hit, Places, by_id
+from runnel.records import Hit, Places
 from runnel.search.encoding import remembers_sentences, reranker_of
 from runnel.search.index import Index
 from runnel.text.lines import keys, texts_of

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import by_id, expect_choice
 from runnel.config import read_row
 from runnel.errors import InputError, counted
 from runnel.files import digest, file_digest
@@ -25,7 +27,7 @@ from runnel.lab.evaluation.metrics import Measured
 from runnel.lab.evaluation.retrieval import System, load_model
 from runnel.lab.training.mining import bm25_scorer
 from runnel.lab.training.triples import read_named
-from runnel.records import by_id, expect_choice, highest, normalize, top
+from runnel.records import highest, normalize
 from runnel.search.finding import read_documents
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped

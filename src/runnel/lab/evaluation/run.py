@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError, needing
 from runnel.files import replacing, write_json
 from runnel.lab.evaluation import evidence, mteb, retrieval
@@ -31,7 +32,6 @@ from runnel.lab.evaluation.retrieval import (
     kind_of,
 )
 from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
-from runnel.records import expect_choice
 
 log = logging.getLogger("runnel")
 

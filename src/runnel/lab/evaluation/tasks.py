@@ -29,6 +29,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
+from runnel.checks import expect_choice
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import replacing, write_jsonl
@@ -37,7 +38,7 @@ from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.training.corpus import Texts, read_corpus, read_queries
 from runnel.lab.training.evidence import is_released
 from runnel.lab.training.triples import find_source, folder_of
-from runnel.records import expect_choice, titled
+from runnel.records import titled
 from runnel.text.lines import ENDINGS, find, keys, read_json, read_lines, text_of
 from runnel.text.tables import read_parquet
 from runnel.text.trec import MOST_GRADE, as_grade, read_qrels, read_scores

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
@@ -29,7 +30,6 @@ from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
-from runnel.records import expect_choice
 from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
 

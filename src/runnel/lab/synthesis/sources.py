@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from runnel.checks import expect_choice, expect_count
 from runnel.errors import InputError, needing
 from runnel.files import digest
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
-from runnel.records import Places, expect_choice, expect_count, trim
+from runnel.records import Places, trim
 from runnel.search.finding import read_documents
 from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize

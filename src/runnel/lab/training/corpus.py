@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from runnel.checks import by_id
 from runnel.errors import InputError, ReadError
 from runnel.files import open_bytes
-from runnel.records import Document, by_id, titled
+from runnel.records import Document, titled
 from runnel.text.lines import Lines, parse_document, read_json, read_lines
 from runnel.text.tables import read_table
 

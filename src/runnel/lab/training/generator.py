@@ -23,6 +23,7 @@ from datasets import Features, List, Value
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
@@ -32,7 +33,6 @@ from runnel.lab.training.tables import RowData, label_sentences, units_of, write
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, read
 from runnel.models.recurrent.language_model import embedding_table, encode_prompt, lm_head
-from runnel.records import expect_choice
 from runnel.request import Request
 from runnel.text.dialogue import (
     AnswerType,

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from runnel.batching import top
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
 from runnel.jobs.embedding import embed_corpus
@@ -38,7 +39,7 @@ from runnel.lab.training.data import Dropped, Triple
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.triples import find_source, read_triples
 from runnel.models.embedder import Embedder
-from runnel.records import Document, top
+from runnel.records import Document
 from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of

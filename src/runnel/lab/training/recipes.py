@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from runnel import files
+from runnel.checks import expect_choice, expect_count
 from runnel.config import arguments
 from runnel.errors import InputError
-from runnel.records import expect_choice, expect_count
 
 Job = Literal["embed", "rerank", "sentences", "generate"]
 JOBS: tuple[Job, ...] = get_args(Job)

@@ -29,6 +29,7 @@ from accelerate.utils import parse_flag_from_env
 from safetensors import SafetensorError
 from transformers import Trainer
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError, NumericalError
 from runnel.files import WriterLock, create_folder, write_json, write_jsonl
 from runnel.jobs.progress import open_progress
@@ -43,7 +44,6 @@ from runnel.lab.training.trainers import EmbedderBatches, make_trainer, tensorbo
 from runnel.lab.training.vectors import VectorTrainer
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import merge, save_adapter
-from runnel.records import expect_choice
 from runnel.request import Progress
 from runnel.text.lines import read_json
 

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from runnel.checks import expect_choice
 from runnel.errors import InputError, ReadError
 from runnel.files import open_bytes
 from runnel.lab.training.corpus import Texts, read_corpus, read_queries
 from runnel.lab.training.data import Dropped, Triple
-from runnel.records import expect_choice
 from runnel.text.lines import Lines, find, read_head, read_json, read_lines, text_of, texts_of
 from runnel.text.tables import PARQUET, delimiter_of, read_parquet, read_table
 from runnel.text.trec import read_qrels

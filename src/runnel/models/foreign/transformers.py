@@ -29,6 +29,7 @@ from runnel.backbones.checkpoint.tensors import code_classes, reads_both_ways
 from runnel.backbones.encoder.formats import recognizes as is_bert
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.library import Library, is_decoder, open_library, require_library
+from runnel.checks import expect_choice
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
 from runnel.models.foreign.bare import Parts
@@ -42,7 +43,6 @@ from runnel.models.foreign.settings import (
 from runnel.models.head import Pooling, check_pooling
 from runnel.models.model import Job, Model
 from runnel.models.recurrent.heads import FirstVector, TorchHead, score, vector_head, wide
-from runnel.records import expect_choice
 from runnel.text.templates import OWN_PAIR, PAIR_TEMPLATES, Template
 from runnel.text.tokenizer import LIBRARY_FILE, Tokenizer
 from runnel.text.tokenizers import read_tokenizer

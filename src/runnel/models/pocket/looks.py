@@ -18,13 +18,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from runnel.backbones.encoder.config import Form
+from runnel.batching import top
 from runnel.models.model import Model
 from runnel.models.pocket.heads import Judge, PairJudge, normalize
 from runnel.models.pocket.layout import whole_tokens
 from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import FirstLook, SecondLook
-from runnel.records import top
 from runnel.request import Array, Request
 from runnel.text.kinds import ASIDE, HEADING, QUESTION
 

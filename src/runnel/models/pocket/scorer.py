@@ -13,6 +13,7 @@ import numpy as np
 
 from runnel.backbones.config import Blocks
 from runnel.backbones.encoder.config import Form
+from runnel.checks import expect_text
 from runnel.errors import InputError
 from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.memory import Memory, Precision
@@ -24,7 +25,6 @@ from runnel.models.pocket.looks import FACTS, Judging, document_facts, first_loo
 from runnel.models.pocket.sentence_vectors import SentenceSums, SentenceVectors
 from runnel.models.scored import Scored
 from runnel.models.scoring import sentence_tokens
-from runnel.records import expect_text
 from runnel.request import Progress, Request, TokenCount
 from runnel.text.documents.document import DocumentText
 from runnel.text.sentences import SentenceTokens, read_sentences

@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.state import State
+from runnel.checks import expect_count
 from runnel.errors import InputError
 from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.units import unit_scores
 from runnel.models.reranker import Reranker
-from runnel.records import expect_count
 from runnel.request import OpenRequest, Packed, Request, Result, pack
 
 

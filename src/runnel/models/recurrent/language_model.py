@@ -25,6 +25,7 @@ from runnel.backbones.checkpoint.load import (
 from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.checkpoint.tensors import read_tensor
 from runnel.backbones.state import State
+from runnel.checks import expect_count
 from runnel.errors import CheckpointError, InputError
 from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.foreign.bare import load_tokenizer
@@ -32,7 +33,6 @@ from runnel.models.model import Model
 from runnel.models.recurrent.heads import LmHead
 from runnel.models.recurrent.model import TorchModel
 from runnel.ops.backend import inference
-from runnel.records import expect_count
 from runnel.text.tokenizer import Tokenizer
 
 _STEP = 1024  # tokens

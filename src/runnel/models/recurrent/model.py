@@ -23,6 +23,7 @@ from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
+from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.files import replacing, write, write_json
 from runnel.models.description import VERSION, Description, head_options
@@ -46,7 +47,6 @@ from runnel.models.recurrent.heads import (
     with_sentence_heads,
 )
 from runnel.ops.backend import plain_numbers
-from runnel.records import expect_choice
 
 HEADS: dict[str, type[Head]] = {
     head_kind(kind): kind

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
+from runnel.checks import expect_text
 from runnel.errors import InputError
 from runnel.models.head import MARK_DOCUMENT, MARKS
 from runnel.models.items import Item, mark
@@ -21,7 +22,6 @@ from runnel.models.model import Model
 from runnel.models.pocket.lexical import piece_features
 from runnel.models.recurrent.units import UnitScores
 from runnel.models.scored import Scored
-from runnel.records import expect_text
 from runnel.request import OpenRequest, Progress, Request, TokenCount
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded

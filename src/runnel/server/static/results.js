@@ -71,8 +71,8 @@ export function placesOf(sentence) {
 }
 
 // Return the page or line, the headings and the number of places of a sentence.
-function whereOf({ page, line, kind, headings, also }) {
-  const places = also.length ? `${also.length + 1} places` : "";
+function whereOf({ page, line, kind, headings, also, also_omitted: omitted }) {
+  const places = also.length ? `${also.length + omitted + 1} places` : "";
   const first = page ? `page ${page}` : LINES.includes(kind) ? `line ${line}` : "";
   return [first, headings.join(" › "), places].filter(Boolean).join(" · ");
 }

@@ -18,6 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from runnel.batching import top
+from runnel.checks import expect_choice
 from runnel.errors import counted
 from runnel.files import digest, write_json, write_jsonl
 from runnel.generation.asking import fit
@@ -39,7 +41,6 @@ from runnel.lab.evaluation.retrieval import (
 )
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.folder import BUILT_IN
-from runnel.records import expect_choice, top
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
 from runnel.text.tokenizer import Tokenizer
 from runnel.text.tokenizers import read_tokenizer

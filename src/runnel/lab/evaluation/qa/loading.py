@@ -28,6 +28,7 @@ from pathlib import Path, PurePosixPath
 from string import ascii_uppercase
 from typing import Any, Literal, NamedTuple, cast, get_args
 
+from runnel.checks import by_id, expect_choice, utf8
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
@@ -35,7 +36,6 @@ from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.evaluation.tasks import read_rows
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import LICENSE
-from runnel.records import by_id, expect_choice, utf8
 from runnel.text.dialogue import AnswerType
 from runnel.text.lines import ENDINGS, find, read_json, read_lines, text_of, texts_of
 
