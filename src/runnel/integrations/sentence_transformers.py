@@ -241,7 +241,8 @@ class _ModelModule(InputModule):
             return
         # around it are the library's files for this module
         inside = isinstance(self.backbone, Library)
-        self.model.write(Path(output_path) / LIBRARY_FOLDER if inside else output_path)
+        folder = Path(output_path)
+        self.model.write(folder / LIBRARY_FOLDER if inside else folder)
         if self.max_seq_length is not None:
             self.save_config(output_path)
 
@@ -300,9 +301,9 @@ class EmbedderModule(_ModelModule):
     def get_embedding_dimension(self) -> int:
         return self._embedder.dimension
 
-    def preprocess(
+    def preprocess(  # type: ignore[override]
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: object
-    ) -> dict[str, Tensor]:  # type: ignore[override]
+    ) -> dict[str, Tensor]:
         """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n)
         int64.
         """

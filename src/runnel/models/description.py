@@ -50,7 +50,7 @@ class Description:
             )
         return cls(**arguments(cls, config, f"{source}: config.json"))
 
-    def parts(self, folder: Path, heads: Mapping[str, Head], source: str) -> dict[str, Any]:
+    def parts(self, folder: Path, heads: Any, source: str) -> dict[str, Any]:
         """Return the arguments of a `Model` beside the backbone, with the heads that were read."""
         jobs = {name: head for name, head in heads.items() if name in Head.jobs}
         needed = {

@@ -97,8 +97,16 @@ def load_model(
         from runnel.models.foreign.transformers import apply_choices
         from runnel.models.recurrent.model import read_folder
     if read is None or prefix:
-        options = {"prefix": prefix, "pooling": pooling, "template": template, "job": job}
-        return load_foreign(path, dtype, device, source, **options)
+        return load_foreign(
+            path,
+            dtype,
+            device,
+            source,
+            prefix=prefix,
+            pooling=pooling,
+            template=template,
+            job=job,
+        )
     model = read_folder(path, dtype, source, device)
     apply_choices(model, folder, pooling, template)
     return model

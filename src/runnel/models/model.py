@@ -95,6 +95,12 @@ class Model(ABC):
                 for. runnel loads the folder for every job.
         """
 
+    @abstractmethod
+    def write(self, folder: Path, *, weights: str = "as_is") -> None:
+        """Save without the two files for sentence-transformers, which that library's own models
+        write themselves.
+        """
+
     def refresh(self) -> None:
         """Rebuild what is derived from the heads (token weights, engine) after they change or move
         to another device.

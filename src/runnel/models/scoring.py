@@ -49,8 +49,11 @@ class DocumentScorer(Protocol):
     """A scorer of documents: `VectorScorer` of stored vectors, or `StateScorer` of states."""
 
     template: Template
-    kind: type[Remembered]  # of what it remembers
     reads_pairs: bool  # a document that is not remembered is read together with the query
+
+    @property
+    def kind(self) -> type[Remembered]:
+        """The class of what it remembers."""
 
     @property
     def remembers(self) -> bool:

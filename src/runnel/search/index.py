@@ -17,7 +17,8 @@ from runnel.request import Progress, TokenCount
 from runnel.search.check import check_store
 from runnel.search.damage import Damage
 from runnel.search.encoding import DocumentEncoder, EncodedDocuments, batches, new_settings
-from runnel.search.files import FileHashes, Scan, by_file, check_paths, read_found
+from runnel.search.file_hashes import FileHashes
+from runnel.search.files import Scan, by_file, check_paths, read_found
 from runnel.search.filters import Filter
 from runnel.search.pipeline import Pipeline, Stages
 from runnel.search.records import DocumentRow, FieldType, OnCommit

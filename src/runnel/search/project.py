@@ -22,7 +22,8 @@ from pathlib import Path, PurePath
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.files import WriterLock, expect_trusted, listed, write, write_json
 from runnel.request import Progress
-from runnel.search.files import FileHashes, left_out
+from runnel.search.file_hashes import FileHashes
+from runnel.search.files import left_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr

@@ -347,7 +347,7 @@ def weigh(
     compares with the default's.
     """
     default = [_values("", rank)["MRR"] for rank in ranks["default"]]
-    settings = []
+    settings: list[dict[str, Any]] = []
     for name, ranks_of_setting in ranks.items():
         values = [_values("", rank) for rank in ranks_of_setting]
         tested = compare(default, [row["MRR"] for row in values])

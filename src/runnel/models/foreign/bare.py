@@ -15,12 +15,8 @@ from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import Checkpoint, read_config
 from runnel.backbones.checkpoint.tensors import code_classes, reason_of
 from runnel.errors import CheckpointError
-from runnel.models.foreign.settings import (
-    embedding_rwkv,
-    read_sentence_transformer,
-    text_template,
-    warn,
-)
+from runnel.models.foreign import embedding_rwkv
+from runnel.models.foreign.settings import read_sentence_transformer, text_template, warn
 from runnel.models.recurrent.heads import EndScore, EndVector
 from runnel.redaction import showable
 from runnel.text.library import LibraryTokenizer

@@ -67,6 +67,9 @@ class PocketModel(Model):
     def save(self, folder: str | Path, *, weights: str = "as_is", job: Job | None = None) -> None:
         self.with_torch().save(folder, weights=weights, job=job)
 
+    def write(self, folder: Path, *, weights: str = "as_is") -> None:
+        self.with_torch().write(folder, weights=weights)
+
 
 def reads_folder(folder: Path, read: Description, dtype: str | torch.dtype, device: str) -> bool:
     """Return whether this wing reads a model folder, by what its files and this processor say."""

@@ -49,8 +49,12 @@ def add_lora(
         others if any(re.match(others, name) for name, _ in backbone.named_modules()) else None
     )
     config = LoraConfig(
-        r=r, lora_alpha=alpha, lora_dropout=dropout, target_modules=targets, exclude_modules=exclude
-    )  # type: ignore[arg-type]
+        r=r,
+        lora_alpha=alpha,  # type: ignore[arg-type]
+        lora_dropout=dropout,
+        target_modules=targets,
+        exclude_modules=exclude,
+    )
     inject_adapter_in_model(config, backbone, _NAME)
     wide = stream_dtype(next(backbone.parameters()))
     for name, parameter in backbone.named_parameters():

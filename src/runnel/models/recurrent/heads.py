@@ -244,7 +244,7 @@ def vector_head(pooling: Pooling) -> EndVector:
 
 
 @plain_numbers()
-def with_sentence_heads(encoder: Any, heads_before: Mapping[str, nn.Module]) -> nn.ModuleDict:
+def with_sentence_heads(encoder: Any, heads_before: nn.ModuleDict) -> nn.ModuleDict:
     """Return fresh heads with which any encoder finds sentences (`Model.for_sentences`), and the
     heads of its model.
 

@@ -114,9 +114,6 @@ class TorchModel(Model):
             write_sentence_transformer(Path(folder), job, self.prompts)
 
     def write(self, folder: Path, *, weights: str = "as_is") -> None:
-        """Save without the two files for sentence-transformers, which that library's own models
-        write themselves.
-        """
         expect_choice(weights, ("as_is", "int8"), "weights")
         expect_adapters(self, False)  # a self folder cannot hold them
         folder.mkdir(parents=True, exist_ok=True)
@@ -212,7 +209,9 @@ def _read_heads(
         for name, options in config.items():
             kind, arguments = head_options(HEADS, name, options, checkpoint.backbone, source)
             head = kind(**arguments)
-            heads[name] = HeldHead(head) if isinstance(head, ArrayHead) else head
+            module = HeldHead(head) if isinstance(head, ArrayHead) else head
+            assert isinstance(module, TorchHead)
+            heads[name] = module
     wanted = heads.state_dict()
     shapes = {name: tuple(tensor.shape) for name, tensor in wanted.items()}
     check_tensors(from_tensors(checkpoint.heads, "the heads"), shapes, source)
