@@ -8,12 +8,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from runnel.backbones.checkpoint.load import (
-    Checkpoint,
-    NoRandomNumbers,
-    load_checkpoint,
-    read_config,
-)
+from runnel.backbones.checkpoint.finding import read_config
+from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint
 from runnel.backbones.checkpoint.tensors import check_tensors, from_tensors
 from runnel.backbones.int8 import quantize
 from runnel.backbones.library import Library
