@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import (
     InputError,
-    MissingDependency,
     ReadError,
     ScannedPdf,
     UnsupportedKind,
@@ -61,7 +60,6 @@ def read_document(
     Raises:
         ReadError: it cannot be read; the message has the file, the cause and what to do.
         InputError: a file of rows, which has many documents, or an unknown encoding.
-        MissingDependency: its kind needs a package that is not installed.
     """
     with DocumentReader(limits, encoding=encoding) as reader:
         documents = reader.read(path)
@@ -126,7 +124,8 @@ class DocumentReader:
                 the path).
 
         Raises:
-            ReadError, MissingDependency: as `read_document`.
+            ReadError: as `read_document`.
+            MissingDependency: it is compressed or parquet, which need an extra.
         """
         name = name or ("standard input" if str(path) == "-" else str(path))
         with errors_as(
@@ -274,9 +273,8 @@ class DocumentReader:
         )
         if "refused" in answer:
             message, pages = f"{name}{':' * whole} {answer['refused']}", answer.get("scanned")
-            refusal = {one.__name__: one for one in (MissingDependency, UnsupportedKind)}.get(
-                answer.get("error", ""), ReadError
-            )
+            unsupported = answer.get("error") == UnsupportedKind.__name__
+            refusal = UnsupportedKind if unsupported else ReadError
             raise ScannedPdf(message, pages) if pages else refusal(message)
         return answer
 
