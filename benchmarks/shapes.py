@@ -28,7 +28,7 @@ from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.config import BackboneConfig, EncoderConfig
 from runnel.errors import InputError
 from runnel.models.base import BUILT_IN
-from runnel.models.describe import describe_checkpoint
+from runnel.models.describe_torch import describe_checkpoint
 
 
 @dataclass(frozen=True)

@@ -195,8 +195,9 @@ def test_the_container_has_what_is_copied_and_a_user_who_writes_in_the_volume_al
             *project["license-files"],
         }
     )
-    (extras,) = re.findall(r"\.\[(.*)\]", "\n".join(arguments("RUN")))
-    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    assert '".[$EXTRAS]"' in "\n".join(arguments("RUN"))
+    (extras,) = (rest.partition("=")[2] for rest in arguments("ARG") if rest.startswith("EXTRAS="))
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys() - {"recurrent"}
     versions = {re.search(r"3\.\d+", rest).group() for rest in arguments("FROM")}
     assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(
         project["classifiers"]

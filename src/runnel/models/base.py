@@ -35,7 +35,7 @@ from runnel.config import (
     valid_config,
 )
 from runnel.engine import Engine
-from runnel.errors import CheckpointError, InputError, RunnelError
+from runnel.errors import CheckpointError, InputError, RunnelError, needing
 from runnel.models import heads
 from runnel.models.foreign import JOBS, LIBRARY_FOLDER, Job, write_sentence_transformer
 from runnel.models.heads import POOLINGS, Head, LateInteraction, Pooling, TokenFeatures, head_kind
@@ -295,7 +295,8 @@ class Model:
         """Save without the two files for sentence-transformers, which that library's own models
         write themselves.
         """
-        from runnel.models.torch_models import write_model
+        with needing("saving a model needs torch", "recurrent"):
+            from runnel.models.torch_models import write_model
 
         write_model(self.with_torch(), Path(folder), weights)
 
@@ -309,7 +310,7 @@ def find_model(name: str | Path) -> tuple[Path, str]:
     place = plain if prefix else str(name)
     path = BUILT_IN.get(str(name)) or Path(place).expanduser()
     if not place or not path.is_dir():
-        from runnel.backbones.checkpoint.load import find_checkpoint  # imports torch
+        from runnel.backbones.checkpoint.finding import find_checkpoint
 
         path = find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
     inside = path / LIBRARY_FOLDER
@@ -351,7 +352,8 @@ def load_model(
     plain = arrays and path.is_dir() and not (prefix or pooling or template)
     if plain and (model := _load_arrays(path, dtype, device, str(name))) is not None:
         return model
-    from runnel.models.torch_models import load_with_torch
+    with needing(f"the model {name} needs torch", "recurrent"):
+        from runnel.models.torch_models import load_with_torch
 
     return load_with_torch(
         path, prefix, dtype, device, str(name), pooling=pooling, template=template, job=job
@@ -412,21 +414,6 @@ class Description:
         return Model(backbone, tokenizer, heads, templates, self.prompts, source, text, self.unit)
 
 
-def _for_cpu(device: str) -> bool:
-    """Return whether `backend.wanted_device` is the CPU, without importing torch where this can be
-    known; raises as that does.
-    """
-    chosen = (backend.chosen_device or "auto") if device == "auto" else device
-    if (
-        chosen == "auto"
-        and sys.platform == "linux"
-        and "torch" not in sys.modules
-        and not Path("/proc/driver/nvidia").exists()
-    ):
-        return True
-    return chosen == "cpu" or backend.wanted_device(chosen).type == "cpu"
-
-
 def _load_arrays(folder: Path, dtype: str | torch.dtype, device: str, source: str) -> Model | None:
     """Return the model of a folder without torch; None if torch has to load it, or to say what is
     wrong.
@@ -435,7 +422,7 @@ def _load_arrays(folder: Path, dtype: str | torch.dtype, device: str, source: st
     if (
         not (folder / "config.json").is_file()
         or kind not in ("auto", "float32", "bfloat16", "int8")
-        or not _for_cpu(device)
+        or not backend.wants_cpu(device)
     ):
         return None
     config: Any = read_model_json(folder / "config.json").get("runnel")
