@@ -1,5 +1,5 @@
-"""Facts about a checkpoint or a model, and what fits on this machine, without loading the weights: a
-name goes in, an object for JSON comes out.
+"""Facts about a model, and what fits on this machine, without loading the weights: a name goes in,
+an object for JSON comes out.
 
 An encoder that runnel saved is described here, from its config and the header of its weights file,
 without torch; all other models by `describe_torch`.
@@ -7,7 +7,6 @@ without torch; all other models by `describe_torch`.
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,50 +26,18 @@ from runnel.engine import Engine
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.hardware import available_memory, cores
 from runnel.models.base import BUILT_IN, Description
+from runnel.models.checkpoint_facts import DTYPE_BYTES, CheckpointFacts, describe_tokenizer
 from runnel.ops.backend import gpu_name, has_native_bf16
 from runnel.ops.numba_math import count_threads
 from runnel.text.templates import Template
-from runnel.text.tokenizer import Tokenizer, tokenizer_file
+from runnel.text.tokenizer import Tokenizer
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = ("bfloat16", "float32")  # in which weights can be loaded
-_BYTES = {"int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
 # by the names that safetensors has for dtypes
 _NAMES = {"I8": "int8", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
 # ends of the names of a head's weights that are no parameters: they are not trained with the rest
 _FIXED = ("calibration", "floor", "idf")
-
-
-@dataclass(frozen=True)
-class CheckpointFacts:
-    """A checkpoint that was recognized and not loaded."""
-
-    checkpoint: Path  # the folder, or the weights file that was named
-    layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
-    # a `Backbone` on the meta device, or an `EncoderShape`: config, names and shapes, no numbers
-    backbone: Any
-    weights: dict[str, tuple[int, ...]]  # shapes of the backbone's parameters
-    matrices: tuple[str, ...]  # ends of the names of the weights that take the low dtype
-    embedding_parameters: int
-    heads: dict[str, tuple[int, ...]]  # shapes of tensors
-    files: dict[str, int]  # bytes
-    stored: dict[str, int]  # bytes of all tensors by dtype
-
-    @property
-    def folder(self) -> Path:
-        return self.checkpoint if self.checkpoint.is_dir() else self.checkpoint.parent
-
-    @property
-    def parameters(self) -> int:
-        return sum(map(prod, self.weights.values()))
-
-    def weight_bytes(self, dtype: str) -> int:
-        """Return the bytes of the backbone's weights loaded with this `dtype`."""
-        small = max(_BYTES[dtype], _BYTES["float32"])
-        return sum(
-            prod(shape) * (_BYTES[dtype] if name.endswith(self.matrices) else small)
-            for name, shape in self.weights.items()
-        )
 
 
 class EncoderShape(EncoderBlocks):
@@ -132,7 +99,7 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
                 f"{folder}: tensor {name!r} in {file.name} is {dtype}; expected one of"
                 f" {', '.join(_NAMES)}; save the model again"
             )
-        stored[_NAMES[dtype]] += prod(shapes[name]) * _BYTES[_NAMES[dtype]]
+        stored[_NAMES[dtype]] += prod(shapes[name]) * DTYPE_BYTES[_NAMES[dtype]]
     layers = _start_with("backbone.", shapes)
     expected = weight_shapes(shape)
     if wrong := sorted(
@@ -193,35 +160,8 @@ def _describe_parts(facts: CheckpointFacts, description: Description, name: str)
     }
 
 
-def describe_tokenizer(folder: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return what a model's tokenizer is, and its markers."""
-    file = tokenizer_file(folder)
-    return {
-        "tokenizer": {
-            "kind": type(tokenizer).__name__.removesuffix("Tokenizer").lower(),
-            "file": None if file is None else file.name,
-            "tokens": tokenizer.vocab_size,
-        },
-        "markers": {
-            "begin": _marker(tokenizer, tokenizer.begin_id),
-            "end": _marker(tokenizer, tokenizer.end_id),
-        },
-    }
-
-
-def _marker(tokenizer: Tokenizer, number: int | None) -> dict[str, Any] | None:
-    if number is None:
-        return None
-    return {
-        "id": number,
-        "token": next(
-            (token for token, key in tokenizer.vocabulary.items() if key == number), None
-        ),
-    }
-
-
-def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
-    backbone = facts.backbone
+def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
+    backbone = described.backbone
     device = "cpu" if gpu_name() is None else "cuda"
     dtype = _default_dtype(device)
     attention = None
@@ -233,29 +173,29 @@ def _checkpoint(facts: CheckpointFacts) -> dict[str, Any]:
             "flops_per_token": backbone.flops(tokens) // tokens - backbone.flops_per_token,
         }
     return {
-        "path": str(facts.checkpoint),
+        "path": str(described.checkpoint),
         "architecture": backbone.architecture,
         "title": backbone.title,
-        "layout": facts.layout,
+        "layout": described.layout,
         "layers": backbone.num_layers,
         "width": backbone.hidden_size,
         "vocabulary": backbone.vocab_size,
         "config": backbone.config.to_dict(),
-        "parameters": facts.parameters,
-        "embedding_parameters": facts.embedding_parameters,
-        "files": facts.files,
-        "file_bytes": sum(facts.files.values()),
-        "stored_bytes": facts.stored,
+        "parameters": described.parameters,
+        "embedding_parameters": described.embedding_parameters,
+        "files": described.files,
+        "file_bytes": sum(described.files.values()),
+        "stored_bytes": described.stored,
         "device": device,
         "dtype": dtype,
-        "weight_bytes": facts.weight_bytes(dtype),
+        "weight_bytes": described.weight_bytes(dtype),
         "recurrent": backbone.recurrent,
         "max_tokens": backbone.max_tokens,
         "passage_tokens": backbone.passage_tokens,
         "state_bytes_per_sequence": backbone.state_bytes,
         "state": {key: list(shape) for key, shape in backbone.state_shapes().items()},
         "flops_per_token": backbone.flops_per_token,
-        "standard_flops_per_token": 2 * facts.parameters,
+        "standard_flops_per_token": 2 * described.parameters,
         "attention": attention,
     }
 
@@ -264,11 +204,11 @@ def _default_dtype(device: str) -> str:
     return "bfloat16" if device != "cpu" or has_native_bf16() else "float32"
 
 
-def _machine(facts: CheckpointFacts) -> dict[str, Any]:
+def _machine(described: CheckpointFacts) -> dict[str, Any]:
     """Return what fits into the memory that is free now, with the default dtype."""
     free = available_memory()
-    room = max(0, free - facts.weight_bytes(_default_dtype("cpu")))
-    backbone = facts.backbone
+    room = max(0, free - described.weight_bytes(_default_dtype("cpu")))
+    backbone = described.backbone
     gpu = None
     if (name := gpu_name()) is not None:
         import torch
@@ -278,14 +218,14 @@ def _machine(facts: CheckpointFacts) -> dict[str, Any]:
             "name": name,
             "memory_bytes": total,
             "memory_free_bytes": gpu_free,
-            "fits": _fits(facts, gpu_free),
+            "fits": _fits(described, gpu_free),
         }
     return {
         "cores": cores(),
         "threads": count_threads(),
         "native_bf16": has_native_bf16(),
         "memory_free_bytes": free,
-        "fits": _fits(facts, free),
+        "fits": _fits(described, free),
         "states_that_fit": room // backbone.state_bytes if backbone.state_bytes else None,
         "step_tokens": Engine(backbone).step_tokens,
         "longest_step_tokens": _longest_step(backbone, room),
@@ -293,10 +233,10 @@ def _machine(facts: CheckpointFacts) -> dict[str, Any]:
     }
 
 
-def _fits(facts: CheckpointFacts, free: int) -> dict[str, bool]:
+def _fits(described: CheckpointFacts, free: int) -> dict[str, bool]:
     """Return by dtype whether the weights, one step and its states fit."""
     return {
-        dtype: _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0
+        dtype: _longest_step(described.backbone, free - described.weight_bytes(dtype)) > 0
         for dtype in _DTYPES
     }
 

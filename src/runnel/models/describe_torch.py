@@ -1,5 +1,5 @@
-"""Describe a checkpoint or a model that torch computes, without loading its weights: a name goes in,
-`CheckpointFacts` and the parts of the model come out.
+"""Describe a checkpoint or a model that torch computes, without loading its weights: a name goes
+in, `CheckpointFacts` and the parts of the model come out.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.errors import CheckpointError
 from runnel.models.bare import read_bare
 from runnel.models.base import Model
-from runnel.models.describe import CheckpointFacts, describe_tokenizer
+from runnel.models.checkpoint_facts import CheckpointFacts, describe_tokenizer
 from runnel.models.torch_models import read_folder
 from runnel.models.transformers import read_encoder
 
@@ -52,24 +52,24 @@ def describe_checkpoint(source: str | Path) -> CheckpointFacts:
     )
 
 
-def describe_parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
+def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     """Return tokenizer, markers, heads, templates and prompts, as loading would combine them. It
     may lower a transformer's max_tokens.
     """
     zero = torch.zeros(())
     # right shapes, no memory
-    heads = {key: zero.expand(shape) for key, shape in facts.heads.items()}
-    backbone = facts.backbone
-    checkpoint = Checkpoint(backbone, heads, facts.layout, facts.folder)
-    config = read_config(facts.checkpoint) or {}
+    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
+    backbone = described.backbone
+    checkpoint = Checkpoint(backbone, heads, described.layout, described.folder)
+    config = read_config(described.checkpoint) or {}
     if "runnel" in config:
-        model = read_folder(facts.folder, config["runnel"], checkpoint, name)
+        model = read_folder(described.folder, config["runnel"], checkpoint, name)
     else:
         try:
             if isinstance(backbone, Encoder):
-                parts = read_encoder(facts.folder, backbone)
+                parts = read_encoder(described.folder, backbone)
             else:
-                parts = read_bare(facts.folder, checkpoint)
+                parts = read_bare(described.folder, checkpoint)
         except CheckpointError as error:
             return {
                 "tokenizer": None,
@@ -81,7 +81,7 @@ def describe_parts(facts: CheckpointFacts, name: str) -> dict[str, Any]:
             }
         model = Model(backbone, **vars(parts), source=name)
     return {
-        **describe_tokenizer(facts.folder, model.tokenizer),
+        **describe_tokenizer(described.folder, model.tokenizer),
         "heads": {
             key: {
                 "kind": type(head).__name__,
