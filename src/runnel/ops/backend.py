@@ -100,7 +100,7 @@ def wanted_device(device: str | torch.device) -> torch.device:
 
 
 def gpu_name() -> str | None:
-    """Return the name of the GPU that torch uses by default; None without a GPU or without torch."""
+    """Return the name of the GPU that torch uses by default; None without a GPU or torch."""
     with suppress(ImportError):
         import torch
 

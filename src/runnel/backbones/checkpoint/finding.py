@@ -1,5 +1,5 @@
-"""Find a checkpoint and its files: a model's name goes in, a local path, its config and the names of
-its weights files come out. Reads no tensor and imports no torch.
+"""Find a checkpoint and its files: a model's name goes in, a local path, its config and the names
+of its weights files come out. Reads no tensor and imports no torch.
 
     name --find_checkpoint--> folder or weights file --read_config, weights_files--> dict, [file]
 """
