@@ -7,6 +7,7 @@ Sizes are read from the tensors, and what the config says must agree.
 from collections.abc import Mapping, Set
 from typing import Any
 
+from runnel.backbones.checkpoint.finding import some
 from runnel.backbones.checkpoint.tensors import (
     OFF,
     Stored,
@@ -18,7 +19,6 @@ from runnel.backbones.checkpoint.tensors import (
     number,
     renamed,
     shape_of,
-    some,
     whole,
 )
 from runnel.errors import CheckpointError

@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from runnel.backbones.checkpoint.finding import some
 from runnel.backbones.checkpoint.tensors import (
     OFF,
     Recognized,
@@ -27,7 +28,6 @@ from runnel.backbones.checkpoint.tensors import (
     number,
     renamed,
     shape_of,
-    some,
 )
 from runnel.backbones.rwkv7.model import Rwkv7, Rwkv7Config
 from runnel.errors import CheckpointError
