@@ -288,9 +288,9 @@ class EmbedderModule(_ModelModule):
     def get_embedding_dimension(self) -> int:
         return self._embedder.dimension
 
-    def preprocess(
+    def preprocess(  # type: ignore[override]
         self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any
-    ) -> dict[str, Tensor]:  # type: ignore[override]
+    ) -> dict[str, Tensor]:
         """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n)
         int64.
         """

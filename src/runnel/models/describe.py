@@ -63,12 +63,13 @@ def describe_model(name: str) -> dict[str, Any]:
     """
     # 1. find its folder, and decide by the config whether it is an encoder that runnel saved
     path = find_checkpoint(BUILT_IN.get(name, name))
-    description = (read_config(path) or {}).get("runnel")
-    backbone = description.get("backbone") if isinstance(description, dict) else None
+    written = (read_config(path) or {}).get("runnel")
+    values: dict[str, Any] = written if isinstance(written, dict) else {}
+    backbone = values.get("backbone")
     is_encoder = isinstance(backbone, dict) and backbone.get("architecture") == "encoder"
     # 2. read shapes and parts
     if is_encoder and (path / "model.safetensors").is_file():
-        description = Description.read(description, name)
+        description = Description.read(values, name)
         facts = _describe_encoder(path, description)
         parts = _describe_parts(facts, description, name)
     else:
