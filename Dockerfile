@@ -1,11 +1,13 @@
 # The server of docs/serving.md#in-a-container: the package, its models and the extras that it needs; nothing is downloaded at a start.
+# For recurrent models: --build-arg EXTRAS=serve,search,recurrent, and the index of torch's builds for CPUs in PIP_EXTRA_INDEX_URL.
 FROM python:3.11-slim AS build
+ARG EXTRAS=serve,search
 ARG PIP_EXTRA_INDEX_URL
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE constraints.txt ./
 COPY src src
 RUN python -m venv /opt/runnel \
-    && /opt/runnel/bin/pip install --no-cache-dir -c constraints.txt ".[serve,search,documents]"
+    && /opt/runnel/bin/pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
 
 FROM python:3.11-slim
 COPY --from=build /opt/runnel /opt/runnel

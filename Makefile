@@ -1,5 +1,5 @@
 # From a bare clone with Python >= 3.11: every target first makes its own environment in .venv, from constraints.txt.
-# `make demo` installs what the package itself needs; the other targets add what developers need.
+# `make demo` installs what the package itself needs, without torch; the other targets add what developers need.
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -9,7 +9,7 @@ BASE := $(VENV)/.base
 DOCS := $(VENV)/.docs
 READY := $(VENV)/.ready
 # All but gpu, which no test needs.
-EXTRAS := documents,search,serve,agents,answers,lab,ray,qdrant,langchain,llama-index,haystack
+EXTRAS := recurrent,search,serve,agents,answers,lab,ray,qdrant,langchain,llama-index,haystack
 DEMO := runs/demo
 
 .PHONY: demo test test-all check check-base fix dist bench bench-check docs pocket clean
@@ -38,13 +38,16 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# Whether the package's own dependencies are enough: find, embed and rerank in an environment that has nothing else.
+# Whether the package's own dependencies are enough: an environment that has nothing else, not even torch.
 check-base:
 	@$(MAKE) --no-print-directory VENV=build/base-venv build/base-venv/.base
+	! build/base-venv/bin/python -c "import torch" 2> /dev/null
 	rm -rf build/base && cp -R examples/files build/base
 	cd build/base && ../base-venv/bin/runnel find "what does deleting a name do" texts.txt
 	cd build/base && ../base-venv/bin/runnel embed texts.txt --to vectors.npy
 	cd build/base && ../base-venv/bin/runnel rerank "what does deleting a name do" texts.txt
+	cd build/base && ../base-venv/bin/runnel info pocket
+	cd build/base && ../base-venv/bin/runnel doctor
 
 fix: $(READY)
 	$(BIN)/ruff format .

@@ -28,8 +28,8 @@ from runnel.backbones.mamba2.model import Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.errors import InputError
-from runnel.models.describe import describe_checkpoint
 from runnel.models.folder import BUILT_IN
+from runnel.models.recurrent.describe import describe_checkpoint
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+import venv
 import zipfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import yaml
 from hatchling.builders.sdist import SdistBuilder
 from hatchling.builders.wheel import WheelBuilder
 from helpers.children import server
+from helpers.document_files import pdf
 
 from runnel.commands.serve import serve
 
@@ -133,6 +135,37 @@ def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
     assert list(folder.glob("runnel/**/*.nbi"))
 
 
+@pytest.mark.release
+@pytest.mark.network
+def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
+    wheel, environment = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "environment"
+    venv.create(environment, with_pip=True)
+    python = str(environment / "bin" / "python")
+    install = ["-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)]
+    subprocess.run([python, *install], check=True, capture_output=True)
+    has_torch = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+    def run(*command: str) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path, env=alone, check=True, capture_output=True, text=True
+        )
+        return done.stdout
+
+    assert run(python, "-c", has_torch) == "False\n"
+    (tmp_path / "a.pdf").write_bytes(pdf([["The tenant pays the rent."]]))
+    found = run(str(environment / "bin" / "runnel"), "find", "who pays the rent", "a.pdf")
+    assert found == "a.pdf:page 1:The tenant pays the rent.\n"
+    site = environment / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    tools = {"pip", "setuptools", "pkg_resources"}  # of the environment itself
+    sizes = [
+        path.stat().st_size
+        for path in site.rglob("*")
+        if path.is_file() and path.relative_to(site).parts[0] not in tools
+    ]
+    assert sum(sizes) < 460e6
+
+
 @pytest.mark.parametrize(
     "command", [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
 )
@@ -195,8 +228,9 @@ def test_the_container_has_what_is_copied_and_a_user_who_writes_in_the_volume_al
             *project["license-files"],
         }
     )
-    (extras,) = re.findall(r"\.\[(.*)\]", "\n".join(arguments("RUN")))
-    assert set(extras.split(",")) <= project["optional-dependencies"].keys()
+    assert '".[$EXTRAS]"' in "\n".join(arguments("RUN"))
+    (extras,) = (rest.partition("=")[2] for rest in arguments("ARG") if rest.startswith("EXTRAS="))
+    assert set(extras.split(",")) <= project["optional-dependencies"].keys() - {"recurrent"}
     versions = {re.search(r"3\.\d+", rest).group() for rest in arguments("FROM")}
     assert {f"Programming Language :: Python :: {version}" for version in versions} <= set(
         project["classifiers"]

@@ -1,17 +1,23 @@
 """What importing costs: `import runnel` and `runnel --help` import nothing heavy; every module can
-be imported by itself; and the commands need no more than the package's own dependencies."""
+be imported by itself; the commands need no more than the package's own dependencies; and whatever
+needs torch says so in one sentence."""
 
 import contextlib
 import importlib.metadata
 import importlib.util
+import json
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from helpers.document_files import pdf
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from runnel.errors import install_command
+from runnel.models.describe import describe_model
 
 SOURCE = Path(__file__).parent.parent / "src"
 HEAVY = {
@@ -133,7 +139,7 @@ sys.meta_path.insert(0, Hidden())
 
 @pytest.mark.slow
 def test_base_dependencies_are_enough(tmp_path):
-    """`make demo` and the README's first command install nothing else."""
+    """`make demo` and the README's first commands install nothing else, and no torch."""
     base = distributions_of(
         tomllib.loads((SOURCE.parent / "pyproject.toml").read_text())["project"]["dependencies"]
     )
@@ -142,19 +148,105 @@ def test_base_dependencies_are_enough(tmp_path):
         for module, owners in importlib.metadata.packages_distributions().items()
         if module != "runnel" and not base & {canonicalize_name(owner) for owner in owners}
     }
-    assert {"transformers", "lancedb", "pypdfium2"} & hidden and not hidden & {
-        "torch",
-        "typer",
-        "yaml",
-    }
+    assert {"transformers", "lancedb", "torch"} <= hidden
+    assert not hidden & {"pypdfium2", "typer", "yaml"}
     (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
+    (tmp_path / "a.pdf").write_bytes(pdf([["One dog barked."]]))
+    (tmp_path / "a.html").write_text("<p>One dog barked.</p>")
     commands = (
-        ["find", "dog", "a.txt"],
+        ["find", "dog", "a.txt", "a.pdf", "a.html"],
         ["embed", "a.txt", "--to", "a.npy"],
         ["rerank", "dog", "a.txt"],
         ["info", "pocket"],
+        ["doctor"],
     )
     program = f"HIDDEN = {sorted(hidden)!r}\n{HIDE}\n" + "".join(
         COMMAND.format(arguments) for arguments in commands
     )
     run_python(program, cwd=tmp_path)
+
+
+WITHOUT_TORCH = f"HIDDEN = ['torch']\n{HIDE}\nimport runnel\n"
+TRY = """
+try:
+    exec({!r})
+except runnel.RunnelError as error:
+    print(type(error).__name__, error)
+"""
+# a statement that needs torch, and the extra that has it
+STATEMENTS = {
+    "runnel.load_backbone": "recurrent",
+    "runnel.State": "recurrent",
+    "runnel.Embedder.load('pocket-mamba2')": "recurrent",
+    "runnel.Reranker.load('pocket', device='cuda')": "recurrent",
+    "runnel.SentenceRetriever.load('pocket').model.save('saved')": "recurrent",
+    "from runnel.models.describe import describe_model; describe_model('pocket-mamba2')": (
+        "recurrent"
+    ),
+    "import runnel.integrations.sentence_transformers": "lab",
+    "import runnel.integrations.mteb": "lab",
+}
+
+
+def test_what_needs_torch_says_which_extra_installs_it():
+    program = WITHOUT_TORCH + "".join(TRY.format(statement) for statement in STATEMENTS)
+    lines = run_python(program).splitlines()
+    for line, extra in zip(lines, STATEMENTS.values(), strict=True):
+        assert line.startswith("MissingDependency ") and "'torch'" in line
+        assert line.endswith(f"run `{install_command(extra)}`")
+
+
+# Runs commands in one process; prints a row with the exit code, the output and stderr of each.
+RUN = """
+import contextlib, io, json, sys
+from runnel.cli import main
+for arguments in {!r}:
+    sys.argv, out, err = ['runnel', '-q', *arguments], io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+    print(json.dumps([code, out.getvalue(), err.getvalue()]))
+"""
+
+
+def run_commands(commands, folder, before=""):
+    program = WITHOUT_TORCH + before + RUN.format(commands)
+    return [json.loads(line) for line in run_python(program, cwd=folder).splitlines()]
+
+
+def test_a_command_that_needs_torch_ends_with_one_line(tmp_path):
+    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
+    (tmp_path / "pairs.csv").write_text("query,document\nwho barked,One dog barked.\n")
+    commands = [
+        (["find", "dog", "a.txt", "-m", "pocket-mamba2"], 2, "recurrent"),
+        (["embed", "a.txt", "--to", "a.npy", "--device", "cuda"], 1, "recurrent"),
+        (["info", "pocket-mamba2"], 1, "recurrent"),
+        (["lab", "train", "pairs", "--data", "pairs.csv", "--to", "run"], 1, "lab"),
+    ]
+    done = run_commands([arguments for arguments, _, _ in commands], tmp_path)
+    for (code, out, err), (_, expected, extra) in zip(done, commands, strict=True):
+        assert (code, out) == (expected, "") and err.startswith("runnel: error: ")
+        assert err.endswith(f"run `{install_command(extra)}`\n") and err.count("\n") == 1
+
+
+def test_info_and_doctor_need_no_torch(tmp_path):
+    facts = describe_model("pocket")
+    commands = [["info", "pocket"], ["info", "pocket", "--json"], ["doctor"], ["doctor", "--json"]]
+    short = "import runnel.commands.doctor as doctor; doctor._WORDS, doctor._ROUNDS = 66, 1\n"
+    done = run_commands(commands, tmp_path, short)
+    assert [code for code, _, _ in done] == [0, 0, 0, 0]
+    (_, info, _), (_, info_json, _), (_, report, _), (_, report_json, _) = done
+    assert "encoder: Encoder, runnel layout" in info and "with kernels" in report
+    # only what torch alone knows may differ, and the memory that is free at the moment
+    described = json.loads(info_json)
+    varies = {"gpu", "device", "dtype", "weight_bytes", "memory_free_bytes", "fits"}
+    varies |= {"longest_step_tokens", "threads", "native_bf16"}
+    assert described.keys() == facts.keys() and described["gpu"] is None
+    assert {key: described[key] for key in facts.keys() - varies} == {
+        key: facts[key] for key in facts.keys() - varies
+    }
+    pocket = json.loads(report_json)["pocket"]
+    assert pocket["problem"] is None and pocket["plain_tokens_per_s"] is None
+    assert pocket["tokens_per_s"] > 0 and pocket["cosine"] is None

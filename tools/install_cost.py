@@ -5,7 +5,7 @@ docs/quickstart.md.
 
 FOLDER must not exist; the environment stays there. Versions are those of constraints.txt. Sizes are
 of installed files, with the bytecode that pip compiles. An import is timed in a new process, with
-everything that it imports: the shortest of five interleaved runs, compared with torch's.
+everything that it imports: the shortest of five interleaved runs, compared with numba's.
 """
 
 from __future__ import annotations
@@ -94,18 +94,18 @@ def main() -> None:
     ]
     times = {name: min(times[name] for times in rounds) for name in names}
     others = rows.keys() - set(names) - {"pip", "setuptools"}
-    print("| distribution | version | MB | import, torch = 1 |\n| --- | --- | --- | --- |")
+    print("| distribution | version | MB | import, numba = 1 |\n| --- | --- | --- | --- |")
     for name in names:
         print(
             f"| {name} | {rows[name][0]} | {rows[name][1] / 1e6:.1f} |"
-            f" {times[name] / times['torch']:.2f} |"
+            f" {times[name] / times['numba']:.2f} |"
         )
     print(
         f"| {len(others)} that these need | | {sum(rows[name][1] for name in others) / 1e6:.1f} | |"
     )
     print(f"| all | | {sum(rows[name][1] for name in [*names, *others]) / 1e6:.1f} | |")
     print(
-        f"\npip install: {seconds:.0f} s; import torch: {times['torch']:.2f} s; largest of the"
+        f"\npip install: {seconds:.0f} s; import numba: {times['numba']:.2f} s; largest of the"
         " others: ",
         end="",
     )

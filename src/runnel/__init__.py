@@ -45,6 +45,8 @@ _HOMES = {
     "verify_quote": "runnel.text.quotes",
 }
 
+_OF_TORCH = ("State", "load_backbone")
+
 __version__ = "0.1.0"
 __all__ = [*_HOMES]
 
@@ -61,7 +63,14 @@ def __getattr__(name: str) -> object:
         raise AttributeError(
             f"module 'runnel' has no attribute {name!r}; its public names are {', '.join(__all__)}"
         )
-    value = getattr(import_module(_HOMES[name]), name)
+    if name in _OF_TORCH:
+        from runnel.errors import needing
+
+        with needing(f"runnel.{name} needs torch", "recurrent"):
+            home = import_module(_HOMES[name])
+    else:
+        home = import_module(_HOMES[name])
+    value = getattr(home, name)
     globals()[name] = value
     return value
 

@@ -38,7 +38,7 @@ from runnel.commands.display import (
     say,
     show_on_stderr,
 )
-from runnel.errors import RunnelError, describe
+from runnel.errors import RunnelError, describe, needing
 from runnel.jobs.progress import show_progress_with
 
 # oneDNN compiles a bf16 matrix product for each number of tokens (0.3 ms, 0.2 MB) and keeps 1,024
@@ -84,9 +84,12 @@ USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]  # click's, or ty
 
 
 class _Commands(TyperGroup):
-    """The commands, each imported when it is needed; their list needs none."""
+    """The commands, each imported when it is needed; their list needs none. `extra`: without it
+    they may lack packages.
+    """
 
     table, package = COMMANDS, "runnel.commands"
+    extra: str | None = None
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options | {"commands": dict.fromkeys(self.table)})
@@ -97,7 +100,8 @@ class _Commands(TyperGroup):
         if name == "lab":
             return typer.main.get_command(lab)
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-        alone.command(name)(_command(getattr(import_module(f"{self.package}.{name}"), name)))
+        run = getattr(import_module(f"{self.package}.{name}"), name)
+        alone.command(name)(_command(run, self.extra))
         return typer.main.get_command(alone)
 
     def format_commands(self, context: Any, formatter: Any) -> None:
@@ -106,7 +110,7 @@ class _Commands(TyperGroup):
 
 
 class _LabCommands(_Commands):
-    table, package = LAB, "runnel.lab.commands"
+    table, package, extra = LAB, "runnel.lab.commands", "lab"
 
 
 _GROUP: dict[str, Any] = {
@@ -197,9 +201,9 @@ def _expect_command(context: typer.Context) -> None:
         raise typer.Exit(2)
 
 
-def _command(run: Callable[..., int]) -> Callable[..., None]:
+def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
     """Turn `run` into a command: errors become one line on stderr and exit code 1 or 2, Ctrl-C 130;
-    it returns the exit code.
+    it returns the exit code. A package that cannot be imported is one of `extra`.
 
     It also gets --device if it is one of `READERS`; and --progress, --quiet and --verbose, as
     `runnel` itself does, because users write them in either place. The fields of a parameter that
@@ -230,7 +234,10 @@ def _command(run: Callable[..., int]) -> Callable[..., None]:
                 options[group_name] = group(
                     **{item.name: options.pop(item.name) for item in fields(group)}
                 )
-            with _models_on(device):
+            packages = (
+                nullcontext() if extra is None else needing(f"the extra {extra} is missing", extra)
+            )
+            with _models_on(device), packages:
                 code = run(**options)
         except USAGE_ERROR:
             raise  # `main` reports it

@@ -20,7 +20,7 @@ from runnel.backbones.checkpoint.load import load_backbone, load_checkpoint
 from runnel.backbones.checkpoint.tensors import Recognized, Stored
 from runnel.backbones.families import BACKBONES, FAMILIES
 from runnel.errors import BackendUnavailable, CheckpointError
-from runnel.models.describe import describe_checkpoint
+from runnel.models.recurrent.describe import describe_checkpoint
 
 CONFIG = ToyConfig(vocab_size=128, hidden_size=32)
 

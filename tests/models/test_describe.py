@@ -16,8 +16,9 @@ from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.backbones.rwkv7.model import Rwkv7Config
 from runnel.backbones.xlstm.model import XlstmConfig
 from runnel.models import describe
-from runnel.models.describe import describe_checkpoint, describe_model
+from runnel.models.describe import describe_model
 from runnel.models.folder import load_model
+from runnel.models.recurrent.describe import describe_checkpoint
 from runnel.planning import ENOUGH
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -102,13 +103,14 @@ def test_what_is_told_without_reading_is_what_loads(
         (path,) = (GOLDEN / folder).glob("*.pth")
         one = describe_checkpoint(str(path))
         assert (one.checkpoint, one.folder, list(one.files)) == (path, path.parent, [path.name])
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+    for name in ("float32", "bfloat16", "float64"):
+        dtype = getattr(torch, name)
         found = load_checkpoint(GOLDEN / folder, dtype=dtype)
         assert facts.layout == found.layout and facts.backbone.config == found.backbone.config
         parameters = dict(found.backbone.named_parameters())
         assert facts.parameters == sum(p.numel() for p in parameters.values())
         assert facts.embedding_parameters == parameters["embeddings.weight"].numel()
-        assert facts.weight_bytes(dtype) == sum(
+        assert facts.weight_bytes(name) == sum(
             p.numel() * p.element_size() for p in parameters.values()
         )
     assert facts.files == {
@@ -116,9 +118,7 @@ def test_what_is_told_without_reading_is_what_loads(
         for path in (GOLDEN / folder).iterdir()
         if path.name in facts.files
     }
-    stored = (
-        {torch.bfloat16, torch.int64} if folder.startswith("embedding-rwkv") else {torch.float32}
-    )
+    stored = {"bfloat16", "int64"} if folder.startswith("embedding-rwkv") else {"float32"}
     assert facts.stored.keys() == stored and facts.folder == GOLDEN / folder
 
 
@@ -190,7 +190,7 @@ def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(
         list(known.files) == [path.name for path in parts]
         and known.checkpoint == known.folder == tmp_path
     )
-    assert known.stored == {torch.bfloat16: 2 * known.parameters, torch.float32: 4 * 33}
+    assert known.stored == {"bfloat16": 2 * known.parameters, "float32": 4 * 33}
     assert "tokenizer" in facts["problem"] and str(tmp_path) in facts["problem"]
     assert facts["tokenizer"] is None and facts["markers"] is None and facts["heads"] == {}
     write_tokenizer(tmp_path)

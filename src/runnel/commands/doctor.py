@@ -15,15 +15,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands.display import Json, Meter, print_json, print_text
-from runnel.errors import DISTRIBUTION, RunnelError, StoreError, describe, install_command
-from runnel.jobs.loading import note_compiling
+from runnel.commands.display import Json, Meter, note_compiling, print_json, print_text
+from runnel.errors import (
+    DISTRIBUTION,
+    MissingDependency,
+    RunnelError,
+    StoreError,
+    describe,
+    install_command,
+)
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
 
 PURPOSES = {
-    "documents": "PDF, Excel, EPUB and HTML files",
+    "recurrent": "models that need torch: pocket-mamba2, published ones, and all on GPUs",
     "search": "indexes: runnel index, runnel search",
     "serve": "the HTTP server and its page: runnel serve",
     "agents": "tools for agents: runnel mcp",
@@ -80,17 +86,16 @@ def doctor(as_json: Json = False) -> int:
 
 def machine() -> dict[str, Any]:
     """Return processor, cores, threads, GPU and versions, as JSON values."""
-    import torch
-
     from runnel.hardware import cores
-    from runnel.ops.backend import has_native_bf16
+    from runnel.ops.backend import gpu_name, has_native_bf16
+    from runnel.ops.numba_math import count_threads
 
     return {
         "processor": _processor(),
         "cores": cores(),
-        "threads": torch.get_num_threads(),
+        "threads": count_threads(),
         "native_bf16": has_native_bf16(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "gpu": gpu_name(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": {
@@ -120,8 +125,8 @@ def _version(name: str) -> str | None:
 
 
 def _pocket() -> dict[str, Any]:
-    """Return tokens per second of pocket with kernels and in plain torch, and the cosine of both
-    vectors.
+    """Return tokens per second of pocket with kernels and, if it is installed, in plain torch, and
+    the cosine of both vectors.
     """
     from runnel.models.embedder import Embedder
 
@@ -133,20 +138,28 @@ def _pocket() -> dict[str, Any]:
         "cosine": None,
     }
     try:
+        # 1. with kernels, if they can run here
         embedder = Embedder.load("pocket")
-        model = embedder.model.with_torch()
-        result["dtype"] = str(next(model.backbone.parameters()).dtype).removeprefix("torch.")
+        backbone = embedder.model.backbone
+        result["dtype"] = backbone.dtypes[0]
         vector, speed = _measure(embedder)
-        if model is embedder.model and model.backbone.fast is None:
+        if not backbone.without_torch and backbone.fast is None:
             return result | {"plain_tokens_per_s": speed}
-        model.backbone.fast, result["tokens_per_s"] = None, speed
+        result["tokens_per_s"] = speed
+        # 2. in plain torch
+        model = embedder.model.with_torch()
+        model.backbone.fast = None
         plain, result["plain_tokens_per_s"] = _measure(Embedder(model))
+        # 3. compare
         result["cosine"] = float(vector @ plain)
         if result["cosine"] < 0.99:
             result["problem"] = (
                 f"the kernels' vector differs from plain torch's: cosine {result['cosine']:.3f};"
                 " please report it"
             )
+    except MissingDependency as error:
+        if result["tokens_per_s"] is None:
+            result["problem"] = describe(error)
     except (RunnelError, OSError) as error:
         result["problem"] = describe(error)
     return result
@@ -200,8 +213,10 @@ def _missing(requirement: Any) -> str | None:
 
 
 def _gpu_problem() -> str | None:
-    import torch
-
+    try:
+        import torch
+    except ImportError:
+        return "torch is not installed"
     from runnel.ops.backend import choose
 
     if not torch.cuda.is_available():
@@ -237,8 +252,8 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
     versions = machine["versions"]
     yield (
         "runnel",
-        f"{versions['runnel']}, torch {versions['torch']}, Python {machine['python']},"
-        f" {machine['system']}",
+        f"{versions['runnel']}, torch {versions['torch'] or 'not installed'}, Python"
+        f" {machine['python']}, {machine['system']}",
     )
     bf16 = "bf16 in hardware"
     if not machine["native_bf16"]:
@@ -278,6 +293,8 @@ def _lines(report: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def _pocket_in_words(pocket: dict[str, Any]) -> str:
     if pocket["problem"]:
         return f"does not work: {pocket['problem']}"
+    if pocket["plain_tokens_per_s"] is None:
+        return f"works in {pocket['dtype']}: {pocket['tokens_per_s']:,} tokens/s with kernels"
     plain = f"{pocket['plain_tokens_per_s']:,} tokens/s in plain torch"
     if pocket["tokens_per_s"] is None:
         return f"works, {plain}"

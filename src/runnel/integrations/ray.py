@@ -15,7 +15,7 @@ import os
 import pickle
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -233,9 +233,11 @@ class _Worker:
                 f"a worker has runnel {__version__}, the driver {runnel}; install one version on"
                 " all machines"
             )
-        import torch
+        # Without torch, kernels run on the threads of OMP_NUM_THREADS, which Ray sets.
+        with suppress(ImportError):
+            import torch
 
-        torch.set_num_threads(pool.cpus)
+            torch.set_num_threads(pool.cpus)
         embedder = Embedder.load(pool.model, device="auto" if pool.gpus else "cpu")
         if pool.settings.dimension < embedder.dimension:
             embedder = Embedder(embedder.model, truncate_dim=pool.settings.dimension)

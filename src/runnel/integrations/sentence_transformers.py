@@ -24,27 +24,28 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import torch
-from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
-from runnel.backbones.int8 import Int8Linear
-from runnel.backbones.library import Library
 from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
 from runnel.models.embedder import Embedder
 from runnel.models.folder import LIBRARY_FOLDER, load_model
 from runnel.models.model import Job, Model
-from runnel.models.recurrent.adapters import FILE as ADAPTER_FILE
-from runnel.models.recurrent.adapters import save_adapter
-from runnel.models.recurrent.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 
-with needing("training needs sentence-transformers 6", "lab"):
+with needing("training needs torch and sentence-transformers 6", "lab"):
+    import torch
     from sentence_transformers import CrossEncoder, SentenceTransformer
     from sentence_transformers.base.modules import InputModule
+    from torch import Tensor, nn
+    from torch.nn.utils.rnn import pad_sequence
+
+    from runnel.backbones.int8 import Int8Linear
+    from runnel.backbones.library import Library
+    from runnel.models.recurrent.adapters import FILE as ADAPTER_FILE
+    from runnel.models.recurrent.adapters import save_adapter
+    from runnel.models.recurrent.graph import Long, make_pair, pair_scores, trains_pairs, vectors
 
 log = logging.getLogger("runnel")
 

@@ -1,113 +1,168 @@
-"""Facts about a checkpoint or a model, and what fits on this machine, without
-loading the weights.
+"""Facts about a model, and what fits on this machine, without loading the weights: a name goes in,
+an object for JSON comes out.
+
+An encoder that runnel saved is described here, from its config and the header of its weights file,
+without torch; all other models by `describe_torch`.
 """
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
-from torch import nn
+from safetensors import SafetensorError, safe_open
 
-from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import (
-    Checkpoint,
-    find_checkpoint,
-    meta_backbone,
-    open_weights,
-    read_config,
-    recognize,
-)
-from runnel.backbones.checkpoint.shapes import check_tensors
-from runnel.backbones.encoder.model import Encoder
+from runnel.backbones.checkpoint.finding import damaged_weights, find_checkpoint, read_config
+from runnel.backbones.checkpoint.shapes import some
+from runnel.backbones.encoder.arrays import LOW_PRECISION, weight_shapes
+from runnel.backbones.encoder.config import EncoderBlocks, EncoderConfig
+from runnel.config import valid_config
 from runnel.engine import Engine
-from runnel.errors import CheckpointError, InputError
+from runnel.errors import CheckpointError, InputError, needing
 from runnel.hardware import available_memory, cores
+from runnel.models.checkpoint_facts import DTYPE_BYTES, CheckpointFacts, describe_tokenizer
+from runnel.models.description import Description
 from runnel.models.folder import BUILT_IN
-from runnel.models.foreign.bare import read_bare
-from runnel.models.foreign.transformers import read_encoder
-from runnel.models.recurrent.model import TorchModel, read_folder
-from runnel.ops.backend import has_native_bf16, wanted_dtype
+from runnel.ops.backend import gpu_name, has_native_bf16
+from runnel.ops.numba_math import count_threads
+from runnel.text.templates import Template
 from runnel.text.tokenizer import Tokenizer
-from runnel.text.tokenizers import tokenizer_file
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
-_DTYPES = (torch.bfloat16, torch.float32)  # in which weights can be loaded
+_DTYPES = ("bfloat16", "float32")  # in which weights can be loaded
+# by the names that safetensors has for dtypes
+_NAMES = {"I8": "int8", "F16": "float16", "BF16": "bfloat16", "F32": "float32", "F64": "float64"}
+# ends of the names of a head's weights that are no parameters: they are not trained with the rest
+_FIXED = ("calibration", "floor", "idf")
 
 
-@dataclass(frozen=True)
-class CheckpointFacts:
-    """A checkpoint that was recognized and not loaded."""
+class EncoderShape(EncoderBlocks):
+    """An encoder without weights, as far as an engine needs it to choose the length of a step."""
 
-    checkpoint: Path  # the folder, or the weights file that was named
-    layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
-    backbone: Backbone  # on the meta device: it has config, names and shapes, and no numbers
-    heads: dict[str, tuple[int, ...]]  # shapes of tensors
-    files: dict[str, int]  # bytes
-    stored: dict[torch.dtype, int]  # bytes of all tensors
+    architecture = "encoder"
+    without_torch = True
+    plain = None
+    state_bytes = 0
+    device = SimpleNamespace(type="meta")
 
-    @property
-    def folder(self) -> Path:
-        return self.checkpoint if self.checkpoint.is_dir() else self.checkpoint.parent
-
-    @property
-    def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.backbone.parameters())
-
-    @property
-    def embedding_parameters(self) -> int:
-        tables = {
-            module.weight for module in self.backbone.modules() if isinstance(module, nn.Embedding)
-        }
-        return sum(table.numel() for table in tables)
-
-    def weight_bytes(self, dtype: torch.dtype) -> int:
-        """Return the bytes of the backbone's weights loaded with this `dtype`."""
-        small = torch.float64 if dtype == torch.float64 else torch.float32
-        return sum(
-            parameter.numel() * (dtype if name.endswith(self.backbone.matrices) else small).itemsize
-            for name, parameter in self.backbone.named_parameters()
-        )
-
-
-def describe_checkpoint(source: str | Path) -> CheckpointFacts:
-    """Recognize a checkpoint, named as for `load_backbone`, without loading it."""
-    path = find_checkpoint(source)
-    config, tensors = read_config(path), open_weights(path)
-    known = recognize(config, tensors, str(path))
-    backbone, layout = meta_backbone(known.architecture, known.config), known.layout
-    check_tensors(
-        known.backbone,
-        {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()},
-        str(path),
-    )
-    heads = {name: tensor.shape for name, tensor in known.heads.items()}
-    stored: Counter[torch.dtype] = Counter()
-    for tensor in tensors.values():
-        if tensor.dtype is not None:
-            stored[tensor.dtype] += torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
-    folder = path if path.is_dir() else path.parent
-    files = {
-        name: (folder / name).stat().st_size
-        for name in sorted({tensor.file for tensor in tensors.values()})
-    }
-    return CheckpointFacts(path, layout, backbone, heads, files, dict(stored))
+    def __init__(self, config: EncoderConfig) -> None:
+        self.set_config(config)
 
 
 def describe_model(name: str) -> dict[str, Any]:
     """Return the facts about a model, as JSON values; "problem" names a missing part of a bare
     checkpoint.
+
+    Raises:
+        CheckpointError: the model is missing, damaged or of an unknown kind.
+        MissingDependency: it needs torch, which is not installed.
     """
-    facts = describe_checkpoint(BUILT_IN.get(name, name))
-    parts = _parts(facts, name)  # first: it may lower a transformer's max_tokens
+    # 1. find its folder, and decide by the config whether it is an encoder that runnel saved
+    path = find_checkpoint(BUILT_IN.get(name, name))
+    written = (read_config(path) or {}).get("runnel")
+    values: dict[str, Any] = written if isinstance(written, dict) else {}
+    backbone = values.get("backbone")
+    is_encoder = isinstance(backbone, dict) and backbone.get("architecture") == "encoder"
+    # 2. read shapes and parts
+    if is_encoder and (path / "model.safetensors").is_file():
+        description = Description.read(values, name)
+        facts = _describe_encoder(path, description)
+        parts = _describe_parts(facts, description, name)
+    else:
+        with needing(f"the model {name} needs torch", "recurrent"):
+            from runnel.models.recurrent import describe as describe_torch
+        facts = describe_torch.describe_checkpoint(path)
+        parts = describe_torch.describe_parts(facts, name)
+    # 3. add what fits on this machine
     return {"model": name, **_checkpoint(facts), **parts, **_machine(facts)}
+
+
+def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts:
+    """Return the facts of an encoder from its config and the header of its weights file."""
+    file = folder / "model.safetensors"
+    with valid_config(str(folder)):
+        shape = EncoderConfig.from_dict(description.backbone.get("config", {}), str(folder))
+    try:
+        with safe_open(file, "numpy") as weights:
+            slices = {name: weights.get_slice(name) for name in weights.keys()}
+            shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            dtypes = {name: part.get_dtype() for name, part in slices.items()}
+    except (SafetensorError, OSError) as error:
+        raise damaged_weights(file, error) from error
+    stored: Counter[str] = Counter()
+    for name, dtype in dtypes.items():
+        if dtype not in _NAMES:
+            raise CheckpointError(
+                f"{folder}: tensor {name!r} in {file.name} is {dtype}; expected one of"
+                f" {', '.join(_NAMES)}; save the model again"
+            )
+        stored[_NAMES[dtype]] += prod(shapes[name]) * DTYPE_BYTES[_NAMES[dtype]]
+    layers = _start_with("backbone.", shapes)
+    expected = weight_shapes(shape)
+    if wrong := sorted(
+        name for name in {*layers, *expected} if layers.get(name) != expected.get(name)
+    ):
+        raise CheckpointError(
+            f"{folder}: missing, unexpected or mis-shaped tensors {some(wrong)} in {file.name}. The"
+            " weights are incomplete, or belong to another config or model"
+        )
+    return CheckpointFacts(
+        folder,
+        f"{EncoderShape.title}, runnel layout",
+        EncoderShape(shape),
+        weights=layers,
+        matrices=LOW_PRECISION,
+        embedding_parameters=prod(layers["embeddings.weight"]) + prod(layers["positions.weight"]),
+        heads=_start_with("heads.", shapes),
+        files={file.name: file.stat().st_size},
+        stored=dict(stored),
+    )
+
+
+def _start_with(prefix: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the tensors in one part of a file, without the scales of 8-bit ones."""
+    return {
+        name.removeprefix(prefix): shape
+        for name, shape in shapes.items()
+        if name.startswith(prefix)
+        and not (name.endswith(".scale") and name.removesuffix(".scale") in shapes)
+    }
+
+
+def _describe_parts(facts: CheckpointFacts, description: Description, name: str) -> dict[str, Any]:
+    """Return tokenizer, markers, heads, templates and prompts of a folder that runnel wrote."""
+    with valid_config(name):
+        markers = description.markers
+        tokenizer = Tokenizer.load(facts.folder, begin=markers.begin, end=markers.end)
+        templates = {
+            key: str(Template.from_dict(value)) for key, value in description.templates.items()
+        }
+    parameters: Counter[str] = Counter()
+    for weight, shape in facts.heads.items():
+        if not weight.endswith(_FIXED):
+            parameters[weight.partition(".")[0]] += prod(shape)
+    return {
+        **describe_tokenizer(facts.folder, tokenizer),
+        "heads": {
+            key: {
+                "kind": str(head.get("kind")).title().replace("_", ""),
+                "parameters": parameters[key],
+            }
+            | ({"unit": description.unit} if key == "sentences" else {})
+            for key, head in description.heads.items()
+        },
+        "templates": templates,
+        "prompts": description.prompts,
+        "problem": None,
+    }
 
 
 def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
     backbone = described.backbone
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    dtype = wanted_dtype("auto", torch.device(device))
+    device = "cpu" if gpu_name() is None else "cuda"
+    dtype = _default_dtype(device)
     attention = None
     # what it adds per token, in a text of `_TEXT_TOKENS`, the longest allowed, or a passage
     if not backbone.recurrent:
@@ -129,9 +184,9 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
         "embedding_parameters": described.embedding_parameters,
         "files": described.files,
         "file_bytes": sum(described.files.values()),
-        "stored_bytes": {_name(kind): size for kind, size in described.stored.items()},
+        "stored_bytes": described.stored,
         "device": device,
-        "dtype": _name(dtype),
+        "dtype": dtype,
         "weight_bytes": described.weight_bytes(dtype),
         "recurrent": backbone.recurrent,
         "max_tokens": backbone.max_tokens,
@@ -144,113 +199,50 @@ def _checkpoint(described: CheckpointFacts) -> dict[str, Any]:
     }
 
 
-def _parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
-    """Return tokenizer, markers, heads, templates and prompts, as loading would combine them."""
-    zero = torch.zeros(())
-    # right shapes, no memory
-    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
-    checkpoint = Checkpoint(described.backbone, heads, described.layout, described.folder)
-    config = read_config(described.checkpoint) or {}
-    if "runnel" in config:
-        model = read_folder(described.folder, config["runnel"], checkpoint, name)
-    else:
-        try:
-            encoder = described.backbone if isinstance(described.backbone, Encoder) else None
-            rest = (
-                read_bare(described.folder, checkpoint)
-                if encoder is None
-                else read_encoder(described.folder, encoder)
-            )
-        except CheckpointError as error:
-            return {
-                "tokenizer": None,
-                "markers": None,
-                "heads": {},
-                "templates": {},
-                "prompts": {},
-                "problem": str(error),
-            }
-        model = TorchModel(described.backbone, **vars(rest), source=name)
-    file, tokenizer = tokenizer_file(described.folder), model.tokenizer
-    return {
-        "tokenizer": {
-            "kind": type(tokenizer).__name__.removesuffix("Tokenizer").lower(),
-            "file": None if file is None else file.name,
-            "tokens": tokenizer.vocab_size,
-        },
-        "markers": {
-            "begin": _marker(tokenizer, tokenizer.begin_id),
-            "end": _marker(tokenizer, tokenizer.end_id),
-        },
-        "heads": {
-            key: {
-                "kind": type(head).__name__,
-                "parameters": sum(p.numel() for p in head.parameters()),
-            }
-            | ({"unit": model.unit} if key == "sentences" else {})
-            for key, head in model.heads.items()
-        },
-        "templates": {key: str(template) for key, template in model.templates.items()},
-        "prompts": model.prompts,
-        "problem": None,
-    }
+def _default_dtype(device: str) -> str:
+    return "bfloat16" if device != "cpu" or has_native_bf16() else "float32"
 
 
 def _machine(described: CheckpointFacts) -> dict[str, Any]:
     """Return what fits into the memory that is free now, with the default dtype."""
-    free, loaded = (
-        available_memory(),
-        described.weight_bytes(wanted_dtype("auto", torch.device("cpu"))),
-    )
-    room, backbone = max(0, free - loaded), described.backbone
-    facts_here: dict[str, Any] = {
+    free = available_memory()
+    room = max(0, free - described.weight_bytes(_default_dtype("cpu")))
+    backbone = described.backbone
+    gpu = None
+    if (name := gpu_name()) is not None:
+        import torch
+
+        gpu_free, total = torch.cuda.mem_get_info()
+        gpu = {
+            "name": name,
+            "memory_bytes": total,
+            "memory_free_bytes": gpu_free,
+            "fits": _fits(described, gpu_free),
+        }
+    return {
         "cores": cores(),
-        "threads": torch.get_num_threads(),
+        "threads": count_threads(),
         "native_bf16": has_native_bf16(),
         "memory_free_bytes": free,
         "fits": _fits(described, free),
         "states_that_fit": room // backbone.state_bytes if backbone.state_bytes else None,
         "step_tokens": Engine(backbone).step_tokens,
         "longest_step_tokens": _longest_step(backbone, room),
-        "gpu": None,
+        "gpu": gpu,
     }
-    if torch.cuda.is_available():
-        name, (free, total) = torch.cuda.get_device_name(), torch.cuda.mem_get_info()
-        facts_here["gpu"] = {
-            "name": name,
-            "memory_bytes": total,
-            "memory_free_bytes": free,
-            "fits": _fits(described, free),
-        }
-    return facts_here
 
 
-def _fits(facts: CheckpointFacts, free: int) -> dict[str, bool]:
+def _fits(described: CheckpointFacts, free: int) -> dict[str, bool]:
     """Return by dtype whether the weights, one step and its states fit."""
     return {
-        _name(dtype): _longest_step(facts.backbone, free - facts.weight_bytes(dtype)) > 0
+        dtype: _longest_step(described.backbone, free - described.weight_bytes(dtype)) > 0
         for dtype in _DTYPES
     }
 
 
-def _longest_step(backbone: Backbone, room: int) -> int:
+def _longest_step(backbone: Any, room: int) -> int:
     """Return the tokens of the longest step that fits into `room` bytes, 0 if none."""
     try:
         return Engine(backbone, memory_bytes=room).step_tokens
     except InputError:
         return 0
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _marker(tokenizer: Tokenizer, number: int | None) -> dict[str, Any] | None:
-    if number is None:
-        return None
-    return {
-        "id": number,
-        "token": next(
-            (token for token, key in tokenizer.vocabulary.items() if key == number), None
-        ),
-    }

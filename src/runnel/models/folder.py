@@ -19,6 +19,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runnel.backbones.checkpoint.finding import find_checkpoint
 from runnel.checks import expect_choice
 from runnel.config import read_model_json
 from runnel.errors import needing
@@ -46,8 +47,6 @@ def find_model(name: str | Path) -> tuple[Path, str]:
     place = plain if prefix else str(name)
     path = BUILT_IN.get(str(name)) or Path(place).expanduser()
     if not place or not path.is_dir():
-        from runnel.backbones.checkpoint.load import find_checkpoint  # imports torch
-
         path = find_checkpoint(plain if prefix else name, BUILT_IN, code=prefix == "st-code")
     inside = path / LIBRARY_FOLDER
     return (inside if inside.is_dir() else path), prefix
@@ -92,7 +91,7 @@ def load_model(
     chosen = prefix or pooling or template
     if arrays and read is not None and not chosen and reads_folder(folder, read, dtype, device):
         return load_pocket(folder, read, dtype, source)
-    with needing(f"{source} is read with torch", "recurrent"):
+    with needing(f"the model {source} needs torch", "recurrent"):
         from runnel.models.foreign.loading import load_foreign
         from runnel.models.foreign.transformers import apply_choices
         from runnel.models.recurrent.model import read_folder

@@ -14,13 +14,20 @@ import importlib
 import logging
 import os
 import re
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from runnel.errors import BackendUnavailable, InputError, install_command
+from runnel.errors import (
+    BackendUnavailable,
+    InputError,
+    MissingDependency,
+    install_command,
+    needing,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -67,8 +74,14 @@ def default_device(device: str) -> Iterator[None]:
 def wanted_device(device: str | torch.device) -> torch.device:
     """Return the device of a name; "auto" is that of `default_device`, else CUDA if torch sees it,
     else the CPU.
+
+    Raises:
+        InputError: no device has this name.
+        BackendUnavailable: this machine has no such device.
+        MissingDependency: torch is not installed, which alone knows.
     """
-    import torch
+    with needing(f"the device {str(device)!r} needs torch", "recurrent"):
+        import torch
 
     if device == "auto":
         return torch.device(chosen_device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -84,6 +97,32 @@ def wanted_device(device: str | torch.device) -> torch.device:
             " device='cpu', or install a CUDA build of torch"
         )
     return target
+
+
+def gpu_name() -> str | None:
+    """Return the name of the GPU that torch uses by default; None without a GPU or torch."""
+    with suppress(ImportError):
+        import torch
+
+        if torch.cuda.is_available():
+            return torch.cuda.get_device_name()
+    return None
+
+
+def wants_cpu(device: str) -> bool:
+    """Return whether `wanted_device` is the CPU, without importing torch where this can be decided;
+    raises as that does. Without torch, "auto" is the CPU.
+    """
+    chosen = (chosen_device or "auto") if device == "auto" else device
+    no_gpu = sys.platform == "linux" and not Path("/proc/driver/nvidia").exists()
+    if chosen == "cpu" or (chosen == "auto" and no_gpu and "torch" not in sys.modules):
+        return True
+    try:
+        return wanted_device(chosen).type == "cpu"
+    except MissingDependency:
+        if chosen != "auto":
+            raise
+        return True
 
 
 def wanted_dtype(dtype: str | torch.dtype, device: torch.device) -> torch.dtype:
@@ -110,10 +149,11 @@ def has_native_bf16() -> bool:
 
     Without such instructions bf16 is emulated and slower than fp32.
     """
-    import torch
+    capabilities: dict[str, object] = {}
+    with suppress(ImportError):
+        import torch
 
-    # newer torch only
-    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
+        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # newer torch only
     if any(
         capabilities.get(flag, False) for flag in ("avx512_bf16", "amx_bf16", "arm_bf16", "bf16")
     ):

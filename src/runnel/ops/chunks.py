@@ -1,5 +1,5 @@
-"""How CPU kernels divide packed sequences: chunks of a step for fused blocks, shares of work for
-threads.
+"""How packed sequences are divided: into chunks, into the chunks of a step for fused CPU kernels,
+and into shares of work for threads. Arrays only: imports neither torch nor numba.
 
 S  sequences    C  chunks, of at most CHUNK tokens of one sequence
 """
@@ -11,11 +11,30 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from runnel.ops.packed import Chunks
-from runnel.ops.simd import ceil_div, round_up
-
 CHUNK = 64
 ROWS = 32  # of a block of tiles, and a multiple of those of a tile
+
+
+class Chunks(NamedTuple):
+    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same
+    result in any packing.
+
+    N chunks of all sequences together.
+    """
+
+    first: NDArray[np.int64]  # (S+1,) the first chunk of each sequence, and N
+    sequence: NDArray[np.int64]  # (N,)
+    start: NDArray[np.int64]  # (N,) the first token
+    size: NDArray[np.int64]  # (N,) the number of tokens
+
+    @classmethod
+    def of(cls, cu: NDArray[np.int64], most: int) -> Chunks:
+        """Cut sequences with cumulative lengths cu (S+1,) every `most` tokens."""
+        counts = (np.diff(cu) + most - 1) // most
+        first = np.concatenate([[0], np.cumsum(counts)])
+        sequence = np.repeat(np.arange(counts.size), counts)
+        start = cu[sequence] + (np.arange(first[-1]) - first[sequence]) * most
+        return cls(first, sequence, start, np.minimum(cu[sequence + 1] - start, most))
 
 
 class ChunkPlan(NamedTuple):
@@ -36,7 +55,7 @@ def plan_chunks(
 ) -> ChunkPlan:
     """Return the chunks of the sequences of `cu_seqlens`."""
     chunks = Chunks.of(cu_seqlens, CHUNK)
-    row = np.concatenate([[0], np.cumsum(round_up(chunks.size, ROWS))])
+    row = np.concatenate([[0], np.cumsum((chunks.size + ROWS - 1) // ROWS * ROWS)])
     return ChunkPlan(
         cu_seqlens, read_rows, write_rows, chunks.first, chunks.sequence, chunks.start, row
     )
@@ -58,7 +77,7 @@ class Shares(NamedTuple):
         sequences, longest first.
         """
         splits = max(d for d in range(1, min(heads, threads, most_splits) + 1) if heads % d == 0)
-        parts = max(1, min(len(lengths), ceil_div(threads, splits)))
+        parts = max(1, min(len(lengths), (threads + splits - 1) // splits))
         members: list[list[int]] = [[] for _ in range(parts)]
         load_of = np.zeros(parts, np.int64)
         for sequence in np.argsort(-lengths, kind="stable"):

@@ -294,17 +294,17 @@ def parallel() -> Iterator[None]:
             " variable NUMBA_THREADING_LAYER=workqueue (slower) in the parent"
         )
     _entered = True
-    threads = _wanted_threads()
+    threads = count_threads()
     with nullcontext() if threads == 1 and _layer() in ("omp", "tbb") else _region:
         numba.set_num_threads(count_workers())
         torch = sys.modules.get("torch")
         # the first start of numba's pool resets torch's number
-        if torch is not None and _wanted_threads() != threads:
+        if torch is not None and count_threads() != threads:
             torch.set_num_threads(threads)
         yield
 
 
-def _wanted_threads() -> int:
+def count_threads() -> int:
     """Return torch's number of threads; where torch is not imported, what its default would be."""
     # none yet while another thread imports torch
     of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)
@@ -322,7 +322,7 @@ def count_workers() -> int:
     """Return the number of threads that a kernel runs on: torch's, or its default without torch, as
     far as numba has them.
     """
-    return max(1, min(_wanted_threads(), numba.config.NUMBA_NUM_THREADS))
+    return max(1, min(count_threads(), numba.config.NUMBA_NUM_THREADS))
 
 
 def _layer() -> str | None:

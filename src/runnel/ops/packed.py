@@ -1,4 +1,4 @@
-"""Packed sequences: their index arithmetic, and their chunks.
+"""Packed sequences as tensors: their index arithmetic, and the grid of their chunks.
 
 T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
 """
@@ -6,12 +6,11 @@ T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from runnel.ops.chunks import Chunks
 
 States = tuple[Tensor, ...]
 
@@ -62,28 +61,6 @@ def last_tokens(tensor: Tensor, cu: Tensor, before: Tensor) -> Tensor:
     rows = torch.nonzero(filled).flatten()
     places = cu[1:][filled] - 1
     return before.index_copy(0, rows.to(tensor.device), tensor[places.to(tensor.device)])
-
-
-class Chunks(NamedTuple):
-    """Packed sequences cut into chunks; each sequence starts a new chunk, so it gives the same
-    result in any packing.
-
-    N chunks of all sequences together.
-    """
-
-    first: NDArray[np.int64]  # (S+1,) the first chunk of each sequence, and N
-    sequence: NDArray[np.int64]  # (N,)
-    start: NDArray[np.int64]  # (N,) the first token
-    size: NDArray[np.int64]  # (N,) the number of tokens
-
-    @classmethod
-    def of(cls, cu: NDArray[np.int64], most: int) -> Chunks:
-        """Cut sequences with cumulative lengths cu (S+1,) every `most` tokens."""
-        counts = (np.diff(cu) + most - 1) // most
-        first = np.concatenate([[0], np.cumsum(counts)])
-        sequence = np.repeat(np.arange(counts.size), counts)
-        start = cu[sequence] + (np.arange(first[-1]) - first[sequence]) * most
-        return cls(first, sequence, start, np.minimum(cu[sequence + 1] - start, most))
 
 
 class Grid:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.packed import Chunks
+from runnel.ops.chunks import Chunks
 
 
 def on_device_of(x: Tensor) -> contextlib.AbstractContextManager[Any]:

@@ -17,12 +17,8 @@ from helpers.checkpoint_writing import refused, write_checkpoint
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from runnel.backbones.checkpoint.load import (
-    find_checkpoint,
-    load_backbone,
-    open_weights,
-    read_config,
-)
+from runnel.backbones.checkpoint.finding import find_checkpoint, read_config
+from runnel.backbones.checkpoint.load import load_backbone, open_weights
 from runnel.errors import CheckpointError, NumericalError
 
 MAMBA2: dict[str, Tensor] = load_file(

@@ -21,9 +21,10 @@ from runnel.engine import Engine
 from runnel.errors import BackendUnavailable, CheckpointError, InputError
 from runnel.integrations.sentence_transformers import EmbedderModule
 from runnel.models.folder import load_model
-from runnel.models.model import Model, _for_cpu
+from runnel.models.model import Model
 from runnel.models.pocket.heads import gelu, normalize
 from runnel.models.recurrent.adapters import add_lora
+from runnel.ops.backend import wants_cpu
 from runnel.ops.simd import NATIVE_BF16
 
 LENGTHS = (9, 0, 1, 22, 3, 9)
@@ -165,7 +166,7 @@ def test_bad_input_and_other_models(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_device_that_is_not_there_is_an_error_without_torch_too(folder: Path) -> None:
-    assert _for_cpu("cpu") and _for_cpu("auto") == (not torch.cuda.is_available())
+    assert wants_cpu("cpu") and wants_cpu("auto") == (not torch.cuda.is_available())
     if not torch.cuda.is_available():
         with pytest.raises(BackendUnavailable):
             load_model(folder, device="cuda", arrays=True)

@@ -22,7 +22,7 @@ from helpers.children import GIVE_UP_S, PROGRAMS
 from helpers.document_checks import check
 from helpers.document_files import epub, pdf, replace_in_zip
 
-from runnel.errors import InputError, MissingDependency, ReadError, UnsupportedKind
+from runnel.errors import InputError, ReadError, UnsupportedKind
 from runnel.text.documents import reader as module
 from runnel.text.documents.document import Limits, recognize
 from runnel.text.documents.reader import DocumentReader, files_at, read_document
@@ -323,25 +323,6 @@ def test_the_process_ends_with_its_caller(tmp_path, folder):
             return
         time.sleep(0.05)
     pytest.fail("the parsing process outlives its caller")
-
-
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [("a.html", "selectolax"), ("a.epub", "selectolax"), ("a.pdf", "pypdfium2")],
-)
-def test_a_missing_package_is_named_with_the_install_line(
-    folder, tmp_path, monkeypatch, name, package
-):
-    program = tmp_path / "worker.py"
-    program.write_text(
-        f"import sys\nsys.modules[{package!r}] = None\nfrom runnel.text.documents import"
-        " worker\nworker.main()"
-    )
-    monkeypatch.setattr(module, "_COMMAND", (sys.executable, "-P", str(program)))
-    with pytest.raises(
-        MissingDependency, match=rf"{name}: reading .* needs .*pip install .*\[documents\]"
-    ):
-        read_document(folder / name)
 
 
 # ---- rows of jsonl, csv and tsv ------------------------------------------------------------------

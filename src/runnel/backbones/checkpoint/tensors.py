@@ -13,7 +13,6 @@ import ctypes
 import mmap
 import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -24,15 +23,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from runnel.backbones.checkpoint.finding import damaged_weights
 from runnel.backbones.checkpoint.shapes import some
 from runnel.backbones.config import BackboneConfig
 from runnel.errors import CheckpointError, NumericalError
-from runnel.redaction import redact
 
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
 _SMALL = 1 << 16  # bytes, not worth a call that drops pages of neighbors too
 _AROUND = 1 << 22  # bytes that a system may map around what is read: twice its largest pages
-_LFS_POINTER = b"version https://git-lfs"
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def open_file(path: Path) -> dict[str, Stored]:
         ValueError,
         KeyError,
     ) as error:
-        raise _damaged(path, error) from error
+        raise damaged_weights(path, error) from error
     if isinstance(content, dict):  # EmbeddingRWKV has a list of numbers
         lists = {key: value for key, value in content.items() if isinstance(value, list) and value}
         whole = {
@@ -125,40 +123,6 @@ def open_file(path: Path) -> dict[str, Stored]:
             " dict"
         )
     return from_tensors(content, path.name, _mapped(path))
-
-
-def _damaged(path: Path, error: Exception) -> CheckpointError:
-    with suppress(OSError), path.open("rb") as file:
-        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            return CheckpointError(
-                f"{path} is a Git LFS pointer, not the weights; run `git lfs pull` in its"
-                " repository"
-            )
-    if isinstance(error, UnpicklingError):
-        return CheckpointError(
-            f"{path} holds pickled Python objects that are not tensors, or is damaged; runnel never"
-            " runs code from a checkpoint: save the plain state dict, best as model.safetensors"
-        )
-    size = path.stat().st_size if path.exists() else 0
-    # torch maps files so that the system wants to have room for a copy of all pages
-    if "allocate memory" in str(error):
-        return CheckpointError(
-            f"{path} has {size:,} bytes, more than this machine lets a program map; use one with"
-            " more memory, or several files"
-        )
-    return CheckpointError(
-        f"{path} is damaged or was cut short ({size:,} bytes; {reason_of(error)}); copy or download"
-        " it again"
-    )
-
-
-def reason_of(error: Exception) -> str:
-    """Return the first line of an error's message, without passwords and keys: the hub's have
-    addresses.
-    """
-    return redact(
-        next((line for line in str(error).strip().splitlines() if line), type(error).__name__)
-    )
 
 
 def read_tensor(

@@ -37,7 +37,7 @@ from runnel.ops.simd import NATIVE_BF16
 Dtype = Literal["float32", "bfloat16", "int8"]
 _LINEAR = ("qkv", "out", "up", "down")
 # ends of the names of what takes the low dtype
-_LOW = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
+LOW_PRECISION = (*(f"{name}.weight" for name in _LINEAR), "embeddings.weight")
 # inputs of an 8-bit layer that share a scale, where it divides their number; inputs of `out` share
 # one per head
 _GROUP = 64
@@ -353,9 +353,11 @@ class ArrayEncoder(EncoderBlocks):
     def fingerprint(self) -> str:
         """Return what `Backbone.fingerprint` returns of the same weights."""
         if not self._fingerprint:
-            names = set(self._shapes())
+            names = set(weight_shapes(self.config))
             names |= {
-                f"{name}_scale" for name in names if self.in_8_bits and name.endswith(_LOW[:-1])
+                f"{name}_scale"
+                for name in names
+                if self.in_8_bits and name.endswith(LOW_PRECISION[:-1])
             }
             self._fingerprint = digest_arrays(
                 self.architecture, ((name, self._as_loaded(name)) for name in sorted(names))
@@ -375,10 +377,14 @@ class ArrayEncoder(EncoderBlocks):
         """Return a weight as torch holds it: in bf16, 8 bits or fp32."""
         if name.endswith("_scale"):
             return self._bytes(name.removesuffix("_scale"))[1]
-        if self.in_8_bits and name.endswith(_LOW[:-1]):
+        if self.in_8_bits and name.endswith(LOW_PRECISION[:-1]):
             return self._bytes(name)[0]
         whole = self.floats(name)
-        return bf16_bits(whole) if self.numbers is np.uint16 and name.endswith(_LOW) else whole
+        return (
+            bf16_bits(whole)
+            if self.numbers is np.uint16 and name.endswith(LOW_PRECISION)
+            else whole
+        )
 
     def _stored(self, name: str) -> tuple[NDArray[Any], Floats | None]:
         """Return a weight as the file has it, and the scales of its rows if it is in 8 bits."""
@@ -396,30 +402,6 @@ class ArrayEncoder(EncoderBlocks):
             array = np.rint(array / scale[:, None]).astype(np.int8)
         return array, scale
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the names and shapes of all weights."""
-        c = self.config
-        width, inner = c.hidden_size, c.intermediate_size
-        shapes: dict[str, tuple[int, ...]]
-        shapes = {
-            "embeddings.weight": (c.vocab_size, width),
-            "positions.weight": (c.max_positions, width),
-        }
-        sizes = {
-            "qkv": (3 * width, width),
-            "out": (width, width),
-            "up": (inner, width),
-            "down": (width, inner),
-        }
-        norms = ["norm"]
-        for layer in {name for form in FORMS for name in c.layer_names(form)}:
-            norms += [f"{layer}.attention_norm", f"{layer}.norm"]
-            for name, size in sizes.items():
-                shapes |= {f"{layer}.{name}.weight": size, f"{layer}.{name}.bias": size[:1]}
-        return shapes | {
-            f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")
-        }
-
     def _check(self) -> None:
         """Raise ValueError unless the file has these weights and no other, in fp32, fp16, or 8 bits
         with a scale for each row.
@@ -431,7 +413,7 @@ class ArrayEncoder(EncoderBlocks):
             part = self._file.get_slice(f"backbone.{name}")
             held[name] = (tuple(part.get_shape()), part.get_dtype())
         scales = {name.removesuffix(".scale") for name in held if name.endswith(".scale")}
-        expected = self._shapes()
+        expected = weight_shapes(self.config)
         kinds = {True: ("I8",), False: ("F32", "F16")}
         fits = scales <= set(expected) and set(held) == {
             *expected,
@@ -443,6 +425,27 @@ class ArrayEncoder(EncoderBlocks):
             for n, shape in expected.items()
         ):
             raise ValueError(f"the weights are {held}; expected {expected}")
+
+
+def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:
+    """Return the names and shapes of an encoder's weights."""
+    width, inner = config.hidden_size, config.intermediate_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embeddings.weight": (config.vocab_size, width),
+        "positions.weight": (config.max_positions, width),
+    }
+    sizes = {
+        "qkv": (3 * width, width),
+        "out": (width, width),
+        "up": (inner, width),
+        "down": (width, inner),
+    }
+    norms = ["norm"]
+    for layer in {name for form in FORMS for name in config.layer_names(form)}:
+        norms += [f"{layer}.attention_norm", f"{layer}.norm"]
+        for name, size in sizes.items():
+            shapes |= {f"{layer}.{name}.weight": size, f"{layer}.{name}.bias": size[:1]}
+    return shapes | {f"{norm}.{part}": (width,) for norm in norms for part in ("weight", "bias")}
 
 
 def default_dtype() -> Dtype:

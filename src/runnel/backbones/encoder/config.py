@@ -116,6 +116,19 @@ class EncoderBlocks(Blocks):
         c = self.config
         return 4 * (4 * c.hidden_size + max(6 * c.hidden_size, 2 * c.intermediate_size))
 
+    @property
+    def flops_per_token(self) -> int:
+        """Linear layers alone; `flops` adds attention, which grows with the sequence."""
+        c = self.config
+        return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
+
+    def flops(self, tokens: int) -> int:
+        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest
+        allowed.
+        """
+        seen = min(tokens, self.config.max_positions)
+        return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)
+
     def block_ends(self, ids: np.ndarray) -> np.ndarray:
         if self.config.begin_id is None:
             return np.array([len(ids)])

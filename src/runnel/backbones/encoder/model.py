@@ -169,23 +169,10 @@ class Encoder(EncoderBlocks, Backbone):
         other.set_config(replace(self.config, begin_id=begin_id, passage_tokens=passage))
         return other
 
-    @property
-    def flops_per_token(self) -> int:
-        """Linear layers alone; `flops` adds attention, which grows with the sequence."""
-        c = self.config
-        return 2 * c.num_layers * c.hidden_size * (4 * c.hidden_size + 2 * c.intermediate_size)
-
     def linear_layers(self) -> list[nn.Linear | Int8Linear]:
         """See `Backbone.linear_layers`: those of `step`, without other forms."""
         own = {module for layer in self.blocks for module in layer.modules()}
         return [layer for layer in super().linear_layers() if layer in own]
-
-    def flops(self, tokens: int) -> int:
-        """As `Backbone.flops`, for a text that is read as one sequence, or as many of the longest
-        allowed.
-        """
-        seen = min(tokens, self.config.max_positions)
-        return tokens * (self.flops_per_token + 4 * self.num_layers * self.hidden_size * seen)
 
     def embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))

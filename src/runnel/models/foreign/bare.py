@@ -12,8 +12,9 @@ from pathlib import Path
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import Checkpoint, read_config
-from runnel.backbones.checkpoint.tensors import code_classes, reason_of
+from runnel.backbones.checkpoint.finding import read_config, reason_of
+from runnel.backbones.checkpoint.load import Checkpoint
+from runnel.backbones.checkpoint.tensors import code_classes
 from runnel.errors import CheckpointError
 from runnel.models.foreign import embedding_rwkv
 from runnel.models.foreign.settings import read_sentence_transformer, text_template, warn

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import torch
 
-from runnel.backbones.checkpoint.load import load_checkpoint, read_config
+from runnel.backbones.checkpoint.finding import read_config
+from runnel.backbones.checkpoint.load import load_checkpoint
 from runnel.models.foreign.bare import read_bare
 from runnel.models.foreign.transformers import apply_choices, is_transformer, load_transformer
 from runnel.models.head import Pooling

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,7 +56,7 @@ class PocketModel(Model):
         return digest_arrays(self.backbone.fingerprint(), sorted(named.items()))
 
     def with_torch(self) -> Model:
-        with needing("training, saving and other libraries' models need torch", "recurrent"):
+        with needing("saving and training a model need torch", "recurrent"):
             from runnel.models.recurrent.model import read_folder
         model: Model = read_folder(self.backbone.folder, self.backbone.dtype, self.source)
         for name in ("templates", "prompts", "card", "unit"):
@@ -77,7 +76,7 @@ def reads_folder(folder: Path, read: Description, dtype: str | torch.dtype, devi
     architecture = read.backbone.get("architecture")
     if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
         return False
-    if kind not in ("auto", "float32", "bfloat16", "int8") or not _for_cpu(device):
+    if kind not in ("auto", "float32", "bfloat16", "int8") or not backend.wants_cpu(device):
         return False
     if EncoderConfig.from_dict(read.backbone["config"]).begin_id is None:
         return False  # it reads a text whole, not in passages
@@ -99,17 +98,6 @@ def load_pocket(
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
     return PocketModel(backbone, **read.parts(folder, heads, source))
-
-
-def _for_cpu(device: str) -> bool:
-    """Return whether `backend.wanted_device` is the CPU, without importing torch where this can be
-    known; raises as that does.
-    """
-    chosen = (backend.chosen_device or "auto") if device == "auto" else device
-    no_gpu = sys.platform == "linux" and not Path("/proc/driver/nvidia").exists()
-    if chosen == "auto" and no_gpu and "torch" not in sys.modules:
-        return True
-    return chosen == "cpu" or backend.wanted_device(chosen).type == "cpu"
 
 
 def _has_kernels(kind: str) -> bool:

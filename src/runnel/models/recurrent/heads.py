@@ -6,7 +6,7 @@
 All but `LmHead` run in fp32 (fp64 for a model in fp64).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np

@@ -16,12 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.load import (
-    find_checkpoint,
-    load_checkpoint,
-    open_weights,
-    read_config,
-)
+from runnel.backbones.checkpoint.finding import find_checkpoint, read_config
+from runnel.backbones.checkpoint.load import load_checkpoint, open_weights
 from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.checkpoint.tensors import read_tensor
 from runnel.backbones.state import State

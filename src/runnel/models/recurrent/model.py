@@ -12,12 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, digest_weights
-from runnel.backbones.checkpoint.load import (
-    Checkpoint,
-    NoRandomNumbers,
-    load_checkpoint,
-    read_config,
-)
+from runnel.backbones.checkpoint.finding import read_config
+from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint
 from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.checkpoint.tensors import from_tensors
 from runnel.backbones.encoder.model import Encoder

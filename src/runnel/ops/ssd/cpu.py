@@ -35,7 +35,7 @@ from numba import njit, prange
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from runnel.ops.chunks import Shares
+from runnel.ops.chunks import Chunks, Shares
 from runnel.ops.numba_math import (
     PARALLEL,
     SERIAL,
@@ -50,7 +50,6 @@ from runnel.ops.numba_math import (
     parallel,
     rounded_for,
 )
-from runnel.ops.packed import Chunks
 from runnel.ops.simd import TILE_COLUMNS, TILE_ROWS, round_up
 from runnel.ops.simd_tile import LOWER, UPPER, multiply, read_rows
 

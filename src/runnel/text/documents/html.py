@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from runnel.errors import ReadError, needing
+from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
 
@@ -87,8 +87,8 @@ def read_html(decoded: Decoded) -> DocumentText:
 
 def add_page(canonical: Canonical, markup: str) -> str | None:
     """Add the blocks of a page to a text; return the page's title."""
-    with needing("reading HTML and EPUB needs selectolax", "documents"):
-        from selectolax.lexbor import LexborHTMLParser
+    from selectolax.lexbor import LexborHTMLParser
+
     # HTML has no <title/>: its rules would read everything after it as the title
     if _XHTML.match(markup):
         markup = _SELF_CLOSED.sub(r"<\1\2></\1>", markup)

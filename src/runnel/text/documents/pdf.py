@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
-from runnel.errors import ReadError, ScannedPdf, needing
+from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import BREAK, CONTENTS, Canonical, DocumentText, Limits
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ class _Line:
 @contextmanager
 def open_pdf(path: str | Path) -> Iterator[PdfDocument]:
     """Open a PDF; ReadError if it is encrypted or damaged."""
-    with needing("reading PDF needs pypdfium2", "documents"):
-        import pypdfium2
+    import pypdfium2
+
     try:
         document = pypdfium2.PdfDocument(path)
     except pypdfium2.PdfiumError as error:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from runnel.errors import (
     InputError,
-    MissingDependency,
     ReadError,
     ScannedPdf,
     UnsupportedKind,
@@ -60,7 +59,6 @@ def read_document(
     Raises:
         ReadError: it cannot be read; the message has the file, the cause and what to do.
         InputError: a file of rows, which has many documents, or an unknown encoding.
-        MissingDependency: its kind needs a package that is not installed.
     """
     with DocumentReader(limits, encoding=encoding) as reader:
         documents = reader.read(path)
@@ -127,7 +125,8 @@ class DocumentReader:
                 the path).
 
         Raises:
-            ReadError, MissingDependency: as `read_document`.
+            ReadError: as `read_document`.
+            MissingDependency: it is compressed or parquet, which need an extra.
         """
         # 1. The open file; a stream is copied.
         # 2. Its kind, by its first bytes and its name: `_read`. A packed file is copied, unpacked.
@@ -279,8 +278,6 @@ class DocumentReader:
             message = f"{name}: {answer['refused']}"
             if answer.get("scanned"):
                 raise ScannedPdf(message, answer["scanned"])
-            if answer.get("error") == MissingDependency.__name__:
-                raise MissingDependency(message)
             unsupported = answer.get("error") == UnsupportedKind.__name__
             raise (UnsupportedKind if unsupported else ReadError)(message)
         return answer

@@ -7,7 +7,7 @@ import re
 import warnings
 from typing import TYPE_CHECKING
 
-from runnel.errors import ReadError, errors_as, needing
+from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.parts import Archive
 
@@ -25,8 +25,8 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the
     stored results are read.
     """
-    with needing("reading xlsx needs openpyxl", "documents"):
-        import openpyxl
+    import openpyxl
+
     # refuses entities
     parts = (
         archive.read_xml(name) for name in sorted(archive.names) if name.endswith((".xml", ".rels"))

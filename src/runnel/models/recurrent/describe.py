@@ -1,0 +1,97 @@
+"""Describe a checkpoint or a model that torch computes, without loading its weights: a name goes
+in, `CheckpointFacts` and the parts of the model come out.
+"""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from runnel.backbones.checkpoint.finding import find_checkpoint, read_config
+from runnel.backbones.checkpoint.load import Checkpoint, meta_backbone, open_weights, recognize
+from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.encoder.model import Encoder
+from runnel.errors import CheckpointError
+from runnel.models.checkpoint_facts import CheckpointFacts, describe_tokenizer
+from runnel.models.description import Description
+from runnel.models.foreign.bare import read_bare
+from runnel.models.foreign.transformers import read_encoder
+from runnel.models.recurrent.model import TorchModel, described_model
+
+
+def describe_checkpoint(source: str | Path) -> CheckpointFacts:
+    """Recognize a checkpoint, named as for `load_backbone`, without loading it."""
+    path = find_checkpoint(source)
+    tensors = open_weights(path)
+    checkpoint = recognize(read_config(path), tensors, str(path))
+    backbone = meta_backbone(checkpoint.architecture, checkpoint.config)
+    expected = {name: tuple(tensor.shape) for name, tensor in backbone.state_dict().items()}
+    check_tensors(checkpoint.backbone, expected, str(path))
+    stored: Counter[str] = Counter()
+    for tensor in tensors.values():
+        if tensor.dtype is not None:
+            bytes_ = torch.Size(tensor.shape).numel() * tensor.dtype.itemsize
+            stored[str(tensor.dtype).removeprefix("torch.")] += bytes_
+    folder = path if path.is_dir() else path.parent
+    tables = {module.weight for module in backbone.modules() if isinstance(module, nn.Embedding)}
+    return CheckpointFacts(
+        path,
+        checkpoint.layout,
+        backbone,
+        weights={name: tuple(weight.shape) for name, weight in backbone.named_parameters()},
+        matrices=backbone.matrices,
+        embedding_parameters=sum(table.numel() for table in tables),
+        heads={name: tensor.shape for name, tensor in checkpoint.heads.items()},
+        files={
+            name: (folder / name).stat().st_size
+            for name in sorted({tensor.file for tensor in tensors.values()})
+        },
+        stored=dict(stored),
+    )
+
+
+def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
+    """Return tokenizer, markers, heads, templates and prompts, as loading would combine them. It
+    may lower a transformer's max_tokens.
+    """
+    zero = torch.zeros(())
+    # right shapes, no memory
+    heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
+    backbone = described.backbone
+    checkpoint = Checkpoint(backbone, heads, described.layout, described.folder)
+    config = read_config(described.checkpoint) or {}
+    if "runnel" in config:
+        read = Description.read(config["runnel"], name)
+        model = described_model(described.folder, read, checkpoint, name)
+    else:
+        try:
+            if isinstance(backbone, Encoder):
+                parts = read_encoder(described.folder, backbone)
+            else:
+                parts = read_bare(described.folder, checkpoint)
+        except CheckpointError as error:
+            return {
+                "tokenizer": None,
+                "markers": None,
+                "heads": {},
+                "templates": {},
+                "prompts": {},
+                "problem": str(error),
+            }
+        model = TorchModel(backbone, **vars(parts), source=name)
+    return {
+        **describe_tokenizer(described.folder, model.tokenizer),
+        "heads": {
+            key: {
+                "kind": type(head).__name__,
+                "parameters": sum(weight.numel() for weight in head.parameters()),
+            }
+            | ({"unit": model.unit} if key == "sentences" else {})
+            for key, head in model.heads.items()
+        },
+        "templates": {key: str(template) for key, template in model.templates.items()},
+        "prompts": model.prompts,
+        "problem": None,
+    }
