@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands.display import Json, Meter, note_compiling, print_json, print_text
+from runnel.commands.display import Json, Meter, print_json, print_text
 from runnel.errors import (
     DISTRIBUTION,
     MissingDependency,
@@ -24,6 +24,7 @@ from runnel.errors import (
     describe,
     install_command,
 )
+from runnel.jobs.loading import note_compiling
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder

@@ -28,7 +28,7 @@ from runnel.models.folder import BUILT_IN
 from runnel.ops.backend import gpu_name, has_native_bf16
 from runnel.ops.numba_math import count_threads
 from runnel.text.templates import Template
-from runnel.text.tokenizer import Tokenizer
+from runnel.text.tokenizers import read_tokenizer
 
 _TEXT_TOKENS = 512  # length of the text whose attention is counted
 _DTYPES = ("bfloat16", "float32")  # in which weights can be loaded
@@ -135,7 +135,7 @@ def _describe_parts(facts: CheckpointFacts, description: Description, name: str)
     """Return tokenizer, markers, heads, templates and prompts of a folder that runnel wrote."""
     with valid_config(name):
         markers = description.markers
-        tokenizer = Tokenizer.load(facts.folder, begin=markers.begin, end=markers.end)
+        tokenizer = read_tokenizer(facts.folder, begin=markers.begin, end=markers.end)
         templates = {
             key: str(Template.from_dict(value)) for key, value in description.templates.items()
         }

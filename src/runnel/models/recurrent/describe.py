@@ -85,7 +85,7 @@ def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
         **describe_tokenizer(described.folder, model.tokenizer),
         "heads": {
             key: {
-                "kind": type(head).__name__,
+                "kind": type(head.for_inference).__name__,
                 "parameters": sum(weight.numel() for weight in head.parameters()),
             }
             | ({"unit": model.unit} if key == "sentences" else {})
