@@ -13,6 +13,8 @@ from typing import Any
 from runnel.checks import expect_count
 from runnel.errors import InputError, StateError
 from runnel.models.embedder import Embedder
+from runnel.models.memory import Remembered
+from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import AnsweringSentence, Explanation, Hit, RankPart
@@ -71,7 +73,10 @@ class Pipeline:
             SentenceRetriever(embedder.model) if embedder.model.finds_sentences else None
         )
         self._remembers = self._retriever is not None and self._retriever.remembers  # sentences
-        self._remembering = self._retriever if self._remembers else self._reranker
+        # of what the store remembers of a document
+        self._kind: type[Remembered] | None = SentenceVectors if self._remembers else None
+        if not self._remembers and self._reranker is not None:
+            self._kind = self._reranker.scorer.kind
         self._calibrated = self._retriever is not None and self._retriever.calibrated
         self._weights = _SENTENCE_WEIGHTS if self._remembers else _RECURRENT_WEIGHTS
 
@@ -248,10 +253,8 @@ class Pipeline:
         if piece is None:
             return document.document()
         try:
-            assert self._remembering is not None
-            return self._remembering.scorer.kind.from_bytes(
-                piece, document.text, "what is remembered of it"
-            )
+            assert self._kind is not None
+            return self._kind.from_bytes(piece, document.text, "what is remembered of it")
         except StateError as error:
             now = self._store.documents([document.id])
             # replaced meanwhile (Qdrant's reads are live)

@@ -1,4 +1,4 @@
-"""The shape of an encoder, and the blocks in which it reads a text; read with torch (`model.py`) and
+"""The shape of an encoder, and the blocks in which it reads a text, with torch (`model.py`) and
 without (`arrays.py`).
 """
 

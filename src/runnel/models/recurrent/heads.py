@@ -83,7 +83,7 @@ class HeldHead(TorchHead):
             self.head.load(arrays)
 
     def forward(self, *inputs: Any) -> Any:
-        """As of `head`: arrays to arrays. Training has its own (`lab/training/vector_scores.py`)."""
+        """As of `head`, of arrays; training has `lab/training/vector_scores.py`."""
         return self.head(*inputs)
 
 
