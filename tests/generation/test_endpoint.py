@@ -257,7 +257,7 @@ PROMPT = "User: Be brief.\n\nWhere?\n\nAssistant:"
 
 def test_a_reply_of_a_model_on_this_machine_continues_the_dialogue(monkeypatch):
     monkeypatch.setattr(
-        "runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes()
+        "runnel.models.recurrent.language_model.load_tokenizer", lambda folder, backbone: Bytes()
     )
     local = LocalModel(FOLDER, dtype="float32", device="cpu")
     assert local.url == f"local:{FOLDER}" and local.model.startswith(f"{FOLDER}@")

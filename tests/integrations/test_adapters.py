@@ -509,16 +509,16 @@ def test_sentences_of_nodes_have_places_in_the_document(model):
 @pytest.mark.parametrize(
     ("module", "library", "extra"),
     [
-        ("haystack", "haystack", "haystack"),
-        ("langchain", "langchain_core", "langchain"),
-        ("llama_index", "llama_index", "llama-index"),
-        ("mteb", "mteb", "lab"),
-        ("qdrant", "qdrant_client", "qdrant"),
-        ("sentence_transformers", "sentence_transformers", "lab"),
+        ("integrations.haystack", "haystack", "haystack"),
+        ("integrations.langchain", "langchain_core", "langchain"),
+        ("integrations.llama_index", "llama_index", "llama-index"),
+        ("integrations.mteb", "mteb", "lab"),
+        ("integrations.sentence_transformers", "sentence_transformers", "lab"),
+        ("search.qdrant", "qdrant_client", "qdrant"),
     ],
 )
 def test_the_extra_is_named(monkeypatch, module, library, extra):
-    name = f"runnel.integrations.{module}"
+    name = f"runnel.{module}"
     monkeypatch.setitem(sys.modules, name, None)  # so that it is restored
     monkeypatch.delitem(sys.modules, name)
     for part in [one for one in sys.modules if one.split(".")[0] == library]:

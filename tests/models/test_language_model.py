@@ -19,7 +19,7 @@ FAMILIES = ["mamba1-tiny-hf", "mamba2-tiny-hf", "rwkv7-tiny-fla", "xlstm-tiny-hf
 @pytest.fixture
 def load(monkeypatch):
     monkeypatch.setattr(
-        "runnel.models.language_model.load_tokenizer", lambda folder, backbone: Bytes()
+        "runnel.models.recurrent.language_model.load_tokenizer", lambda folder, backbone: Bytes()
     )
     return lambda name, dtype="float32": LanguageModel.load(
         GOLDEN / name, dtype=dtype, device="cpu"
@@ -71,7 +71,7 @@ def test_the_head_of_every_layout_is_applied_to_the_reference_hidden_states(load
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_state_holds_what_was_read_and_written(load, name, monkeypatch):
-    monkeypatch.setattr("runnel.models.language_model._STEP", 7)
+    monkeypatch.setattr("runnel.models.recurrent.language_model._STEP", 7)
     model, text = load(name, "float64"), "The mill stands at the river."
     first = model.generate(text, max_tokens=5)
     again = model.generate(" And", first.state, max_tokens=5)

@@ -82,7 +82,7 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
             lambda data: SentenceRetriever(model).score("river", kind.from_bytes(data, TEXT)),
         )
         return
-    (first,) = read_documents(embedder.reader, [TEXT * 6], passage_tokens=30, save_from=20)
+    (first,) = read_documents(embedder, [TEXT * 6], passage_tokens=30, save_from=20)
     assert first.saved is not None
 
     def resume(data: bytes) -> object:

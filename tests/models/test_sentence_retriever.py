@@ -101,8 +101,8 @@ def test_many_documents_at_once_and_tokenized_in_pieces(
         np.testing.assert_allclose(
             scores(sentences), scores(retriever.score(QUERY, document)), atol=2e-4
         )
-    monkeypatch.setattr("runnel.models.sentence_retriever._PIECES_CHARS", 20)
-    monkeypatch.setattr("runnel.models.sentence_retriever._TOGETHER_CHARS", 40)
+    monkeypatch.setattr("runnel.models.scoring._PIECES_CHARS", 20)
+    monkeypatch.setattr("runnel.models.scoring._TOGETHER_CHARS", 40)
     assert list(retriever.score_many(QUERY, documents)) == together
 
 

@@ -330,8 +330,6 @@ def test_the_best_are_read_together_with_the_query(
     )
     around = ~np.isin(row, [begin, end])
     around[: 1 + len(asked)] = around[first:last] = False
-    idf = torch.from_numpy(model.words.idf[asked])
-    alone = model.heads["pair"].look(
-        hidden, idf, len(asked), slice(first, last), torch.from_numpy(around)
-    )
+    idf = model.words.idf[asked]
+    alone = model.head("pair").look(hidden.numpy(), idf, len(asked), slice(first, last), around)
     assert together[better[0]] == pytest.approx(float(alone), abs=1e-4)

@@ -33,7 +33,7 @@ class FastPath(Protocol):
     ) -> Tensor: ...
 
 
-# begin and end ids by the name of a vocabulary, see `models/bare.py`
+# begin and end ids by the name of a vocabulary, see `models/foreign/bare.py`
 Markers = Mapping[str, tuple[int | None, int | None]]
 
 

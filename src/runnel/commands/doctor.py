@@ -50,11 +50,10 @@ _ROUNDS = 3
 
 
 def doctor(as_json: Json = False) -> int:
-    """Check this installation, and whether other users can read the texts that are stored for this
-    folder and in the cache.
+    """Check this installation, and whether other users can read what is stored of texts.
 
-    Prints which kernels run and why, how fast pocket is with and without them, and what is missing
-    for what. Example: runnel doctor --device cpu
+    Prints which kernels run and why, how fast pocket is with them, and what is missing for what.
+    Example: runnel doctor --device cpu
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """

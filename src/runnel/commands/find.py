@@ -166,8 +166,7 @@ def find(
     ] = False,
     output: display.FormOptions = display.FormOptions(),
 ) -> int:
-    """Show the sentences of the files at PATH that answer QUERY. Each file is read in one pass,
-    however long.
+    """Show the sentences of the files at PATH, each read in one pass, that answer QUERY.
 
     Prints each sentence with its place, on a terminal also its context.
     Example: runnel find "when does the museum open" notes/

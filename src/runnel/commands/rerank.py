@@ -100,8 +100,7 @@ def rerank(
     template: Template = None,
     as_json: Json = False,
 ) -> int:
-    """Order documents by how well they answer a query: one QUERY over DOCUMENTS, or --queries,
-    --corpus, --run and --to.
+    """Order DOCUMENTS by how well they answer QUERY; or those of --run for --queries.
 
     Prints the documents, best first; of many queries, writes a TREC run.
     Example: runnel rerank "when does the museum open" texts.jsonl

@@ -54,8 +54,8 @@ def serve(
 ) -> int:
     """Serve a model and an index over HTTP, in the shapes of OpenAI, Cohere, Jina and TEI.
 
-    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C; then
-    requests are finished. Example: runnel serve --in library
+    Answers with embeddings, reranking, sentences and documents, until SIGTERM or Ctrl-C.
+    Example: runnel serve --in library
     """
     with needing("the server needs FastAPI and uvicorn", "serve"):
         from runnel.server.app import bind, create_app, serve

@@ -2,7 +2,7 @@
 and tools work on them.
 
 In evaluation mode the vectors and scores are those of `Embedder.encode` and `Reranker.score`,
-through the same engine; in training mode those of `models/graph.py`. Texts are cut at the
+through the same engine; in training mode those of `models/recurrent/graph.py`. Texts are cut at the
 document's end, so that end markers and queries are kept.
 
 LoRA: `add_lora(model[0].model, r=16, alpha=32)` before the trainer is made, `merge(model[0].model)`
@@ -295,7 +295,7 @@ class EmbedderModule(_ModelModule):
     def _trained(self) -> list[nn.Parameter]:
         features = self.model.features if self._embedder.pooling == "mean" else None
         return [
-            *self.model.head("embed").parameters(),
+            *self.model.heads["embed"].parameters(),
             *([features.log_weight] if features else []),
         ]
 
@@ -350,7 +350,7 @@ class RerankerModule(_ModelModule):
         return Reranker(self.model)
 
     def _trained(self) -> list[nn.Parameter]:
-        head = self.model.head("rerank")
+        head = self.model.heads["rerank"]
         features = self.model.features if head.inputs == "matches" else None
         return [*head.parameters(), *(features.parameters() if features else [])]
 

@@ -21,7 +21,7 @@ WITHOUT_TOKENS = -700.0
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 # What a head scores: the pooled text; besides it the means of two parts and their matching tokens
-# (`models/recurrent/items.py`); the state after the last token; or stored vectors, of a query and a
+# (`models/items.py`); the state after the last token; or stored vectors, of a query and a
 # document that are read separately.
 Inputs = Literal["text", "matches", "state", "vectors"]
 

@@ -71,6 +71,7 @@ class VectorMaker(Protocol):
 
     model: Model
     pooling: Pooling
+    reader: Reader
 
     def is_empty(self, text: str) -> bool: ...
 
@@ -247,7 +248,7 @@ def spans_in(text: str, spans: object, *, apart: bool = False) -> np.ndarray:
 
 
 def read_documents(
-    reader: Reader,
+    embedder: VectorMaker,
     documents: Documents,
     saved: Sequence[bytes | None] | None = None,
     **options: Any,
@@ -256,8 +257,8 @@ def read_documents(
     earlier reading of a text's unchanged beginning.
     """
     for document in documents:
-        expect_filled(reader.embedder, text_of(document), "document")
-    return reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
+        expect_filled(embedder, text_of(document), "document")
+    return embedder.reader.read(documents, saved or [None] * len(documents), ReadOptions(**options))
 
 
 def passage_spans(text: str, sentences: np.ndarray, chosen: np.ndarray) -> np.ndarray:

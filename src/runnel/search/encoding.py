@@ -160,7 +160,7 @@ class DocumentEncoder:
         progress: Progress | None = None,
     ) -> EncodedDocuments:
         """Read documents together; `saved`: for each, where an earlier reading can be continued
-        (`models/readers.py`).
+        (`models/reading.py`).
         """
         out = EncodedDocuments()
         count = TokenCount(progress)
@@ -192,7 +192,7 @@ class DocumentEncoder:
         documents = [row.document() if row.blocks else row.text for row in rows]
         options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
         try:
-            return list(read_documents(self._embedder.reader, documents, saved, **options))
+            return list(read_documents(self._embedder, documents, saved, **options))
         except InputError as error:
             if len(rows) == 1:
                 return [str(error)]

@@ -61,7 +61,7 @@ class DocumentRow:
     # the user's, unchanged; the index's own facts are in the other columns
     metadata: Mapping[str, Any]
     blocks: str = ""  # pages and headings, for `runnel.records.Places`
-    # where reading continues if text is appended (`models/readers.py`); None for short documents
+    # where reading continues if text is appended (`models/reading.py`); None for short documents
     saved: bytes | None = None
     memory: bytes | None = None  # the reranker's memory of the document (`models/memory.py`)
 

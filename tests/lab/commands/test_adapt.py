@@ -44,8 +44,8 @@ def save_tiny(folder, *, contrary=False):
     model = tiny_encoder(folder / "parts", block=24, longest=40, sentence_layers=1)
     if contrary:
         with torch.no_grad():
-            model.head("sentences").out.weight.zero_()
-            model.head("sentences").direct.fill_(-1.0)
+            model.heads["sentences"].out.weight.zero_()
+            model.heads["sentences"].direct.fill_(-1.0)
     model.save(folder / "tiny")
 
 

@@ -34,8 +34,8 @@ def adapt(
 ) -> int:
     """Adapt a model's sentence retrieval to the documents of each SOURCE, and measure the gain.
 
-    Writes DIR/model if recall@10 rises, on --dev or else on questions held back; prints the gain.
-    If not, the exit code is 1. Example: runnel lab adapt manuals/ --to adapted
+    Writes DIR/model if recall@10 rises, on --dev or on questions held back; else exits with 1.
+    Example: runnel lab adapt manuals/ --to adapted
 
     Headings, questions, definitions, lists and references of the documents are the questions to
     train on; one in ten, in whole documents, is held back. Interrupted work resumes when you repeat

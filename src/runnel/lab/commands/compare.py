@@ -22,8 +22,8 @@ def compare(
 ) -> int:
     """Compare results, each in a FOLDER of --out.
 
-    Prints one table: the mean of each metric, with the standard deviation of repeats; of two
-    results their difference and its p. Example: runnel lab compare bm25 pocket
+    Prints the mean and deviation of each metric; of two results their difference and its p.
+    Example: runnel lab compare bm25 pocket
     """
     from runnel.lab.analysis.comparison import VERSION, compare_results
 

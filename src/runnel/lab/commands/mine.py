@@ -65,8 +65,7 @@ def mine(
     prompts: PromptOptions = PromptOptions(),
     as_json: Json = False,
 ) -> int:
-    """Find hard negatives for DATA: documents that a search finds for a query although they do not
-    answer it.
+    """Find hard negatives for DATA: what a search finds for a query although it does not answer.
 
     Writes OUT.jsonl, which training reads; prints the numbers of examples and negatives.
     Example: runnel lab mine pairs.csv --to mined.jsonl

@@ -86,8 +86,7 @@ def qa(
     seed: Annotated[int, typer.Option(min=0, help="Another seed draws others.")] = 0,
     as_json: Json = False,
 ) -> int:
-    """Measure how well a language model answers the questions of each PATH from what MODEL
-    retrieves; a judge compares.
+    """Measure how well a language model answers each PATH's questions from what MODEL retrieves.
 
     Prints a table of scores.
     Example: runnel lab qa pocket questions.jsonl --out pocket

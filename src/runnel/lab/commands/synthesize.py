@@ -57,8 +57,7 @@ def synthesize(
     exclude: TestSets = None,
     as_json: Json = False,
 ) -> int:
-    """Let a language model write training examples about each SOURCE: questions, answers and the
-    sentences that answer.
+    """Let a language model write questions about each SOURCE, with the sentences that answer.
 
     Writes DIR/STRATEGY.jsonl, for `runnel lab train`; prints counts.
     Example: runnel lab synthesize manuals/ --to examples --llm http://127.0.0.1:8080/v1

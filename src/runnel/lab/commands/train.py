@@ -50,8 +50,7 @@ def train(
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Train or fine-tune a model as RECIPE says. An interrupted run resumes when you repeat the
-    command.
+    """Train a model as RECIPE says. An interrupted run resumes when you repeat the command.
 
     Writes RUN/model, and in RUN the settings as used, the losses and the checkpoints.
     Example: runnel lab train evidence-vectors --data evidence.jsonl --to runs/mine

@@ -124,7 +124,7 @@ class TrainTable:
 
 @dataclass(frozen=True)
 class LongTable:
-    """Settings for reading long texts in training; see `models.graph.Long`."""
+    """Settings for reading long texts in training; see `models.recurrent.graph.Long`."""
 
     segment_tokens: int | None = None
     recompute: bool = False

@@ -291,7 +291,7 @@ LEAST_IDF = 0.05  # what the commonest token counts
 
 class LateInteraction(ArrayHead):
     """A score of a sentence from the hidden vectors of its tokens and those of the query
-    (`models/sentence_vectors.py`).
+    (`models/pocket/looks.py`).
 
     Each token of the query takes its best cosine among tokens of the sentence, weighted by its
     static idf and by what `weight` makes of its hidden vector. Fresh weights judge by idf alone.
@@ -325,7 +325,7 @@ class LateInteraction(ArrayHead):
 
 class PairJudge(LateInteraction):
     """The score of a sentence that is read together with the query, as a cross-encoder reads
-    (`models/sentence_vectors.py`).
+    (`models/pocket/looks.py`).
 
     Late interaction within the sequence, and what a small network makes of the first vector and the
     sentence's mean.

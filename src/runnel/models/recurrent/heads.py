@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from runnel.models.head import MARKS, Head, Pooling
 from runnel.models.pocket.heads import ArrayHead, Judge, Linear, VectorScore
 from runnel.ops.backend import inference, plain_numbers
+from runnel.request import Array
 
 OneToken = Literal["cls", "eos"]
 
@@ -32,9 +33,9 @@ class TorchHead(nn.Module, Head):
         """Take over weights that were trained or loaded."""
 
     @inference()
-    def vectors(self, pooled: Sequence[Tensor]) -> np.ndarray:
+    def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
-        vectors: np.ndarray = self(torch.cat(list(pooled))).numpy()
+        vectors: np.ndarray = self(torch.cat([torch.as_tensor(part) for part in pooled])).numpy()
         return vectors
 
 
