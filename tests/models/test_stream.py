@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from runnel import Embedder
 from runnel.errors import InputError, StateError
-from runnel.models import reading as readers
 from runnel.models.model import Model
+from runnel.models.pocket import reader as readers
 
 SENTENCES = [
     "The cat sat on the mat. ",

@@ -1,9 +1,16 @@
 """The check that a file has the tensors that a model needs, by their names and shapes."""
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from runnel.errors import CheckpointError
+
+
+class StoredShape(NamedTuple):
+    """The shape of a tensor in a file."""
+
+    shape: tuple[int, ...]
+    file: str
 
 
 class Shaped(Protocol):

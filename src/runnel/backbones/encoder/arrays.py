@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
+from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
 from runnel.backbones.config import digest_arrays, expect_ids
 from runnel.backbones.encoder.config import FORMS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.encoder.kernels import (
@@ -29,7 +30,7 @@ from runnel.backbones.encoder.kernels import (
     bias_gelu_bytes,
     copy_rows,
 )
-from runnel.errors import InputError
+from runnel.errors import CheckpointError, InputError
 from runnel.ops import int8_matmul, matmul
 from runnel.ops.numba_math import StepMemory, flat_rows, parallel
 from runnel.ops.simd import NATIVE_BF16
@@ -274,8 +275,7 @@ class ArrayEncoder(EncoderBlocks):
             the layers, is bf16 where the processor computes it, else fp32.
 
     Raises:
-        ValueError: the file's weights have other names, shapes or dtypes, which torch may be able
-            to read.
+        CheckpointError: the file's weights have other names, shapes or dtypes.
     """
 
     architecture = "encoder"
@@ -291,7 +291,7 @@ class ArrayEncoder(EncoderBlocks):
         # stays open: the weights are those of this file even if it is replaced
         self._file: Any = safe_open(file, "numpy")
         self._names = set(self._file.keys())
-        self._check()
+        self._check(file)
         self.in_8_bits = dtype == "int8"
         wide = default_dtype() if self.in_8_bits else dtype
         self.numbers: type[np.generic] = np.uint16 if wide == "bfloat16" else np.float32
@@ -402,29 +402,32 @@ class ArrayEncoder(EncoderBlocks):
             array = np.rint(array / scale[:, None]).astype(np.int8)
         return array, scale
 
-    def _check(self) -> None:
-        """Raise ValueError unless the file has these weights and no other, in fp32, fp16, or 8 bits
-        with a scale for each row.
+    def _check(self, file: Path) -> None:
+        """Raise CheckpointError unless the file has these weights and no other, in fp32, fp16, or
+        8 bits with a scale for each row.
         """
-        held = {}
-        for name in (
-            name.removeprefix("backbone.") for name in self._names if name.startswith("backbone.")
-        ):
-            part = self._file.get_slice(f"backbone.{name}")
-            held[name] = (tuple(part.get_shape()), part.get_dtype())
-        scales = {name.removesuffix(".scale") for name in held if name.endswith(".scale")}
-        expected = weight_shapes(self.config)
-        kinds = {True: ("I8",), False: ("F32", "F16")}
-        fits = scales <= set(expected) and set(held) == {
-            *expected,
-            *(f"{name}.scale" for name in scales),
+        start = "backbone."
+        slices = {
+            name.removeprefix(start): self._file.get_slice(name)
+            for name in self._names
+            if name.startswith(start)
         }
-        fits = fits and all(held[f"{name}.scale"] == (expected[name][:1], "F32") for name in scales)
-        if not fits or any(
-            held[n][0] != shape or held[n][1] not in kinds[n in scales]
-            for n, shape in expected.items()
-        ):
-            raise ValueError(f"the weights are {held}; expected {expected}")
+        expected = weight_shapes(self.config)
+        for name, shape in weight_shapes(self.config).items():
+            if f"{name}.scale" in slices:
+                expected[f"{name}.scale"] = shape[:1]
+        held = {
+            name: StoredShape(tuple(part.get_shape()), file.name) for name, part in slices.items()
+        }
+        check_tensors(held, expected, str(file.parent))
+        for name in expected:
+            dtype = slices[name].get_dtype()
+            allowed = ("I8",) if f"{name}.scale" in slices else ("F32", "F16")
+            if dtype not in allowed:
+                raise CheckpointError(
+                    f"{file}: tensor {name!r} is {dtype}; expected {' or '.join(allowed)}; save the"
+                    " model again"
+                )
 
 
 def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:

@@ -99,13 +99,13 @@ def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> J
     bf16 = recipe.train.precision == "bf16"
     sizes = sizes_of(recipe)
     shared = arguments(recipe, folder) | sizes
-    parts = (data.train, data.held_out)
+    data_parts = (data.train, data.held_out)
     if recipe.model.layers:  # its module has its own autocast
         args = TrainingArguments(**shared)
-        return LayerTrainer(model, args, *parts, bf16=bf16, top_k=top_k or (10,))
+        return LayerTrainer(model, args, *data_parts, bf16=bf16, top_k=top_k or (10,))
     if isinstance(head, VectorScore):
         return VectorTrainer(
-            model.heads[recipe.job], TrainingArguments(**shared), *parts, top_k=top_k or (10,)
+            model.heads[recipe.job], TrainingArguments(**shared), *data_parts, top_k=top_k or (10,)
         )
     args = TrainingArguments(**shared, bf16=bf16)
     limits = {
@@ -114,8 +114,8 @@ def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> J
         "long": long(recipe),
     }
     if recipe.job == "generate":
-        return GeneratorTrainer(model, args, *parts, **limits)
-    return SentenceTrainer(model, args, *parts, top_k=top_k or (1, 5), **limits)
+        return GeneratorTrainer(model, args, *data_parts, **limits)
+    return SentenceTrainer(model, args, *data_parts, top_k=top_k or (1, 5), **limits)
 
 
 def _embedder_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> _Embedders:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from safetensors import SafetensorError, safe_open
 
-from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
 from runnel.backbones.config import digest_arrays
 from runnel.backbones.encoder.config import EncoderConfig
 from runnel.errors import CheckpointError, errors_as, needing
@@ -137,17 +137,9 @@ def _read_head(
     assert isinstance(head, ArrayHead)
     weights = backbone.read_head(name)
     check_tensors(
-        {key: StoredArray(array.shape, FILE) for key, array in weights.items()},
+        {key: StoredShape(array.shape, FILE) for key, array in weights.items()},
         {key: array.shape for key, array in head.arrays().items()},
         f"{source}: the head {name!r}",
     )
     head.load(weights)
     return head
-
-
-@dataclass(frozen=True)
-class StoredArray:
-    """An array's shape and file, for messages."""
-
-    shape: tuple[int, ...]
-    file: str

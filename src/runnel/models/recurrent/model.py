@@ -111,7 +111,7 @@ class TorchModel(Model):
 
     def write(self, folder: Path, *, weights: str = "as_is") -> None:
         expect_choice(weights, ("as_is", "int8"), "weights")
-        expect_adapters(self, False)  # a self folder cannot hold them
+        expect_adapters(self, False)  # a model folder cannot hold them
         folder.mkdir(parents=True, exist_ok=True)
         write(
             folder / "README.md",
@@ -181,7 +181,7 @@ def expect_adapters(model: Model, adapted: bool) -> None:
     """Raise InputError unless a model's backbone has adapters, or has none; none can be added to
     one without torch.
     """
-    if not isinstance(model, TorchModel):
+    if model.backbone.without_torch:
         raise InputError(
             f"{model.source} was loaded without torch; `Model.with_torch()` returns a model that"
             " takes adapters"
