@@ -212,7 +212,8 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
     name = run.__name__
     failed = 2 if name in LIKE_GREP else 1
 
-    parameters, groups = [], {}
+    parameters = []
+    groups = {}
     for item in inspect.signature(run, eval_str=True).parameters.values():
         if isinstance(item.annotation, type) and is_dataclass(item.annotation):
             groups[item.name] = item.annotation

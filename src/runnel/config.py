@@ -75,7 +75,8 @@ def arguments(
     class may. Annotations are int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple,
     Any, a dataclass, unions of these.
     """
-    hints = get_type_hints(target if is_dataclass(target) else target.__init__)  # type: ignore[misc]
+    annotated: Any = target if is_dataclass(target) else target.__init__
+    hints = get_type_hints(annotated)
     named = [
         p
         for p in inspect.signature(target).parameters.values()
@@ -104,7 +105,8 @@ def read_row(kind: type[Row], row: Mapping[str, Any], where: object, **names: st
     Raises:
         InputError: a key is missing or has a value of another kind. Other keys are ignored.
     """
-    hints, values = get_type_hints(kind), {}
+    hints = get_type_hints(kind)
+    values = {}
     for field_ in fields(kind):  # type: ignore[arg-type]
         name = names[field_.name] if names.get(field_.name, "") in row else field_.name
         if name in row or field_.default is field_.default_factory is MISSING:

@@ -132,7 +132,8 @@ class Engine:
         """Run `as_completed`; take no new requests while many results are `pending`, which the
         caller cannot use yet.
         """
-        source, call = enumerate(requests), Call()
+        source = enumerate(requests)
+        call = Call()
         exhausted = False
         try:
             while call.active or call.has_news or not exhausted:
@@ -186,7 +187,9 @@ class Engine:
         """
         import torch
 
-        rows, added, device = torch.arange(len(states)), None, self.backbone.device
+        rows = torch.arange(len(states))
+        added = None
+        device = self.backbone.device
         if marks is not None and self.mark_vectors is not None:
             added = (torch.from_numpy(marks).flatten(0, 1) @ self.mark_vectors).to(device)
         pieces = []
@@ -194,7 +197,8 @@ class Engine:
             # several passes only if one text's tokens exceed a step
             for start in range(0, len(ids), self.step_tokens):
                 piece = torch.from_numpy(ids[start : start + self.step_tokens].astype(np.int64))
-                count, last = len(piece), start + len(piece) == len(ids)
+                count = len(piece)
+                last = start + len(piece) == len(ids)
                 part = added if added is None or count == len(ids) else added[start : start + count]
                 cu_seqlens = torch.arange(0, (len(rows) + 1) * count, count)
                 ends = torch.full_like(rows, -1) if last and not keep_states else rows
@@ -355,7 +359,8 @@ class Engine:
         device, added = self.backbone.device, None
         if self.mark_vectors is not None and step.marks is not None:
             added = (torch.from_numpy(step.marks) @ self.mark_vectors).to(device)
-        ids, cu_seqlens = torch.from_numpy(step.ids).to(device), torch.from_numpy(step.cu_seqlens)
+        ids = torch.from_numpy(step.ids).to(device)
+        cu_seqlens = torch.from_numpy(step.cu_seqlens)
         if self._read_blocks is not None:
             hidden = self._read_blocks(ids, cu_seqlens, added)
         else:
@@ -371,7 +376,8 @@ class Engine:
         """Return the pool rows that each request's state is read from and written to; see
         `Backbone.step`.
         """
-        read_rows, write_rows = [], []
+        read_rows = []
+        write_rows = []
         for item, count in plan:
             continues = item.row >= 0
             if not continues and (

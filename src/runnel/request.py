@@ -188,18 +188,20 @@ class RangeSums:
         """Return the rows (k, D + 1) of stretches in tokens [start, start + n), from hidden (n, D)
         and weights (n,).
         """
-        a, b = max(start, int(self._edges[0])), min(start + len(hidden), int(self._edges[-1]))
+        a = max(start, int(self._edges[0]))
+        b = min(start + len(hidden), int(self._edges[-1]))
         if a >= b:
             return zeros(hidden, 0, hidden.shape[1] + 1, wide=True)
         if b - a < len(hidden):
-            hidden, weights = hidden[a - start : b - start], weights[a - start : b - start]
-        first, last = (
-            int(np.searchsorted(self._edges, a, side="right")) - 1,
-            int(np.searchsorted(self._edges, b)),
-        )
-        xp, edges = space(hidden), np.maximum(self._edges[first:last] - a, 0)
+            hidden = hidden[a - start : b - start]
+            weights = weights[a - start : b - start]
+        first = int(np.searchsorted(self._edges, a, side="right")) - 1
+        last = int(np.searchsorted(self._edges, b))
+        xp = space(hidden)
+        edges = np.maximum(self._edges[first:last] - a, 0)
         if last - first == 1:
-            sums, totals = (weights @ hidden)[None], weights.sum(dtype=xp.float64)[None]
+            sums = (weights @ hidden)[None]
+            totals = weights.sum(dtype=xp.float64)[None]
         elif xp is np:
             sums = np.add.reduceat(weights[:, None] * hidden, edges, axis=0)
             totals = np.add.reduceat(weights.astype(np.float64), edges)
@@ -240,7 +242,8 @@ class RangeSums:
         """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order
         that do not overlap.
         """
-        rows, self._closed = self._all_closed(), []
+        rows = self._all_closed()
+        self._closed = []
         first = self._next - len(rows)
         a, b = np.searchsorted(self._stretches[:, 0], [first, self._next])
         return int(a), rows[self._stretches[a:b, 0] - first]
@@ -350,8 +353,10 @@ class OpenRequest:
 
         Each range has one position. Without ranges: of all positions read.
         """
-        hidden, rows = _join(self._picked), _NONE
-        rest, last = 0, self._picked[-1]
+        hidden = _join(self._picked)
+        rows = _NONE
+        rest = 0
+        last = self._picked[-1]
         if self._sums is not None:
             _, rows = self._sums.take_complete()
             rest = len(hidden) - len(rows)  # 1 if the position of an unfinished range is read
@@ -433,11 +438,9 @@ def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:
         [reading.ids[place] for (reading, _), place in zip(plan, places, strict=True)],
         dtype=np.int64,
     )
-    kinds, marks, start = (
-        [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None],
-        None,
-        0,
-    )
+    kinds = [r.request.marks.shape[1] for r, _ in plan if r.request.marks is not None]
+    marks = None
+    start = 0
     if kinds:
         marks = np.zeros((len(ids), kinds[0]), np.float32)
         for (reading, count), place in zip(plan, places, strict=True):

@@ -123,10 +123,8 @@ class Blocks:
 
 def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
     """Raise InputError unless `ids` is a tensor or an array (T,) of token ids, T >= `least`."""
-    kind, shape = (
-        str(getattr(ids, "dtype", type(ids).__name__)).removeprefix("torch."),
-        tuple(getattr(ids, "shape", ())),
-    )
+    kind = str(getattr(ids, "dtype", type(ids).__name__)).removeprefix("torch.")
+    shape = tuple(getattr(ids, "shape", ()))
     whole = re.fullmatch(r"u?int\d+", kind) is not None
     low, high = (int(ids.min()), int(ids.max())) if whole and 0 not in shape else (0, 0)
     if not whole or len(shape) != 1 or shape[0] < least or low < 0 or high >= vocab_size:

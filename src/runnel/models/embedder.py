@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -129,11 +129,16 @@ class Embedder:
 
     def encode_query(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's query prompt, if it has one."""
-        return self.encode(texts, **({"prompt": self.model.prompts.get("query")} | options))  # type: ignore[arg-type]
+        return self._encode_with("query", texts, options)
 
     def encode_document(self, texts: str | Iterable[str], **options: object) -> np.ndarray:
         """Run `encode` with the model's document prompt, if it has one."""
-        return self.encode(texts, **({"prompt": self.model.prompts.get("document")} | options))  # type: ignore[arg-type]
+        return self._encode_with("document", texts, options)
+
+    def _encode_with(
+        self, name: str, texts: str | Iterable[str], options: Mapping[str, Any]
+    ) -> np.ndarray:
+        return self.encode(texts, **{"prompt": self.model.prompts.get(name), **options})
 
     def encode_stream(
         self,
@@ -192,9 +197,12 @@ class Embedder:
         """
         if max_tokens is not None:
             expect_count(max_tokens, "max_tokens")
-        max_tokens, self.truncated = self.text_limit(max_tokens), 0
+        max_tokens = self.text_limit(max_tokens)
+        self.truncated = 0
         expect_series(texts, "texts", "a string or an iterable of strings, in an order")
-        source, template, place = iter(texts), self.model.templates["document"], itertools.count()
+        source = iter(texts)
+        template = self.model.templates["document"]
+        place = itertools.count()
         prefix = self.model.prompt(prompt)
         before = template.lead(self.model.tokenizer, "document") + prefix
         if max_tokens is not None:

@@ -211,10 +211,8 @@ def remember_in(
     and damaged files again.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # it will hold what is known of texts
-    texts, by = (
-        {text_of(document): document for document in documents.values()},
-        backbone.fingerprint(),
-    )
+    texts = {text_of(document): document for document in documents.values()}
+    by = backbone.fingerprint()
     files = {text: folder / f"{digest(by, precision, text)}.safetensors" for text in texts}
     stored = {text: StoredDocument(file, text, kind, by) for text, file in files.items()}
     missing = [text for text, document in stored.items() if not document.is_sound()]

@@ -150,7 +150,8 @@ class Model(ABC):
         """Make the engine, and one for each of `_READ_TOGETHER` for which an encoder has layers of
         its own.
         """
-        self.engine, encoder = self.new_engine(), self.backbone
+        self.engine = self.new_engine()
+        encoder = self.backbone
         self._form_engines: dict[tuple[Form, ...], Engine] = {}
         if isinstance(encoder, EncoderBlocks):
             for forms in _READ_TOGETHER:

@@ -64,10 +64,8 @@ def check_precision(precision: str, ranges: np.ndarray | None, width: int) -> No
     do not fit it.
     """
     expect_choice(precision, PRECISIONS, "precision")
-    expected, came = (
-        (2, width) if precision in CALIBRATED else None,
-        None if ranges is None else ranges.shape,
-    )
+    expected = (2, width) if precision in CALIBRATED else None
+    came = None if ranges is None else ranges.shape
     if came != expected:
         raise InputError(
             f"{precision} vectors with ranges of shape {came}; expected shape {expected}: int8 and"

@@ -146,7 +146,8 @@ class Stream(ABC):
             values = unpack(
                 Path(path).read_bytes(), place, embedder.model.backbone.fingerprint(), "stream"
             )
-            stream._sum, stream._empty = values["sum"], bool(values["empty"])
+            stream._sum = values["sum"]
+            stream._empty = bool(values["empty"])
             stream._restore(values)
         return stream
 

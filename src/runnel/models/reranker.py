@@ -122,7 +122,8 @@ class Reranker:
                 if isinstance(document, Remembered)
             }
             unread = [document for document in documents if not isinstance(document, Remembered)]
-            groups, count = (Memory(self.model.backbone, kept), unread), TokenCount(progress)
+            groups = (Memory(self.model.backbone, kept), unread)
+            count = TokenCount(progress)
             known, read = (
                 iter(self.score(query, group, progress=count.part(), max_tokens=max_tokens))
                 for group in groups
@@ -225,7 +226,8 @@ class Reranker:
                 dtype is unknown.
         """
         expect_choice(dtype, get_args(Precision), "dtype")
-        pairs, precision = list(_named(documents)), cast(Precision, dtype)
+        pairs = list(_named(documents))
+        precision = cast(Precision, dtype)
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
@@ -243,7 +245,8 @@ class Reranker:
         """Return whether the embedder and `remember` read a document in the same way, so that one
         pass serves both.
         """
-        mine, other = self._template, embedder.model.templates["document"]
+        mine = self._template
+        other = embedder.model.templates["document"]
         same_model = (
             embedder.model is self.model
             and embedder.pooling == "mean"
@@ -275,10 +278,13 @@ class Reranker:
         rendered = self._template.render(
             self.model.tokenizer, query=query_ids, document=document_ids, max_tokens=max_tokens
         )
-        ids, total, empty = rendered.ids, len(rendered.ids), not len(document_ids)
+        ids = rendered.ids
+        total = len(rendered.ids)
+        empty = not len(document_ids)
         if self._head.inputs != "matches":
             return Item(self._head.request(ids), rendered.cut, empty)
-        place, start = rendered.slices["document"], rendered.slices["query"].start
+        place = rendered.slices["document"]
+        start = rendered.slices["query"].start
         marks, share = mark_pair(self.model, ids, start, query_ids, np.unique(ids[place]))
         ranges = np.array([[place.start, start], [start, total]])
         return Item(Request(ids, [total - 1], ranges, marks=marks, tag=share), rendered.cut, empty)

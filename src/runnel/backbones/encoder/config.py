@@ -93,11 +93,9 @@ class EncoderBlocks(Blocks):
     num_layers: int
 
     def set_config(self, config: EncoderConfig) -> None:
-        self.config, self.max_tokens, self.own_sentences = (
-            config,
-            config.max_positions,
-            config.sentence_layers > 0,
-        )
+        self.config = config
+        self.max_tokens = config.max_positions
+        self.own_sentences = config.sentence_layers > 0
         self.vocab_size, self.hidden_size, self.num_layers = (
             config.vocab_size,
             config.hidden_size,

@@ -102,10 +102,8 @@ def _tensors(
         expect_tensor(left, name, where)
         return left.pop(name)
 
-    positions, types = (
-        take("embeddings.position_embeddings.weight"),
-        take("embeddings.token_type_embeddings.weight"),
-    )
+    positions = take("embeddings.position_embeddings.weight")
+    types = take("embeddings.token_type_embeddings.weight")
     width = config.hidden_size
     fits = len(types.shape) == 2 and positions.shape[1] == types.shape[1] == width
     expect_fit(
@@ -123,7 +121,8 @@ def _tensors(
     for kind in ("weight", "bias"):
         tensors[f"norm.{kind}"] = take(f"embeddings.LayerNorm.{kind}")
         for layer in range(config.num_layers):
-            theirs, ours = f"encoder.layer.{layer}", f"layers.{layer}"
+            theirs = f"encoder.layer.{layer}"
+            ours = f"layers.{layer}"
             parts = [
                 take(f"{theirs}.attention.self.{part}.{kind}") for part in ("query", "key", "value")
             ]

@@ -32,7 +32,8 @@ def gelu(x: NDArray[np.floating]) -> NDArray[np.floating]:
     """Return GELU of each number, in the dtype of x; exactly 0 or x beyond `END`."""
     inside = np.clip(x, -END, END)
     square = inside * inside
-    above, below = np.zeros_like(square), np.zeros_like(square)
+    above = np.zeros_like(square)
+    below = np.zeros_like(square)
     for p, q in zip(P, Q, strict=True):
         above = above * square + x.dtype.type(p)
         below = below * square + x.dtype.type(q)

@@ -23,7 +23,9 @@ def score(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> T
 
 def uncalibrated(head: HeldHead, query: Tensor, vectors: Tensor, features: Tensor) -> Tensor:
     """Return the scores before calibration."""
-    query, vectors, features = wide(query), wide(vectors), wide(features)
+    query = wide(query)
+    vectors = wide(vectors)
+    features = wide(features)
     if not len(vectors):
         return query[:0]
     return combine(head, head.query(query), vectors, known(query, vectors, features))

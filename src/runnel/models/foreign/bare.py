@@ -61,7 +61,8 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     """Read the parts of a folder that runnel did not write."""
     if embedding_rwkv.recognizes_heads(checkpoint):
         tokenizer = load_tokenizer(folder, checkpoint.backbone)
-        tokenizer.begin_id, tokenizer.end_id = None, checkpoint.backbone.vocab_size - 1
+        tokenizer.begin_id = None
+        tokenizer.end_id = checkpoint.backbone.vocab_size - 1
         return Parts(
             tokenizer,
             embedding_rwkv.read_heads(checkpoint),
@@ -96,7 +97,8 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             )
         if problem:
             raise CheckpointError(f"{folder}: {problem}")
-        text, prompts = text_template(folder), theirs.prompts
+        text = text_template(folder)
+        prompts = theirs.prompts
         warn(folder, theirs, theirs.pooling, text)
         templates["document"] = Template.parse(text)
     return Parts(tokenizer, heads, templates, prompts, unit)

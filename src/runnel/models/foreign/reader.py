@@ -24,16 +24,17 @@ class WholeReader(TextReader):
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
         model = self.model
-        template, prompt = (
-            model.templates["document"],
-            "document" if "document" in model.prompts else None,
-        )
+        template = model.templates["document"]
+        prompt = "document" if "document" in model.prompts else None
         most, longest = options.passage_tokens, model.backbone.longest_text
         if longest is not None:
             # the prompt and special tokens, and "a"
             around = len(next(self.embedder.render(["a"], prompt=prompt)))
             most = min(most, longest - around)
-        spans, rows, counts, texts = [], [], [], list(map(text_of, documents))
+        spans = []
+        rows = []
+        counts = []
+        texts = list(map(text_of, documents))
         for text, encoded in zip(
             texts, template.encode_batch(model.tokenizer, "document", texts), strict=True
         ):
@@ -48,10 +49,12 @@ class WholeReader(TextReader):
             )
             rows += read
             counts.append(np.array([len(row) for row in read]))
-        vectors, out = self.embedder.encode_rows(rows, options.progress), []
+        vectors = self.embedder.encode_rows(rows, options.progress)
+        out = []
         for one, count in zip(spans, counts, strict=True):
             own = np.stack(list(itertools.islice(vectors, len(count))))
-            mean, tokens = count.astype(np.float32) @ own, int(count.sum())
+            mean = count.astype(np.float32) @ own
+            tokens = int(count.sum())
             out.append(
                 ReadDocument(mean / np.linalg.norm(mean), one, own, tokens, tokens, None, None)
             )

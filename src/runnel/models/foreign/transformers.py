@@ -98,7 +98,8 @@ def load_transformer(
         prefix: "st": with sentence-transformers, even if runnel reads it; "st-code": and with code
             that comes with it.
     """
-    own_code, theirs = prefix == "st-code", read_sentence_transformer(folder)
+    own_code = prefix == "st-code"
+    theirs = read_sentence_transformer(folder)
     pairs = _is_cross_encoder(folder, config)
     simple = theirs is None or (theirs.pooling is not None and not theirs.path)
     if is_bert(config) and simple and job == "embed" and not (pairs or prefix):
@@ -126,10 +127,8 @@ def load_transformer(
         own_code=own_code,
     )
     place = folder / theirs.path if theirs else folder
-    tokenizer, stored = (
-        read_tokenizer(place),
-        getattr(library.model.transformers_model.config, _TEMPLATES, {}),
-    )
+    tokenizer = read_tokenizer(place)
+    stored = getattr(library.model.transformers_model.config, _TEMPLATES, {})
     text = text_template(place) if theirs is not None or decoder else _around_text(place, tokenizer)
     before = text.partition("{document}")[0]
     pair = pair_notation(
@@ -155,7 +154,8 @@ def read_encoder(folder: Path, backbone: Encoder, pooling: Pooling | None = None
     """Read the parts of a BERT-like embedder, and set the longest text that its
     makers let it read.
     """
-    theirs, tokenizer = read_sentence_transformer(folder), read_tokenizer(folder)
+    theirs = read_sentence_transformer(folder)
+    tokenizer = read_tokenizer(folder)
     text = _around_text(folder, tokenizer) if theirs is None else text_template(folder)
     pooled = pooling or (theirs and theirs.pooling) or "cls"
     if theirs is not None:
@@ -262,11 +262,9 @@ def _check_reading(
     """
     if own_code:
         return
-    code, both_ways, problem = (
-        next(iter(code_classes(config)), None),
-        decoder and config.get("is_causal") is False,
-        None,
-    )
+    code = next(iter(code_classes(config)), None)
+    both_ways = decoder and config.get("is_causal") is False
+    problem = None
     positions = config.get("position_embedding_type") or "absolute"
     if code is not None and not (both_ways and code.rsplit("--", 1)[-1] == _GTE):
         problem = (

@@ -151,7 +151,9 @@ class VectorScore(ArrayHead):
 
     def uncalibrated(self, query: Floats, vectors: Floats, features: Floats) -> Floats:
         """Return the scores of `forward` before calibration."""
-        query, vectors, features = wide(query), wide(vectors), wide(features)
+        query = wide(query)
+        vectors = wide(vectors)
+        features = wide(features)
         if not len(vectors):
             return query[:0]
         columns = known(query, vectors, features)
@@ -176,7 +178,9 @@ class VectorScore(ArrayHead):
         the mean of all inputs, and the Shapley value of each of `PARTS`: how much the score changes
         when its inputs become the sentence's, over all orders.
         """
-        query, vectors, features = wide(query), wide(vectors), wide(features)
+        query = wide(query)
+        vectors = wide(vectors)
+        features = wide(features)
         columns = known(query, vectors, features)
         names = list(PARTS)
         # (2^parts, parts), all sets of parts
@@ -350,7 +354,8 @@ class PairJudge(LateInteraction):
             idf: (asked,) of the query's tokens.
             sentence: its tokens; around: (T,) bool, other tokens that count.
         """
-        query, text = hidden[1 : 1 + asked], hidden[sentence]
+        query = hidden[1 : 1 + asked]
+        text = hidden[sentence]
         weights = self.weigh(query, idf)
         met = self(normalize(query), weights / weights.sum(), query.mean(0), text, hidden[around])
         return met + self.out(gelu(self.middle(np.append(hidden[0], text.mean(0)))))[0]

@@ -70,17 +70,16 @@ def lay_out(
     if not len(ids):
         none = np.zeros(len(bounds) - 1, dtype=np.int64)
         return Layout(ids, none[:0], none, none, np.zeros(1, np.int64), np.zeros(1, np.int64))
-    longest, head = (
-        whole_tokens(backbone, len(prompt)),
-        np.append(markers[0], prompt).astype(np.int32),
-    )
+    longest = whole_tokens(backbone, len(prompt))
+    head = np.append(markers[0], prompt).astype(np.int32)
     passages = passages_of(bounds, backbone, prompt=len(prompt), begun=begun)
     cuts = bounds[passages]
     if (np.diff(cuts) > longest).any():
         cuts = np.unique(
             np.concatenate([cuts, *(np.arange(a, b, longest) for a, b in itertools.pairwise(cuts))])
         )
-    block, around = np.arange(len(cuts) - 1), len(head) + 1
+    block = np.arange(len(cuts) - 1)
+    around = len(head) + 1
     row = np.empty(len(ids) + around * len(block), dtype=np.int32)
     row[(cuts[:-1] + around * block)[:, None] + np.arange(len(head))] = head
     row[cuts[1:] + around * block + len(head)] = markers[1]

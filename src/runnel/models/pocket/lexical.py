@@ -105,7 +105,9 @@ def word_table(vocabulary: Mapping[str, int], idf: np.ndarray) -> WordTable:
     # what marks most pieces: continuations, or beginnings
     if (mark := max(counts, key=lambda mark: counts[mark])) != "##":
         return _marked_table(vocabulary, mark, np.asarray(idf, dtype=np.float32))
-    continues, stop, word = np.zeros(size, bool), np.zeros(size, bool), np.zeros(size, bool)
+    continues = np.zeros(size, bool)
+    stop = np.zeros(size, bool)
+    word = np.zeros(size, bool)
     code = np.arange(1, size + 1, dtype=np.uint64)
     continued = [
         (piece[2:], number) for piece, number in vocabulary.items() if piece.startswith("##")
@@ -197,10 +199,8 @@ class _Matches:
         self.hits = _count(bounds, self.where, self.found, len(self.terms.keys))
         self.score, local = bm25(self.hits, self.terms.count, self.lengths)
         # (n,) of each term
-        self.local, self.static = (
-            local * self.terms.count,
-            _shares(self.terms.idf * self.terms.count),
-        )
+        self.local = local * self.terms.count
+        self.static = _shares(self.terms.idf * self.terms.count)
 
     def sums(self, values: np.ndarray) -> np.ndarray:
         """Return (S,) the sums of the terms' values (n,) in each sentence."""
@@ -274,8 +274,10 @@ def sentence_features(
     """Compute the `COLUMNS` (S, F) float32 of a document's sentences (ids (T,), bounds (S+1,)) and
     a query (Q,).
     """
-    ids, bounds = np.asarray(ids, dtype=np.int64), np.asarray(bounds, dtype=np.int64)
-    ids, bounds = ids[bounds[0] : bounds[-1]], bounds - bounds[0]
+    ids = np.asarray(ids, dtype=np.int64)
+    bounds = np.asarray(bounds, dtype=np.int64)
+    ids = ids[bounds[0] : bounds[-1]]
+    bounds = bounds - bounds[0]
     matches = _Matches(ids, bounds, query_ids, table)
     out = np.empty((len(bounds) - 1, FEATURES), np.float32)
     for number, column in enumerate(COLUMNS.values()):
@@ -393,7 +395,8 @@ def bm25(hits: Hits, weight: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarra
 
     weight (n,): count of each term in the query; lengths (S,): all terms in each sentence.
     """
-    sentences, n = len(lengths), len(weight)
+    sentences = len(lengths)
+    n = len(weight)
     df = np.bincount(hits.term, minlength=n)
     idf = np.where(df > 0, np.log1p((sentences - df + 0.5) / (df + 0.5)), 0.0)
     norm = K1 * (1 - B + B * lengths / max(float(lengths.mean()) if sentences else 0.0, 1.0))
@@ -458,7 +461,8 @@ def _pairs(
     """Return (S,) the share of the query's pairs of neighboring words (no stop words) that are
     neighbors in the sentence.
     """
-    sentences, n = len(bounds) - 1, len(terms.keys)
+    sentences = len(bounds) - 1
+    n = len(terms.keys)
     asked = np.searchsorted(terms.keys, query.keys[query.content])
     wanted = np.unique(asked[:-1] * n + asked[1:])
     if not len(wanted) or len(term) < 2:
@@ -468,7 +472,8 @@ def _pairs(
     pair = np.searchsorted(wanted, term[next_to] * n + term[next_to + 1])
     pair[pair == len(wanted)] = 0
     hit = wanted[pair] == term[next_to] * n + term[next_to + 1]
-    first, second = where[next_to[hit]], where[next_to[hit] + 1]
+    first = where[next_to[hit]]
+    second = where[next_to[hit] + 1]
     inside = second < bounds[np.searchsorted(bounds, first, side="right")]
     hits = _count(bounds, first[inside], pair[hit][inside], len(wanted))
     return np.bincount(hits.sentence, minlength=sentences) / len(wanted)

@@ -95,7 +95,8 @@ def leads(scores: np.ndarray, kinds: np.ndarray) -> np.ndarray:
 
     Titles get nothing. A score of -inf is unknown, and passes nothing.
     """
-    out, title = np.zeros(len(scores)), _titles(kinds)
+    out = np.zeros(len(scores))
+    title = _titles(kinds)
     known = scores[scores > -np.inf]
     if not title.any() or not len(known):
         return out
@@ -129,13 +130,16 @@ def lay_around(
         titles: (any,) ids, of which the last are taken.
         longest: the most tokens without the markers around all and the prompt.
     """
-    start, stop = int(bounds[sentence]), int(bounds[sentence + 1])
+    start = int(bounds[sentence])
+    stop = int(bounds[sentence + 1])
     text = ids[start:stop][:longest]
     left = max(0, longest - len(text) - _PARTS)
     titles = titles[max(0, len(titles) - min(_TITLE_TOKENS, left)) :]
     near = min(_NEAR_TOKENS, (left - len(titles)) // 2)
-    before, after = ids[max(int(bounds[0]), start - near) : start], ids[stop : stop + near]
-    row, first = [np.array([markers[0]]), np.asarray(prompt, np.int32)], 0
+    before = ids[max(int(bounds[0]), start - near) : start]
+    after = ids[stop : stop + near]
+    row = [np.array([markers[0]]), np.asarray(prompt, np.int32)]
+    first = 0
     for part in (titles, before, text, after):
         first = sum(map(len, row)) if part is text else first
         row += [part, np.array([markers[1]])] if len(part) else []
@@ -163,7 +167,8 @@ class Judging:
     """The second look with a model's judge layers and head, and its pair layers if it has these."""
 
     def __init__(self, model: Model) -> None:
-        head, pair = model.head("judge"), model.head("pair") if "pair" in model.heads else None
+        head = model.head("judge")
+        pair = model.head("pair") if "pair" in model.heads else None
         assert isinstance(head, Judge)
         assert isinstance(pair, PairJudge | None)
         self._model, self._head, self._pair = model, head, pair
@@ -198,7 +203,8 @@ class Judging:
         """
         document, sentence = np.array(self._choose(looks), np.int64).reshape(-1, 2).T
         chosen = [(looks[d], s) for d, s in zip(document.tolist(), sentence.tolist(), strict=True)]
-        floor, together = float(self._head.floor), np.zeros(len(chosen))
+        floor = float(self._head.floor)
+        together = np.zeros(len(chosen))
         apart = self._judge(chosen)
         if self._pair is not None and chosen:
             together = self._judge_pairs(self._pair, chosen, apart)
@@ -207,7 +213,8 @@ class Judging:
             floor = float(apart.min(initial=0.0))
         looked = []
         for d, look in enumerate(looks):
-            own, again = document == d, np.full(len(look.scores), -np.inf)
+            own = document == d
+            again = np.full(len(look.scores), -np.inf)
             again[sentence[own]] = (apart + together)[own]
             looked.append(
                 self._conclude(look, again, apart[own], floor, float(together.min(initial=0.0)))
@@ -265,7 +272,8 @@ class Judging:
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
         rows = [self._row(look, sentence, prompt) for look, sentence in (chosen[i] for i in best)]
-        idf, found = self._model.words.idf[asked], []
+        idf = self._model.words.idf[asked]
+        found = []
         for hidden, (row, first, last) in zip(
             self._read([row for row, _, _ in rows], "pair"), rows, strict=True
         ):

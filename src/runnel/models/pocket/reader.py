@@ -60,7 +60,8 @@ class PassageStream(Stream):
 
     def _restore(self, values: Mapping[str, np.ndarray]) -> None:
         self._text = values["text"].tobytes().decode("utf-8", "surrogatepass")
-        self.tokens, self._look = int(values["tokens"]), max(_SETTLE_CHARS, len(self._text))
+        self.tokens = int(values["tokens"])
+        self._look = max(_SETTLE_CHARS, len(self._text))
 
     def _settle(self) -> None:
         layout, tokens = self._lay_out()
@@ -79,7 +80,8 @@ class PassageStream(Stream):
     def _lay_out(self) -> tuple[Layout, SentenceTokens]:
         """Lay out the text from the start of the last passage."""
         tokens = read_sentences(self._text, [self._model.tokenizer.encode(self._text)])
-        backbone, markers = self._model.backbone, self._model.tokenizer.markers()
+        backbone = self._model.backbone
+        markers = self._model.tokenizer.markers()
         return lay_out(tokens.ids, tokens.bounds, backbone, markers, begun=self.tokens > 0), tokens
 
     def _read(self, ids: np.ndarray) -> np.ndarray:
@@ -140,7 +142,8 @@ class PassageReader(Reader):
         ]
         for result, vectors in zip(results, self._vectors(pooled), strict=True):
             spans, sums = result.tag
-            tokens_read, memory = len(sums.layout.ids), sums.result() if options.remember else None
+            tokens_read = len(sums.layout.ids)
+            memory = sums.result() if options.remember else None
             read.append(
                 ReadDocument(
                     vectors[-1], spans, vectors[:-1], tokens_read, tokens_read, None, memory

@@ -75,7 +75,8 @@ class VectorScorer:
     def read_queries(self, queries: Iterable[str]) -> Iterator[VectorQuery]:
         """Read queries, in order."""
         for result in self.model.engine_for(*self._forms).map(map(self._query_request, queries)):
-            done, width = result.get(), self.model.backbone.hidden_size
+            done = result.get()
+            width = self.model.backbone.hidden_size
             vectors = normalize(np.asarray(done.means[0]).reshape(-1, width))
             yield VectorQuery(done.tag, vectors[-1], vectors[0])
 
@@ -88,7 +89,8 @@ class VectorScorer:
         tokens = read_sentences(
             query, [self.template.encode(self.model.tokenizer, "document", query)]
         )
-        markers, prompt = self.model.tokenizer.markers(), self.prompts["query"]
+        markers = self.model.tokenizer.markers()
+        prompt = self.prompts["query"]
         row = lay_out(ids, tokens.bounds, self.model.backbone, markers, prompt=prompt).ids
         return Request(row, ranges=np.array([[0, len(row)]]), tag=ids)
 

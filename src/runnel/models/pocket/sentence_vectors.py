@@ -86,20 +86,16 @@ class SentenceSums:
     """
 
     def __init__(self, model: Model, tokens: SentenceTokens, *, passages: bool) -> None:
-        backbone, markers, full = (
-            model.backbone,
-            model.tokenizer.markers(),
-            np.flatnonzero(tokens.full),
-        )
+        backbone = model.backbone
+        markers = model.tokenizer.markers()
+        full = np.flatnonzero(tokens.full)
         prompt = model.prompt_ids("document")
         self.layout = row = lay_out(tokens.ids, tokens.bounds, backbone, markers, prompt=prompt)
         inside = np.zeros(len(row.ids), np.float32)
         inside[row.places] = 1  # not the markers and prompts
         self._tokens = tokens
-        sentences, blocks = (
-            np.stack([row.starts, row.ends], axis=1)[full],
-            np.stack([row.edges[:-1], row.edges[1:]], axis=1),
-        )
+        sentences = np.stack([row.starts, row.ends], axis=1)[full]
+        blocks = np.stack([row.edges[:-1], row.edges[1:]], axis=1)
         self._sentences = _Rounded(len(tokens.spans), backbone.hidden_size, sentences, inside, full)
         self._passages: _Rounded | None = None
         if passages:
@@ -136,20 +132,18 @@ class _Rounded:
         self, count: int, width: int, ranges: np.ndarray, weights: np.ndarray, places: np.ndarray
     ) -> None:
         """Begin to sum: `places` (k,) says which rows the ranges (k, 2) are."""
-        self.vectors, self.scales = (
-            np.zeros((count, width), dtype=np.int8),
-            np.zeros(count, dtype=np.float32),
-        )
-        self._sums, self._weights, self._places = RangeSums(ranges), weights, places
+        self.vectors = np.zeros((count, width), dtype=np.int8)
+        self.scales = np.zeros(count, dtype=np.float32)
+        self._sums = RangeSums(ranges)
+        self._weights = weights
+        self._places = places
 
     def add(self, start: int, hidden: np.ndarray) -> None:
         stop = start + len(hidden)
         self._sums.add(stop, self._sums.part(start, hidden, self._weights[start:stop]))
         first, complete = self._sums.take_complete()
-        places, sums = (
-            self._places[first : first + len(complete)],
-            complete[:, :-1].astype(np.float32),
-        )
+        places = self._places[first : first + len(complete)]
+        sums = complete[:, :-1].astype(np.float32)
         scale = np.abs(sums).max(axis=-1, keepdims=True, initial=0) / np.float32(_WIDEST)
         self.vectors[places] = np.rint(sums / np.maximum(scale, np.finfo(np.float32).tiny)).astype(
             np.int8

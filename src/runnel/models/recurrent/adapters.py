@@ -77,7 +77,8 @@ def merge(model: Model) -> None:
     backbone = model.backbone
     expect_adapters(model, True)
     for name, layer in _adapters(backbone):
-        base, delta = layer.get_base_layer(), layer.get_delta_weight(_NAME)
+        base = layer.get_base_layer()
+        delta = layer.get_delta_weight(_NAME)
         if base.weight.is_floating_point():
             base.weight.data = (base.weight.data.to(delta.dtype) + delta).to(base.weight.dtype)
         else:
@@ -87,10 +88,10 @@ def merge(model: Model) -> None:
             plain: Any = nn.Linear(
                 base.in_features, base.out_features, base.bias is not None, device="meta"
             )
-            plain.weight, plain.bias = (
-                nn.Parameter((weight.to(delta.dtype) + delta).float(), requires_grad=False),
-                base.bias,
+            plain.weight = nn.Parameter(
+                (weight.to(delta.dtype) + delta).float(), requires_grad=False
             )
+            plain.bias = base.bias
             base = plain
         backbone.set_submodule(name, base)
     del backbone.peft_config
@@ -174,7 +175,8 @@ def _linear_layers(backbone: Backbone) -> list[str]:
 
 def _quantize(backbone: Backbone) -> None:
     """Replace the large linear layers with 4-bit layers."""
-    from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]  # not listed there
+    # not in its __all__
+    from bitsandbytes.nn import Linear4bit, Params4bit  # type: ignore[attr-defined]
 
     for name in _linear_layers(backbone):
         if name.endswith(backbone.stays_wide):

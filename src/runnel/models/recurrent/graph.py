@@ -83,7 +83,8 @@ def _run(
     model: Model, packed: Packed, state: State | None, long: Long
 ) -> tuple[list[tuple[Tensor, Tensor]], State]:
     """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
-    features, ids = model.features, torch.from_numpy(packed.ids).to(model.backbone.device)
+    features = model.features
+    ids = torch.from_numpy(packed.ids).to(model.backbone.device)
     added = None
     if packed.marks is not None and features is not None:
         added = torch.from_numpy(packed.marks).to(features.mark_vectors) @ features.mark_vectors
@@ -128,7 +129,8 @@ def make_pair(model: Model, query: str, document: str, max_tokens: int | None = 
             f"{model.source} scores {kind}, which cannot be trained here; train a model that scores"
             " one vector"
         )
-    reranker, template = Reranker(model), model.templates["rerank"]
+    reranker = Reranker(model)
+    template = model.templates["rerank"]
     query_ids = template.encode_query(model.tokenizer, query)
     document_ids = template.encode(model.tokenizer, "document", document).ids
     return reranker.pair(query_ids, document_ids, reranker.pair_limit(max_tokens))

@@ -45,7 +45,8 @@ class StateStream(Stream):
     def _start(self, lead: str) -> None:
         backbone = self._model.backbone
         backbone.check_whole(np.zeros(1), continues=not backbone.recurrent)
-        self._tokens, self._state = self._model.tokenizer.stream(), backbone.new_state(1)
+        self._tokens = self._model.tokenizer.stream()
+        self._state = backbone.new_state(1)
         self._total = 0.0
         # hidden vector of the last token, once one has been read here
         self._last = torch.full((1, len(self._sum)), torch.nan)
@@ -66,11 +67,9 @@ class StateStream(Stream):
         total, weight, last = self._sum, self._total, self._last
         if len(tail):
             result = self._read(tail)
-            total, weight, last = (
-                total + result.sums[0].numpy(),
-                weight + float(result.totals[0]),
-                result.hidden,
-            )
+            total = total + result.sums[0].numpy()
+            weight = weight + float(result.totals[0])
+            last = result.hidden
         return (
             torch.from_numpy((total / weight)[None]).float()
             if self._embedder.pooling == "mean"
@@ -98,10 +97,8 @@ class StateStream(Stream):
             result = self._read(ids)
             assert result.state is not None
             self._state, self._last = result.state, result.hidden
-            self._sum, self._total = (
-                self._sum + result.sums[0].numpy(),
-                self._total + float(result.totals[0]),
-            )
+            self._sum = self._sum + result.sums[0].numpy()
+            self._total = self._total + float(result.totals[0])
 
     def _read(self, ids: np.ndarray) -> Result:
         """Read ids after the text so far, without changing the stream."""
@@ -145,7 +142,8 @@ class StateReader(TextReader):
             if before is not None:
                 self._resume(reading, before)
         read = [len(reading.ids) - reading.begin for reading in readings]
-        count, engine = TokenCount(options.progress), self.model.engine
+        count = TokenCount(options.progress)
+        engine = self.model.engine
         first = [reading for reading in readings if reading.split > reading.begin]
         for result in engine.map(
             [self._request(each, each.split, keep_state=True) for each in first], count.add
@@ -174,16 +172,16 @@ class StateReader(TextReader):
 
     def _prepare(self, texts: Sequence[str], options: ReadOptions) -> Iterator[_Reading]:
         """Tokenize, in one call to the tokenizer, which uses all cores, and lay out documents."""
-        model, template = self.model, self.model.templates["document"]
-        prompt, width = model.prompts.get("document", ""), model.backbone.hidden_size
+        model = self.model
+        template = self.model.templates["document"]
+        prompt = model.prompts.get("document", "")
+        width = model.backbone.hidden_size
         encoded = template.encode_batch(
             model.tokenizer, "document", [prompt + text for text in texts]
         )
         for text, one in zip(texts, encoded, strict=True):
-            rendered, sentences = (
-                template.render(model.tokenizer, document=one.ids),
-                split_sentences(text),
-            )
+            rendered = template.render(model.tokenizer, document=one.ids)
+            sentences = split_sentences(text)
             own = one.shifted(-len(prompt))  # the prompt has negative offsets
             bounds = sentence_of_tokens(sentences, own)
             bounds[0] = np.searchsorted(own.starts, 0)
@@ -205,18 +203,17 @@ class StateReader(TextReader):
                 saved, "the state of an earlier reading", self.model.backbone.fingerprint()
             )
             values = {name: torch.from_numpy(array) for name, array in stored.items()}
-            at, count = int(values["at"]), len(values["known"])
+            at = int(values["at"])
+            count = len(values["known"])
             state = State(
                 {name[6:]: tensor for name, tensor in values.items() if name.startswith("state.")},
                 values["tokens"],
             )
             state.check(self.model.backbone.state_shapes())
-            known, total, sums, depends = (
-                values["known"],
-                float(values["total"]),
-                values["sum"],
-                values["depends"].tolist(),
-            )
+            known = values["known"]
+            total = float(values["total"])
+            sums = values["sum"]
+            depends = values["depends"].tolist()
         except (StateError, KeyError, IndexError) as error:
             log.warning("%s; reading the document from the start", error)
             return
@@ -243,13 +240,12 @@ class StateReader(TextReader):
         after the last, and all.
         """
         inside = (reading.starts >= reading.begin) & (reading.ends <= stop)
-        starts, ends = reading.starts[inside] - reading.begin, reading.ends[inside] - reading.begin
+        starts = reading.starts[inside] - reading.begin
+        ends = reading.ends[inside] - reading.begin
         ids = reading.ids[reading.begin : stop]
         total = len(ids)
-        starts, ends = (
-            np.append(starts, [min(ends[-1], total - 1), 0]),
-            np.append(ends, [total, total]),
-        )
+        starts = np.append(starts, [min(ends[-1], total - 1), 0])
+        ends = np.append(ends, [total, total])
         request = Request(ids, state=reading.state, keep_state=keep_state, tag=reading)
         if self.embedder.pooling == "mean":
             return replace(request, ranges=np.stack([starts, ends], axis=1))
@@ -262,14 +258,13 @@ class StateReader(TextReader):
         reading: _Reading = result.get().tag
         if self.embedder.pooling == "mean":
             pooled = result.means
-            reading.sum, reading.total = (
-                reading.sum + result.sums[-1],
-                reading.total + float(result.totals[-1]),
-            )
+            reading.sum = reading.sum + result.sums[-1]
+            reading.total = reading.total + float(result.totals[-1])
         else:
             pooled = result.hidden
             # the hidden vector at the last token so far
-            reading.sum, reading.total = pooled[-1].double(), 1.0
+            reading.sum = pooled[-1].double()
+            reading.total = 1.0
         reading.known = torch.cat([reading.known, pooled[:-2]])
         return pooled[-2]
 

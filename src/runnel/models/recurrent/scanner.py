@@ -50,7 +50,8 @@ class Scanner:
                 f"{model.source} does not read documents after a query, with nothing behind them:"
                 f" its template for sentences is {template}; use a recurrent model"
             )
-        self._prefix, self.template = template.before("document"), template.starting_at("document")
+        self._prefix = template.before("document")
+        self.template = template.starting_at("document")
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
 
     def read_query(self, query: str) -> ScannedQuery:
@@ -79,7 +80,8 @@ class Scanner:
     def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
         """Return a query and a document as one row."""
         query_ids, before, place = self.prefix(query)
-        ids, start = np.concatenate([before, tokens.ids]), len(before)
+        ids = np.concatenate([before, tokens.ids])
+        start = len(before)
         ends, ranges, marks, lexical = self._units(query_ids, tokens)
         if self._head.inputs != "matches":
             return Item(Request(ids, ends + start), sentences=tokens, labels=labels)
@@ -97,11 +99,10 @@ class Scanner:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
         sentences with a token.
         """
-        full, edges = tokens.full, np.unique(tokens.bounds)
-        marks, lexical = (
-            np.zeros((len(tokens.ids), MARKS), np.float32),
-            np.zeros((len(edges) - 1, 0), np.float32),
-        )
+        full = tokens.full
+        edges = np.unique(tokens.bounds)
+        marks = np.zeros((len(tokens.ids), MARKS), np.float32)
+        lexical = np.zeros((len(edges) - 1, 0), np.float32)
         if self._head.inputs == "matches":
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
@@ -114,10 +115,8 @@ class Scanner:
         progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents in order; sentences without a token get -inf."""
-        count, requests = (
-            TokenCount(progress),
-            (self._request(query, tokens) for tokens in documents),
-        )
+        count = TokenCount(progress)
+        requests = (self._request(query, tokens) for tokens in documents)
         for result in self.model.engine.map(count.totaled(requests), count.add):
             tokens, parts = result.get().tag
             scores = np.full(len(tokens.spans), -np.inf, dtype=np.float32)
@@ -141,7 +140,8 @@ class Scanner:
                 f"stride must be from 1 to the window of {window} tokens, got {stride}"
             )
         total = len(tokens.ids)
-        sums, seen = np.zeros(len(tokens.spans)), np.zeros(len(tokens.spans))
+        sums = np.zeros(len(tokens.spans))
+        seen = np.zeros(len(tokens.spans))
         for start in range(0, max(total - window, 0) + stride, stride):
             # The sentences that are whole in the window.
             first = int(np.searchsorted(tokens.bounds[:-1], start))

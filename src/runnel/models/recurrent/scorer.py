@@ -35,11 +35,9 @@ class StateScorer:
     reads_pairs = True  # a document that is not remembered is read together with the query
 
     def __init__(self, model: Model) -> None:
-        self.model, self._head, self.template = (
-            model,
-            model.head("rerank"),
-            model.templates["rerank"],
-        )
+        self.model = model
+        self._head = model.head("rerank")
+        self.template = model.templates["rerank"]
         # allocated by the last ranking from a memory, reused by the next
         self._room: State | None = None
 
@@ -56,11 +54,9 @@ class StateScorer:
     ) -> Iterator[DocumentState]:
         """Read documents to remember them, in order."""
         count = TokenCount(progress)
-        tokenizer, before, texts = (
-            self.model.tokenizer,
-            self.template.before("query"),
-            map(text_of, documents),
-        )
+        tokenizer = self.model.tokenizer
+        before = self.template.before("query")
+        texts = map(text_of, documents)
         while batch := list(itertools.islice(texts, _TOGETHER)):
             requests = []
             for text, encoded in zip(
@@ -113,7 +109,8 @@ class StateScorer:
         room, self._room = self._room, None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
-        names, count = iter(memory.documents), TokenCount(progress, len(memory) * len(ids))
+        names = iter(memory.documents)
+        count = TokenCount(progress, len(memory) * len(ids))
         while documents := [
             cast(DocumentState, memory[name]) for name in itertools.islice(names, rows)
         ]:
@@ -137,7 +134,8 @@ class StateScorer:
         """Return scores (n,) of documents continued, in `room`, with `ids` (T,), in which the query
         starts at `start`.
         """
-        engine, count = self.model.engine, len(documents)
+        engine = self.model.engine
+        count = len(documents)
         state = State(
             {name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count]
         )

@@ -36,7 +36,8 @@ class UnitScores:
     def take_complete(self) -> Tensor:
         """Return the scores (k,) of the units that are newly complete."""
         hidden, rows = self._reading.take_complete()
-        first, self._done = self._done, self._done + len(hidden)
+        first = self._done
+        self._done = self._done + len(hidden)
         if not len(hidden):
             return hidden.new_zeros(0)
         if self._head.inputs != "matches":

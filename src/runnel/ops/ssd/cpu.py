@@ -405,7 +405,9 @@ def _second_chunk_pass(
     columns = u.shape[1]
     width = keys.shape[1]
     chunk = mix.shape[1]
-    zero, unit, total = np.float32(0.0), np.float32(1.0), log[size - 1]
+    zero = np.float32(0.0)
+    unit = np.float32(1.0)
+    total = log[size - 1]
     for j in range(rows):
         for p in range(P):
             turned[p, j] = u[j, p]
