@@ -2,8 +2,6 @@
 expected.
 """
 
-from __future__ import annotations
-
 import difflib
 import operator
 import os

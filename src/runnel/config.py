@@ -3,8 +3,6 @@
 What a file holds is of the kind that its dataclass says, or an error names it.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import math

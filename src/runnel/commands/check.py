@@ -1,7 +1,5 @@
 """`runnel check`: verify that what an index stores is complete and undamaged."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 from runnel.commands import display

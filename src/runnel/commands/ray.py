@@ -1,7 +1,5 @@
 """`runnel ray`: bring an index up to date with files that the workers of a Ray cluster read."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import typer

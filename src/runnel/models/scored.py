@@ -3,8 +3,6 @@
 S  sentences of a document      Q  tokens of the query
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

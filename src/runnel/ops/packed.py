@@ -3,8 +3,6 @@
 T tokens, S sequences, Q tokens per chunk, N chunks of all sequences together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

@@ -11,8 +11,6 @@ whether it answers at all.
     D  width of the vectors      F  lexical features
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

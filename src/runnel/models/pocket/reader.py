@@ -4,8 +4,6 @@ the text of the last passage, the only one that new text can change.
 P  passages   d  width of the vectors   D  width of hidden vectors
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -3,8 +3,6 @@
 S  sentences of a document   D  width of the vectors   F  lexical features
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import cast

@@ -1,7 +1,5 @@
 """A model that torch computes: read from a folder that runnel wrote, and saved."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -6,8 +6,6 @@ reading resumes there.
 P  passages   d  width of the vectors   D  width of hidden vectors
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence

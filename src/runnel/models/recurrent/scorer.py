@@ -3,8 +3,6 @@
 T  tokens of the query's part   D  width of hidden vectors   n  documents
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast

@@ -4,8 +4,6 @@ S sequences, C channels, w taps. Its states are (S, C, w), with an oldest input 
 depends on.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -1,7 +1,5 @@
 """gated_rms_norm by flash-linear-attention's kernel. Needs Triton and flash-linear-attention."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 

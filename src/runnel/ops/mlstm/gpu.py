@@ -16,8 +16,6 @@ as fp32 to within a bit or two.
 Source: Beck et al. 2025 (arXiv 2503.14376), section 2 (chunkwise form).
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -14,8 +14,6 @@ chunk. Their arguments are listed one by one: Triton takes named tuples too, but
 only together with a run on a GPU.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -13,8 +13,6 @@ torch. So do gradients of longer sequences where Triton compiles its backward pa
 package refuses (Triton 3.4 to 3.7.0 on Hopper).
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 import re
 from typing import Literal

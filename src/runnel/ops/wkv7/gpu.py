@@ -10,8 +10,6 @@ such fp32 inputs run in plain torch. Its gradient of w is wrong for decays far b
 w is above -0.607: by half of the largest at w = -150, on an H100.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
