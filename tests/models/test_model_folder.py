@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import pickle
+import re
 import resource
 import shutil
 import time
@@ -367,3 +368,45 @@ def test_a_tokenizer_with_hostile_ids_is_refused_or_harmless(folder: Path, numbe
         assert load_model(folder).tokenizer.encode("river").ids.max() < 128
     else:
         refused(load_model, folder)
+
+
+@pytest.fixture(scope="module")
+def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("encoder")
+    tiny_encoder(folder / "tokenizer").save(folder / "model")
+    return folder / "model"
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("version",), 99),
+        (("backbone",), ABSENT),
+        (("backbone", "config"), ABSENT),
+        (("backbone", "config"), []),
+        (("backbone", "config", "num_heads"), 5),
+        (("backbone", "architecture"), ABSENT),
+        (("backbone", "architecture"), "unknown"),
+        (("heads",), []),
+        (("heads", "sentences", "kind"), "end_scores"),
+        (("heads", "sentences", "size"), "8"),
+        (("templates", "document"), ABSENT),
+        ((), None),
+        ((), "text"),
+    ],
+    ids=lambda part: ".".join(part) if isinstance(part, tuple) else repr(part)[:20],
+)
+def test_a_damaged_encoder_is_refused_by_one_error(
+    encoder_folder: Path, tmp_path: Path, path: Keys, value: Any
+) -> None:
+    """Whichever room reads it; no other one is tried."""
+    folder = shutil.copytree(encoder_folder, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    at, path = config, ("runnel", *path)
+    for name in path[:-1]:
+        at = at[name]
+    at.pop(path[-1]) if value is ABSENT else at.update({path[-1]: value})
+    (folder / "config.json").write_text(json.dumps(config))
+    for load in (Embedder.load, load_model):
+        with pytest.raises(CheckpointError, match=re.escape(str(folder))):
+            load(str(folder), "float32", "cpu")

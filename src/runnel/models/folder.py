@@ -88,9 +88,9 @@ def load_model(
     folder = path if path.is_dir() else path.parent
     config = read_model_json(folder / "config.json", default={})
     read = Description.read(config["runnel"], source) if "runnel" in config else None
-    chosen = prefix or pooling or template
-    if arrays and read is not None and not chosen and reads_folder(folder, read, dtype, device):
-        return load_pocket(folder, read, dtype, source)
+    if arrays and read is not None and not (prefix or pooling or template):
+        if reads_folder(folder, read, dtype, device, source):
+            return load_pocket(folder, read, dtype, source)
     with needing(f"the model {source} needs torch", "recurrent"):
         from runnel.models.foreign.loading import load_foreign
         from runnel.models.foreign.transformers import apply_choices

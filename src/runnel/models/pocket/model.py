@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
 from runnel.backbones.config import digest_arrays
 from runnel.backbones.encoder.config import EncoderConfig
+from runnel.config import valid_config
 from runnel.errors import CheckpointError, errors_as, needing
 from runnel.models.description import Description, head_options
 from runnel.models.model import Job, Model
@@ -70,15 +71,19 @@ class PocketModel(Model):
         self.with_torch().write(folder, weights=weights)
 
 
-def reads_folder(folder: Path, read: Description, dtype: str | torch.dtype, device: str) -> bool:
-    """Return whether this wing reads a model folder, by what its files and this processor say."""
+def reads_folder(
+    folder: Path, read: Description, dtype: str | torch.dtype, device: str, source: str
+) -> bool:
+    """Return whether this room reads a model folder, by what its files and this processor say;
+    raise CheckpointError if it would and the config or the file is damaged.
+    """
     kind = str(dtype).removeprefix("torch.")
     architecture = read.backbone.get("architecture")
     if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
         return False
     if kind not in ("auto", "float32", "bfloat16", "int8") or not backend.wants_cpu(device):
         return False
-    if EncoderConfig.from_dict(read.backbone["config"]).begin_id is None:
+    if _encoder_config(read, source).begin_id is None:
         return False  # it reads a text whole, not in passages
     return _stored_dtypes(folder / FILE) <= _STORED_DTYPES and _has_kernels(kind)
 
@@ -91,13 +96,17 @@ def load_pocket(
 
     kind: Any = str(dtype).removeprefix("torch.")
     chosen: Dtype = default_dtype() if kind == "auto" else kind
-    shape = EncoderConfig.from_dict(read.backbone["config"])
-    backbone = ArrayEncoder(folder / FILE, shape, chosen)
+    backbone = ArrayEncoder(folder / FILE, _encoder_config(read, source), chosen)
     heads = {
         name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
     return PocketModel(backbone, **read.parts(folder, heads, source))
+
+
+def _encoder_config(read: Description, source: str) -> EncoderConfig:
+    with valid_config(source):
+        return EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
 
 
 def _has_kernels(kind: str) -> bool:
