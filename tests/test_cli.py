@@ -17,7 +17,7 @@ from helpers.children import GIVE_UP_S
 
 import runnel
 from runnel import cli
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.ops import backend
 from runnel.ops.backend import wanted_device
 from runnel.text.documents.document import Limits
@@ -188,7 +188,7 @@ def test_device_holds_for_one_command(run, fake, tmp_path):
     assert (
         used == [torch.device("cpu")]
         and backend.chosen_device is None
-        and display.PARSE_SECONDS == Limits().seconds
+        and parameters.PARSE_SECONDS == Limits().seconds
     )
     done = run("find", "dog", "a.txt", "--device", "tpu")
     assert done.code == 2 and "'tpu'" in done.err and len(used) == 1

@@ -9,20 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands.display import (
-    Json,
-    Meter,
-    ModelOfIndex,
-    NoUpdate,
-    Query,
-    given_options,
-    one_line,
-    print_json,
-    print_text,
-    refuse,
-    say,
-    stream_text,
-)
+from runnel.commands.display import Meter, one_line, print_json, print_text, say, stream_text
 from runnel.commands.find import (
     FileOptions,
     MinScore,
@@ -31,6 +18,7 @@ from runnel.commands.find import (
     expect_query_first,
     parse_min_score,
 )
+from runnel.commands.parameters import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
 from runnel.jobs.loading import note_compiling

@@ -2,13 +2,13 @@
 
 from dataclasses import asdict
 
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.commands.indexes import expect_project
 from runnel.commands.search import In
 from runnel.errors import counted
 
 
-def check(place: In = None, *, as_json: display.Json = False) -> int:
+def check(place: In = None, *, as_json: parameters.Json = False) -> int:
     """Verify that an index is complete and undamaged.
 
     Prints all damage of everything that the index stores.

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runnel import __version__
-from runnel.commands.display import Json, Meter, print_json, print_text
+from runnel.commands.display import Meter, print_json, print_text
+from runnel.commands.parameters import Json
 from runnel.errors import (
     DISTRIBUTION,
     MissingDependency,

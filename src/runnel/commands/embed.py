@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import Dtype, Json, Model, print_json, print_text, say
+from runnel.commands.display import print_json, print_text, say
+from runnel.commands.parameters import Dtype, Json, Model
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.embedding import embed_file

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from runnel import __version__
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
@@ -82,12 +82,12 @@ Remember = Annotated[
 class FileOptions:
     """Which files are read, and how."""
 
-    include: display.Include = None
-    exclude: display.Exclude = None
-    no_ignore: display.NoIgnore = False
-    encoding: display.Encoding = None
-    ocr: display.OcrOption = None
-    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
+    include: parameters.Include = None
+    exclude: parameters.Exclude = None
+    no_ignore: parameters.NoIgnore = False
+    encoding: parameters.Encoding = None
+    ocr: parameters.OcrOption = None
+    parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
 
     def selection(self) -> Selection | None:
         """Return the selection of files; None: the default one."""
@@ -133,11 +133,11 @@ def select(
 
 
 def find(
-    query: display.Query,
+    query: parameters.Query,
     paths: Paths,
     *,
-    model: display.Model = "pocket",
-    dtype: display.Dtype = "auto",
+    model: parameters.Model = "pocket",
+    dtype: parameters.Dtype = "auto",
     top_k: Annotated[
         int,
         typer.Option("--top-k", "-k", min=1, help="Sentences to show, over all files together."),
@@ -164,7 +164,7 @@ def find(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what each part of a score adds to it.")
     ] = False,
-    output: display.FormOptions = display.FormOptions(),
+    output: parameters.FormOptions = parameters.FormOptions(),
 ) -> int:
     """Show the sentences of the files at PATH, each read in one pass, that answer QUERY.
 
@@ -178,7 +178,7 @@ def find(
     expect_query_first("find", query, paths)
     form = output.form()
     if explain:
-        display.refuse(
+        parameters.refuse(
             {"--plain": output.plain, "--files-with-matches": output.files},
             "cannot be given with --explain",
         )
@@ -280,7 +280,7 @@ def parse_min_score(given: str | None) -> float | None:
 
 
 def _print(
-    form: display.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]
+    form: parameters.Form, findings: Findings, asked: Mapping[str, str], skipped: Sequence[Skipped]
 ) -> None:
     if form != "json" and findings.sentences:
         display.note_unanswered(findings.answers)

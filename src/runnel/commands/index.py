@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.commands.indexes import IndexOptions, find_project, print_changes, summary
 from runnel.errors import InputError, StoreBusy, describe
 from runnel.jobs.loading import note_compiling
@@ -31,7 +31,7 @@ def index(
         bool,
         typer.Option("--watch", help="Stay, and index files again when they change, until Ctrl-C."),
     ] = False,
-    as_json: display.Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Create or update an index of files, without documents of removed files.
 
@@ -43,9 +43,9 @@ def index(
     date. Files that .gitignore files ignore are not read. Of a long file that has grown, only the
     new text is read.
     """
-    display.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
-    display.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
-    display.refuse({"--json": as_json and watch}, "cannot be given with --watch")
+    parameters.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
+    parameters.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
+    parameters.refuse({"--json": as_json and watch}, "cannot be given with --watch")
     from runnel.search.file_hashes import FileHashes
     from runnel.search.files import check_paths
     from runnel.search.indexed_files import IndexedFiles

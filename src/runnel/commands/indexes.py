@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.commands.find import select
 from runnel.errors import InputError, StoreError, counted, describe
 from runnel.text.documents.document import Limits
@@ -30,7 +30,7 @@ COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
 class IndexOptions:
     """The model and the settings of an index to write, and which files are read, and how."""
 
-    model: display.ModelOfIndex = None
+    model: parameters.ModelOfIndex = None
     to: Annotated[
         str | None,
         typer.Option(
@@ -49,11 +49,11 @@ class IndexOptions:
         int | None,
         typer.Option(min=8, help="New index: most tokens of a passage (default: by the model)."),
     ] = None
-    include: display.Include = None
-    exclude: display.Exclude = None
-    no_ignore: display.NoIgnore = False
-    ocr: display.OcrOption = None
-    parse_seconds: display.ParseSeconds = display.PARSE_SECONDS
+    include: parameters.Include = None
+    exclude: parameters.Exclude = None
+    no_ignore: parameters.NoIgnore = False
+    ocr: parameters.OcrOption = None
+    parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
     remember: Annotated[
         bool,
         typer.Option(

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from runnel.commands.display import Json, print_json, print_text, refuse, refuse_others
+from runnel.commands.display import print_json, print_text
+from runnel.commands.parameters import Json, refuse, refuse_others
 from runnel.errors import CheckpointError, InputError, RunnelError, counted
 
 _INDENT, _WIDTH = 20, 120

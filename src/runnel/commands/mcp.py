@@ -7,16 +7,9 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import (
-    Json,
-    Model,
-    NoUpdate,
-    print_json,
-    print_text,
-    refuse,
-    say,
-)
+from runnel.commands.display import print_json, print_text, say
 from runnel.commands.indexes import find_project
+from runnel.commands.parameters import Json, Model, NoUpdate, refuse
 from runnel.errors import InputError, needing
 from runnel.jobs.loading import note_compiling
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.commands.indexes import IndexOptions, print_changes
 from runnel.jobs.loading import note_compiling
 
@@ -31,7 +31,7 @@ def ray(
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files.")
     ] = False,
-    as_json: display.Json = False,
+    as_json: parameters.Json = False,
 ) -> int:
     """Create or update an index of the files at PATH with many processes or machines.
 
@@ -41,7 +41,7 @@ def ray(
     As `runnel index`, but the workers of a Ray cluster read the files. All machines need to see the
     files under the same names. Of a long file that has grown, all is read.
     """
-    display.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
+    parameters.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
     from runnel.integrations.ray import index_files
     from runnel.search.files import check_paths
     from runnel.text.folders import EVERYTHING

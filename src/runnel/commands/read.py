@@ -5,16 +5,14 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import (
+from runnel.commands.display import print_json, print_text, say
+from runnel.commands.parameters import (
     PARSE_SECONDS,
     Encoding,
     Json,
     OcrOption,
     ParseSeconds,
-    print_json,
-    print_text,
     refuse,
-    say,
 )
 from runnel.errors import InputError
 from runnel.search.finding import locate

@@ -8,19 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from runnel.commands.display import (
-    Dtype,
-    Json,
-    Meter,
-    Model,
-    print_json,
-    print_text,
-    refuse,
-    refuse_others,
-    say,
-    stdout_console,
-)
+from runnel.commands.display import Meter, print_json, print_text, say, stdout_console
 from runnel.commands.find import expect_query_first
+from runnel.commands.parameters import Dtype, Json, Model, refuse, refuse_others
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runnel.commands import display
+from runnel.commands import display, parameters
 from runnel.commands.find import place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.errors import InputError
@@ -45,11 +45,11 @@ In = Annotated[
 
 
 def search(
-    query: display.Query,
+    query: parameters.Query,
     *,
-    model: display.ModelOfIndex = None,
+    model: parameters.ModelOfIndex = None,
     place: In = None,
-    no_update: display.NoUpdate = False,
+    no_update: parameters.NoUpdate = False,
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Documents to show.")] = 10,
     words_only: Annotated[
         bool, typer.Option("--words-only", help="Rank by words alone (BM25).")
@@ -85,14 +85,14 @@ def search(
             "--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."
         ),
     ] = None,
-    ocr: display.OcrOption = None,
+    ocr: parameters.OcrOption = None,
     explain: Annotated[
         bool,
         typer.Option(
             "--explain", help="Show each document's rank by words, by meaning and by the reranker."
         ),
     ] = False,
-    output: display.FormOptions = display.FormOptions(),
+    output: parameters.FormOptions = parameters.FormOptions(),
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.
 
@@ -103,12 +103,12 @@ def search(
     folder above it. It is first brought up to date with the files. Exit code: 0 documents were
     found, 1 none, 2 an error.
     """
-    display.refuse(
+    parameters.refuse(
         {"--no-update": no_update and place, "--ocr": ocr and place},
         "has no effect with --in, which is never updated",
     )
-    display.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
-    display.refuse(
+    parameters.refuse({"--ocr": ocr and no_update}, "has no effect with --no-update")
+    parameters.refuse(
         {"--explain": explain and (output.plain or output.files)},
         "has no effect on --plain and --files-with-matches",
     )
@@ -154,12 +154,12 @@ def _ranking(
     """Return the options of `Index.search` for the ranking. One list alone is reranked only if
     --rerank says so.
     """
-    display.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
+    parameters.refuse({"--rerank": no_rerank and rerank}, "cannot be given with --no-rerank")
     if words_only or meaning_only:
-        display.refuse(
+        parameters.refuse(
             {"--meaning-only": words_only and meaning_only}, "cannot be given with --words-only"
         )
-        display.refuse({"--weight": weight is not None}, "has no effect on one list alone")
+        parameters.refuse({"--weight": weight is not None}, "has no effect on one list alone")
         return {"dense_weight": 0 if words_only else math.inf, "rerank": rerank or 0}
     return {"dense_weight": weight, "rerank": 0 if no_rerank else rerank}
 

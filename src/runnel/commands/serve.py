@@ -9,14 +9,8 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import (
-    Dtype,
-    Json,
-    JsonLogLines,
-    Model,
-    print_json,
-    say,
-)
+from runnel.commands.display import JsonLogLines, print_json, say
+from runnel.commands.parameters import Dtype, Json, Model
 from runnel.errors import InputError, needing
 from runnel.jobs.loading import DTYPES, note_compiling
 

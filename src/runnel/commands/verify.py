@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import Json, one_line, print_json, print_text, say
+from runnel.commands.display import one_line, print_json, print_text, say
 from runnel.commands.find import FileOptions
+from runnel.commands.parameters import Json
 from runnel.errors import InputError, counted
 from runnel.records import normalize
 from runnel.search.finding import read_documents

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import Json, Model, TestSets, print_json, print_text
+from runnel.commands.display import print_json, print_text
+from runnel.commands.parameters import Json, Model, TestSets
 from runnel.errors import counted
 
 

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import Json, print_json, print_table
+from runnel.commands.display import print_json, print_table
+from runnel.commands.parameters import Json
 
 
 def compare(

@@ -6,15 +6,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import (
-    Bm25Options,
-    Dtype,
-    Json,
-    PromptOptions,
-    print_json,
-    print_table,
-    print_text,
-)
+from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.parameters import Bm25Options, Dtype, Json, PromptOptions
 from runnel.errors import counted
 
 

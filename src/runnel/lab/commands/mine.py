@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
-from runnel.commands.display import (
-    Bm25Options,
-    Json,
-    PromptOptions,
-    TestSets,
-    given,
-    print_json,
-    print_text,
-)
+from runnel.commands.display import print_json, print_text
+from runnel.commands.parameters import Bm25Options, Json, PromptOptions, TestSets, given
 from runnel.errors import InputError, counted
 
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runnel.commands.ask import LlmOptions
-from runnel.commands.display import Dtype, Json, Threads, print_json, print_table, print_text
+from runnel.commands.display import print_json, print_table, print_text
+from runnel.commands.parameters import Dtype, Json, Threads
 from runnel.errors import counted
 
 

@@ -9,14 +9,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from runnel.commands.display import (
-    Json,
-    ModelOfIndex,
-    one_line,
-    print_json,
-    print_table,
-    print_text,
-)
+from runnel.commands.display import one_line, print_json, print_table, print_text
+from runnel.commands.parameters import Json, ModelOfIndex
 from runnel.errors import counted
 
 _TITLES = {"document": "in its document", "folder": "all documents"}

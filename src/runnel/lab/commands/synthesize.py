@@ -8,15 +8,8 @@ from typing import Annotated, Any, Literal
 import typer
 
 from runnel.commands.ask import LlmOptions
-from runnel.commands.display import (
-    Json,
-    Model,
-    TestSets,
-    Threads,
-    print_json,
-    print_text,
-    refuse_others,
-)
+from runnel.commands.display import print_json, print_text
+from runnel.commands.parameters import Json, Model, TestSets, Threads, refuse_others
 from runnel.errors import InputError, counted
 
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runnel.commands.display import Json, print_json, print_text, say
+from runnel.commands.display import print_json, print_text, say
+from runnel.commands.parameters import Json
 from runnel.errors import MissingDependency, counted, install_command
 from runnel.jobs.loading import note_compiling
 
