@@ -73,7 +73,7 @@ def arguments(
     class may. Annotations are int (from 0 to 2^31), float, bool, str, None, Literal, dict, tuple,
     Any, a dataclass, unions of these.
     """
-    annotated: Any = target if is_dataclass(target) else target.__init__
+    annotated: Any = target if is_dataclass(target) else target.__init__  # type: ignore[misc]
     hints = get_type_hints(annotated)
     named = [
         p

@@ -7,7 +7,8 @@ import hashlib
 import pytest
 
 from runnel.errors import InputError, ReadError
-from runnel.lab.evaluation.tasks import LENGTHS, find_sets, read_task
+from runnel.lab.evaluation.published import LENGTHS, find_sets
+from runnel.lab.evaluation.tasks import read_task
 from tests.helpers.qa_files import write_rows
 
 JUDGED = {"query-id": "q", "corpus-id": "d"}

@@ -31,7 +31,8 @@ from runnel.jobs.ranking import Candidates, rank_all
 from runnel.jobs.runs import finish_run, lines_of, note_resumed
 from runnel.journal import Journal, Row
 from runnel.lab.evaluation.metrics import Measured, cutoff, evaluate, mean, parse_metrics, ranked
-from runnel.lab.evaluation.tasks import Set, Task, names_of, read_run_of, read_task
+from runnel.lab.evaluation.published import Set
+from runnel.lab.evaluation.tasks import Task, names_of, read_run_of, read_task
 from runnel.lab.training import recipes
 from runnel.lab.training.corpus import Texts
 from runnel.lab.training.mining import bm25_ranker, dense_ranker

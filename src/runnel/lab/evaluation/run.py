@@ -22,6 +22,7 @@ from runnel.lab.evaluation.metrics import (
     results_folder,
     save,
 )
+from runnel.lab.evaluation.published import Set, find_sets
 from runnel.lab.evaluation.retrieval import (
     API,
     How,
@@ -31,7 +32,7 @@ from runnel.lab.evaluation.retrieval import (
     as_in_recipe,
     kind_of,
 )
-from runnel.lab.evaluation.tasks import Set, find_sets, is_evidence
+from runnel.lab.evaluation.tasks import is_evidence
 
 log = logging.getLogger("runnel")
 

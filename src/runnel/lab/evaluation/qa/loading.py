@@ -32,8 +32,8 @@ from runnel.checks import by_id, expect_choice, utf8
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
+from runnel.lab.evaluation.published import read_rows
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
-from runnel.lab.evaluation.tasks import read_rows
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import LICENSE
 from runnel.text.dialogue import AnswerType
