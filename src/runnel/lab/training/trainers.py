@@ -266,7 +266,7 @@ class EmbedderBatches:
             table = self._table
             most = table.max_query_tokens if column == "query" else table.max_document_tokens
             texts = [row[column] for row in rows]
-            encoded = self._embedder.render(texts, max_tokens=most)
+            encoded = list(self._embedder.render(texts, max_tokens=most))
             self.truncated += self._embedder.truncated
             ids = [torch.from_numpy(text).long() for text in encoded]
             mask = [torch.ones_like(text) for text in ids]
