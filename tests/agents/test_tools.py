@@ -449,7 +449,7 @@ def test_names_and_titles_of_an_index_are_marked_bounded_and_lead_back(tmp_path,
 
 @pytest.mark.parametrize(
     ("count", "most_bytes"),
-    [(20_000, 4_000_000), pytest.param(400_000, 60_000_000, marks=pytest.mark.slow)],
+    [(20_000, 4_000_000), pytest.param(100_000, 15_000_000, marks=pytest.mark.slow)],
 )
 def test_equal_rows_are_counted_in_little_memory(tools, tmp_path, count, most_bytes):
     with (tmp_path / "rows.jsonl").open("w") as file:
