@@ -350,9 +350,10 @@ class RerankerModule(_ModelModule):
         return Reranker(self.model)
 
     def _trained(self) -> list[nn.Parameter]:
-        head = self.model.heads["rerank"]
+        head = self.model.head("rerank")
         features = self.model.features if head.inputs == "matches" else None
-        return [*head.parameters(), *(features.parameters() if features else [])]
+        trained = self.model.heads["rerank"].parameters()
+        return [*trained, *(features.parameters() if features else [])]
 
     # the library's pairs may be of pictures and sounds too
     def preprocess(  # type: ignore[override]
