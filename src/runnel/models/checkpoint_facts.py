@@ -1,5 +1,5 @@
 """What is known of a checkpoint that was recognized and not loaded; filled by `describe` and
-`describe_torch`.
+`recurrent/describe.py`.
 """
 
 from dataclasses import dataclass

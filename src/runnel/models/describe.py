@@ -2,7 +2,7 @@
 an object for JSON comes out.
 
 An encoder that runnel saved is described here, from its config and the header of its weights file,
-without torch; all other models by `describe_torch`.
+without torch; all other models by `recurrent/describe.py`.
 """
 
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A model folder: what is in it, and which wing loads it.
+"""A model folder: what is in it, and which room loads it.
 
 config.json        architecture, heads, templates, prompts, markers, weight format; the key "runnel"
                    marks the layout

@@ -1,4 +1,4 @@
-"""What scores documents: the protocols that both wings follow, and the tokens that they read.
+"""What scores documents: the protocols that both rooms follow, and the tokens that they read.
 
 S  sentences of a document   n  documents
 """
