@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from runnel.backbones.checkpoint.finding import damaged_weights, find_checkpoint, read_config
-from runnel.backbones.checkpoint.shapes import some
+from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
 from runnel.backbones.encoder.arrays import LOW_PRECISION, weight_shapes
 from runnel.backbones.encoder.config import EncoderBlocks, EncoderConfig
 from runnel.config import valid_config
@@ -100,14 +100,8 @@ def _describe_encoder(folder: Path, description: Description) -> CheckpointFacts
             )
         stored[_NAMES[dtype]] += prod(shapes[name]) * DTYPE_BYTES[_NAMES[dtype]]
     layers = _start_with("backbone.", shapes)
-    expected = weight_shapes(shape)
-    if wrong := sorted(
-        name for name in {*layers, *expected} if layers.get(name) != expected.get(name)
-    ):
-        raise CheckpointError(
-            f"{folder}: missing, unexpected or mis-shaped tensors {some(wrong)} in {file.name}. The"
-            " weights are incomplete, or belong to another config or model"
-        )
+    held = {name: StoredShape(size, file.name) for name, size in layers.items()}
+    check_tensors(held, weight_shapes(shape), str(folder))
     return CheckpointFacts(
         folder,
         f"{EncoderShape.title}, runnel layout",

@@ -51,7 +51,7 @@ class Head:
     @property
     def config(self) -> dict[str, object]:
         """The head in config.json: its kind and settings."""
-        return {"kind": head_kind(type(self)), **self.options}
+        return {"kind": head_kind(type(self.for_inference)), **self.options}
 
     def request(self, ids: np.ndarray) -> Request:
         """Return the request that `pooling` or `state` needs for a text."""

@@ -413,7 +413,7 @@ class ArrayEncoder(EncoderBlocks):
             if name.startswith(start)
         }
         expected = weight_shapes(self.config)
-        for name, shape in weight_shapes(self.config).items():
+        for name, shape in list(expected.items()):
             if f"{name}.scale" in slices:
                 expected[f"{name}.scale"] = shape[:1]
         held = {

@@ -29,9 +29,6 @@ class TorchHead(nn.Module, Head):
         nn.Module.__init__(self)
         Head.__init__(self, **options)
 
-    def refresh(self) -> None:
-        """Take over weights that were trained or loaded."""
-
     @inference()
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
@@ -73,11 +70,8 @@ class HeldHead(TorchHead):
     def for_inference(self) -> ArrayHead:
         return self.head
 
-    @property
-    def config(self) -> dict[str, object]:
-        return self.head.config
-
     def refresh(self) -> None:
+        """Give `head` the weights that were trained or loaded."""
         held = self.state_dict()
         if not any(tensor.is_meta for tensor in held.values()):
             arrays = {name: tensor.float().cpu().numpy() for name, tensor in held.items()}

@@ -77,8 +77,8 @@ class TorchModel(Model):
 
     def _derive(self) -> None:
         for head in self.heads.values():
-            assert isinstance(head, TorchHead)
-            head.refresh()
+            if isinstance(head, HeldHead):
+                head.refresh()
         features = self.heads["features"] if "features" in self.heads else None
         self.features = features if isinstance(features, TokenFeatures) else None
         self.mark_vectors = None if self.features is None else self.features.mark_vectors.detach()
