@@ -179,5 +179,5 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
             command, check=True, capture_output=True, input=config, env=environment
         ).stdout
     )
-    assert found["step"] >= 128
+    assert found["step"] >= 64
     assert budget / 5 < found["taken"] < budget + (16 << 20), found

@@ -66,7 +66,7 @@ class Backbone(Blocks, nn.Module, ABC):
     int8_layers: ClassVar[tuple[str, ...]] = ()
     # ends of the names of small linear layers that feed exponentials: never in 4 bits
     stays_wide: ClassVar[tuple[str, ...]] = ()
-    plain: ClassVar[PlainForm | None] = None  # None: the recurrence has no chunks in plain torch
+    plain: PlainForm | None = None  # None: the recurrence has no chunks in plain torch
     model_types: ClassVar[tuple[str, ...]] = ()  # of published checkpoints' config.json
     # of published checkpoints, whose configs often contradict what they were trained with
     markers: ClassVar[Markers] = {}

@@ -34,7 +34,7 @@ from runnel.backbones.layers import (
     init_dt_bias,
     init_out_proj,
 )
-from runnel.ops.packed import Grid, States, last_tokens
+from runnel.ops.packed import Grid, States, last_tokens, power_of_two
 from runnel.ops.trapezoid import trapezoid
 from runnel.ops.trapezoid.torch import CHUNK
 
@@ -182,11 +182,12 @@ class Mamba3(BlockBackbone[Mamba3Layer]):
         "fc2.weight",
         "embeddings.weight",
     )
-    plain = PlainForm("trapezoid", CHUNK, 14)
     config: Mamba3Config
 
     def __init__(self, config: Mamba3Config) -> None:
         super().__init__(config, Mamba3Layer)
+        # `ops.trapezoid` shortens the chunks by the ranks
+        self.plain = PlainForm("trapezoid", CHUNK // power_of_two(config.rank), 11)
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
         """The state, the last token's turned keys and values, and the angles modulo a full turn."""
