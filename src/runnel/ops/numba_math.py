@@ -19,6 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -308,8 +309,12 @@ def count_threads() -> int:
     """Return torch's number of threads; where torch is not imported, what its default would be."""
     # none yet while another thread imports torch
     of_torch = getattr(sys.modules.get("torch"), "get_num_threads", None)
-    if of_torch is not None:
-        return int(of_torch())
+    return int(of_torch()) if of_torch is not None else _default_threads()
+
+
+@cache
+def _default_threads() -> int:
+    """Return the number of threads that the environment sets; once, as torch does."""
     configured = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return (
         int(configured)
@@ -450,6 +455,8 @@ def flat_rows(tensor: Tensor | np.ndarray) -> FlatRows:
         (rows, row), (apart, size) = tensor.shape, tensor.strides
         if not tensor.size:
             return FlatRows(np.zeros(1, tensor.dtype), row)
+        if tensor.flags.c_contiguous:
+            return FlatRows(tensor.reshape(-1), row)
         return FlatRows(
             np.lib.stride_tricks.as_strided(tensor, ((rows - 1) * apart // size + row,), (size,)),
             apart // size,
