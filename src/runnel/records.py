@@ -113,10 +113,11 @@ def normalize(text: str) -> str:
 
 @dataclass(frozen=True)
 class Places:
-    """Pages and headings of a document.
+    """Pages, headings and leads of a document.
 
-    `blocks`: JSON of {"rows": [[start, end, kind, page, number of the heading path], ...], "paths":
-        [[title, ...], ...]}, or "".
+    `blocks`: JSON of {"blocks": [[start, end, kind, page, number of the heading path, number of the
+        lead], ...], "paths": [[title, ...], ...], "leads": [[words, ...], ...], "unread": [[start,
+        end], ...]}, or "".
     """
 
     blocks: str = ""
@@ -124,11 +125,11 @@ class Places:
     def at(self, offset: int) -> tuple[int | None, tuple[str, ...]]:
         """Return the page (from 1) and the headings above a character, outermost first."""
         row = self._row(offset)
-        return (row[3], tuple(self._rows_and_paths[1][row[4]])) if row else (None, ())
+        return (row[3], tuple(self.wire["paths"][row[4]])) if row else (None, ())
 
     def spans(self) -> list[tuple[int, int, str, int | None]]:
         """Return the start, end, kind and page of each block."""
-        return [(row[0], row[1], row[2], row[3]) for row in self._rows_and_paths[0]]
+        return [(row[0], row[1], row[2], row[3]) for row in self.wire["blocks"]]
 
     def page_spans(self, page: int) -> list[tuple[int, int]]:
         return [(start, end) for start, end, _, its_page in self.spans() if its_page == page]
@@ -139,12 +140,15 @@ class Places:
         return row[2] if row else None
 
     @cached_property
-    def _rows_and_paths(self) -> tuple[list[Any], list[Any]]:
-        value = json.loads(self.blocks) if self.blocks else {"rows": [], "paths": []}
-        return value["rows"], value["paths"]
+    def wire(self) -> dict[str, Any]:
+        """The parts of `blocks` by name."""
+        if not self.blocks:
+            return {"blocks": [], "paths": [], "leads": [], "unread": []}
+        parts: dict[str, Any] = json.loads(self.blocks)
+        return parts
 
     def _row(self, offset: int) -> list[Any] | None:
-        rows, _ = self._rows_and_paths
+        rows = self.wire["blocks"]
         number = bisect_right(rows, offset, key=lambda row: row[0])
         return rows[number - 1] if number else None
 
@@ -154,7 +158,8 @@ class Place:
     """Characters [start, end) of a document's text, which has this SHA-256 in UTF-8.
 
     `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index
-    without a file has its own id as `file`.
+    without a file has its own id as `file`. `shown` is a row of a table with its caption and the
+    names of its columns; None: `text` is shown.
     """
 
     file: str
@@ -167,6 +172,7 @@ class Place:
     text: str
     kind: str
     sha256: str
+    shown: str | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         """Return the place as a user finds it in the file: a line number, if it is text."""
@@ -180,6 +186,11 @@ class Place:
         """Whether both are the same characters of the same document."""
         fields = attrgetter("file", "id", "start", "end")
         return fields(self) == fields(other)
+
+    @property
+    def words(self) -> str:
+        """What is shown, on one line."""
+        return normalize(self.shown or self.text)
 
     @property
     def where(self) -> str:

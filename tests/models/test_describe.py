@@ -19,6 +19,7 @@ from runnel.models import describe
 from runnel.models.describe import describe_model
 from runnel.models.folder import load_model
 from runnel.models.recurrent.describe import describe_checkpoint
+from runnel.ops import backend
 from runnel.planning import ENOUGH
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -206,7 +207,8 @@ def test_a_bare_checkpoint_in_two_parts_with_and_without_a_tokenizer(
 @pytest.mark.parametrize("free", [1, 10**5, 10**6, 10**12])
 def test_what_fits(folder: Path, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
     monkeypatch.setattr(describe, "available_memory", lambda: free)
-    monkeypatch.setattr("runnel.ops.backend.has_native_bf16", lambda: False)
+    for module in (describe, backend):
+        monkeypatch.setattr(module, "has_native_bf16", lambda: False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     facts = describe_model(str(folder))
     assert facts["dtype"] == "float32" and facts["weight_bytes"] == 4 * facts["parameters"]

@@ -148,7 +148,12 @@ def test_context_is_the_text_around():
 
 def test_the_page_of_a_sentence_is_that_of_its_first_word():
     blocks = json.dumps(
-        {"rows": [[0, 4, "paragraph", 1, 0], [6, 10, "paragraph", 2, 1]], "paths": [[], ["Two"]]}
+        {
+            "blocks": [[0, 4, "paragraph", 1, 0, 0], [6, 10, "paragraph", 2, 1, 0]],
+            "paths": [[], ["Two"]],
+            "leads": [[]],
+            "unread": [],
+        }
     )
     [place] = locate(
         "a", DocumentText.stored("One.\n\nTwo.", Places(blocks), kind="pdf"), [(4, 10)]

@@ -24,7 +24,7 @@ from runnel.errors import InputError, counted
 from runnel.files import expect_replaceable, write
 from runnel.formats import LINES
 from runnel.jobs.loading import DTYPES, note_compiling
-from runnel.records import AnsweringSentence, Place, normalize, percent
+from runnel.records import AnsweringSentence, Place, percent
 from runnel.search.document_cache import DocumentCache, cache_folder
 from runnel.search.finding import STANDARD_INPUT, Findings, read_documents
 from runnel.search.finding import find as find_sentences
@@ -306,9 +306,7 @@ def _print(
             others = len(sentence.also) + sentence.also_omitted
             more = f"  (and {counted(others, 'more place')})" if others else ""
             display.print_text(
-                display.one_line(
-                    f"{sentence.file}:{sentence.where}:{normalize(sentence.text)}{more}"
-                )
+                display.one_line(f"{sentence.file}:{sentence.where}:{sentence.words}{more}")
             )
     else:
         show(display.stdout_console(), findings)
@@ -404,7 +402,8 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     """
     core = item.text.strip()
     lead, tail = item.text.partition(core)[::2]
-    before, marked, after = map(display.printable, (item.before + lead, core, tail + item.after))
+    parts = (item.before + lead, item.shown or core, tail + item.after)
+    before, marked, after = map(display.printable, parts)
     whole = before + _OPEN + marked + _CLOSE + after
     if item.kind == "code":
         flowed = whole.strip("\n").replace("\t", _INDENT)

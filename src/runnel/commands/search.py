@@ -220,10 +220,7 @@ def _lines(hit: Hit) -> list[str]:
     or its first line.
     """
     if hit.sentences or hit.place is None:
-        return [
-            f"{_file(hit)}:{sentence.where}:{normalize(sentence.text)}"
-            for sentence in hit.sentences
-        ]
+        return [f"{_file(hit)}:{sentence.where}:{sentence.words}" for sentence in hit.sentences]
     title = hit.title or hit.place.text.lstrip().partition("\n")[0]
     return [f"{_file(hit)}:{hit.place.where}:{title}"]
 
@@ -256,7 +253,7 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             shown = (
                 display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
             )
-            body = Text(normalize(sentence.text))
+            body = Text(sentence.words)
             body.append(
                 f"  ({shown})",
                 style=Style.parse("dim italic") + Style(link=place_link(hit.source, sentence)),

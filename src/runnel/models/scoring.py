@@ -16,6 +16,7 @@ from runnel.models.scored import Scored
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
+from runnel.text.ranked import RankedText
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.templates import Template
 
@@ -78,17 +79,18 @@ def sentence_tokens(
     unit: Unit | None = None,
     language: str = "en",
 ) -> Iterator[SentenceTokens]:
-    """Yield the tokens of each document, in units (default: the model's)."""
+    """Yield the tokens of each document as it is ranked, in units (default: the model's)."""
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
-        texts = [text_of(document) for document in group]
+        ranked = [RankedText.of(document) for document in group]
+        texts = [one.text for one in ranked]
         short = iter(
             template.encode_batch(
                 model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]
             )
         )
-        for document, text in zip(group, texts, strict=True):
+        for document, text in zip(ranked, texts, strict=True):
             whole = len(text) <= _PIECES_CHARS
             pieces = (
                 [next(short)]

@@ -32,6 +32,7 @@ from runnel.search.document_cache import DocumentCache
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
+from runnel.text.ranked import ranked_words
 
 if TYPE_CHECKING:
     from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -398,17 +399,22 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
     text = document.text
     firsts = [end - len(text[start:end].lstrip()) for start, end in spans]
     line_ends = [match.start() for match in _LINE_END.finditer(text, 0, max(firsts, default=0))]
-    return [
-        Place(
-            file,
-            document.id,
-            bisect_left(line_ends, first) + 1,
-            *document.at(first),
-            start,
-            end,
-            text[start:end],
-            document.kind,
-            document.sha256,
+    places = []
+    for (start, end), first in zip(spans, firsts, strict=True):
+        block = document.block_at(first)
+        is_row = block is not None and block.kind == "row" and block.lead != ()
+        places.append(
+            Place(
+                file,
+                document.id,
+                bisect_left(line_ends, first) + 1,
+                *document.at(first),
+                start,
+                end,
+                text[start:end],
+                document.kind,
+                document.sha256,
+                shown=ranked_words(text, block) if block is not None and is_row else None,
+            )
         )
-        for (start, end), first in zip(spans, firsts, strict=True)
-    ]
+    return places

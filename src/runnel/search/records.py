@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 FieldType = Literal["str", "int", "float", "bool"]
 FIELD_TYPES: dict[str, type] = {"str": str, "int": int, "float": float, "bool": bool}
-FORMAT = 2  # of an index
+FORMAT = 3  # of an index
 WHOLE = -1  # the number of the row that holds a document's own vector
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from runnel.checks import expect_text
-from runnel.text.documents.document import CONTENTS, DocumentText
+from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
 from runnel.text.documents.headings import is_title
 
 TEXT, QUESTION, HEADING, ASIDE = range(4)
@@ -235,6 +235,8 @@ def _titles(
     first, last, words, kind = block
     if kind == CONTENTS:
         return ASIDE
+    if kind == HEADS:
+        return HEADING
     if kind == "heading":
         return [
             _in_heading(text, int(lines.starts[at]), int(lines.ends[at]), kind_at)

@@ -32,6 +32,7 @@ from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
+from runnel.text.ranked import RankedText
 from runnel.text.tokenizer import Encoded
 
 Unit = Literal["sentence", "clauses", "paragraph"]
@@ -39,6 +40,7 @@ UNITS: tuple[Unit, ...] = get_args(Unit)
 CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 
 MAX_CHARS = 1000
+_WHOLE = ("row", "heads")  # kinds of blocks that are one sentence
 _WINDOW = 2048
 _QUOTED_WINDOW = 256  # if an eighth of the window is quotation marks other than ASCII's
 _STEP = 256  # the fewest characters consumed of a window before the next
@@ -138,6 +140,25 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     return tile(starts, len(text))
 
 
+def split_document(
+    document: str | DocumentText, language: str = "en", max_chars: int = MAX_CHARS
+) -> np.ndarray:
+    """Split a document into sentences, as `split_sentences` does; none goes on over a block's end,
+    and a row of a table is one.
+    """
+    if isinstance(document, str) or not document.blocks:
+        return split_sentences(text_of(document), language, max_chars)
+    text = document.text
+    starts: list[int] = []
+    for block in document.blocks:
+        if block.kind in _WHOLE:
+            starts.extend(_cut(text, block.start, block.end, max_chars))
+            continue
+        for start, end in _blocks(text, block.start, block.end):
+            starts.extend(_starts_in_block(text, start, end, language, max_chars))
+    return tile(starts, len(text))
+
+
 def split_paragraphs(text: str) -> np.ndarray:
     """Split a text into its blocks: paragraphs, headings, list items, table rows. (S, 2) as from
     `split_sentences`.
@@ -171,13 +192,15 @@ def tile(starts: list[int], length: int) -> np.ndarray:
     return np.stack([edges[:-1], edges[1:]], axis=1)
 
 
-def _blocks(text: str) -> Iterator[tuple[int, int]]:
-    """Yield stretches of text that no sentence crosses, without surrounding whitespace."""
+def _blocks(text: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int]]:
+    """Yield stretches of `text[first:stop]` that no sentence crosses, without surrounding
+    whitespace.
+    """
     start: int | None = None  # of the open block
     end = 0  # of the open block's last line, without whitespace
     previous: int | None = None  # start of the line before, if it has text
     alone = False  # the open block is only a line of ===, perhaps above a title
-    for match in _LINE.finditer(text):
+    for match in _LINE.finditer(text, first, len(text) if stop is None else stop):
         line = match[0]
         content = line.strip()
         if not content:
@@ -259,10 +282,7 @@ def _starts_in_block(
         while edges[-1] - start < min(_STEP, len(window)):
             edges.append(_cut_before(text, edges[-1], end, min(max_chars, len(window))))
         for first, last in itertools.pairwise(edges):
-            stop = _end_before(text, last)
-            while first < stop:
-                yield first
-                first = _cut_before(text, first, stop, max_chars)
+            yield from _cut(text, first, _end_before(text, last), max_chars)
         start = edges[-1]
 
 
@@ -288,6 +308,13 @@ def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
     """Return whether a pair of patterns matches before and after a place."""
     before = window[max(0, at - _NEAR) : at]
     return any(re.search(a, before) and re.compile(b).match(window, at) for a, b in pairs)
+
+
+def _cut(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:
+    """Yield the offsets of the first characters of the pieces of a stretch."""
+    while start < end:
+        yield start
+        start = _cut_before(text, start, end, max_chars)
 
 
 def _cut_before(text: str, start: int, end: int, max_chars: int) -> int:
@@ -372,13 +399,15 @@ class SentenceTokens:
 
 
 def read_sentences(
-    document: str | DocumentText,
+    document: str | DocumentText | RankedText,
     pieces: Iterable[Encoded],
     *,
     unit: Unit = "sentence",
     language: str = "en",
 ) -> SentenceTokens:
     """Split a text into units and find their tokens, and the kinds of sentences.
+
+    Of a `RankedText` the tokens are of the text as it is ranked, and the spans of its source.
 
     Source: paper E scores a sentence at its last token. Its released weights were trained on
     "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace at their
@@ -390,14 +419,20 @@ def read_sentences(
     # 2. Their tokens, counted as the pieces come.
     # 3. Of sentences the kinds; of clauses the units that they are joined to.
     expect_choice(unit, UNITS, "unit")
+    ranked = document if isinstance(document, RankedText) else None
+    document = ranked.document if ranked else document
     text = text_of(document)
     if unit == "sentence":
-        spans = split_sentences(text, language)
+        spans = split_document(document, language)
         kinds = sentence_kinds(text, spans, None if isinstance(document, str) else document.kind_at)
-        return replace(read_spans(text, pieces, spans), kinds=kinds)
-    if unit == "paragraph":
-        return read_spans(text, pieces, split_paragraphs(text))
-    return _joined(read_spans(text, pieces, split_clauses(text, language)), CLAUSE_TOKENS)
+        units = replace(read_spans(text, pieces, spans), kinds=kinds)
+    elif unit == "paragraph":
+        units = read_spans(text, pieces, split_paragraphs(text))
+    else:
+        units = _joined(read_spans(text, pieces, split_clauses(text, language)), CLAUSE_TOKENS)
+    if ranked is None:
+        return units
+    return replace(units, text=ranked.source, spans=ranked.origin(units.spans))
 
 
 def whole_spans(spans: object) -> np.ndarray:

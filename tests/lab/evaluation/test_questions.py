@@ -17,7 +17,12 @@ from runnel.text.sentences import split_sentences
 from tests.helpers.qa_files import write_rows
 
 PAGES = json.dumps(
-    {"rows": [[0, 14, "paragraph", 1, 0], [14, 60, "paragraph", 2, 0]], "paths": [[]]}
+    {
+        "blocks": [[0, 14, "paragraph", 1, 0, 0], [14, 60, "paragraph", 2, 0, 0]],
+        "paths": [[]],
+        "leads": [[]],
+        "unread": [],
+    }
 )
 DOCUMENTS = {
     "/lib/notes/cats.md": "Red cats sleep. Blue cats run. Cats eat.\nThe  cat\nsat down.",

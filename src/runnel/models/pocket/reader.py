@@ -20,7 +20,7 @@ from runnel.models.reading import (
     passage_spans,
 )
 from runnel.request import Array, Request, Result, TokenCount
-from runnel.text.kinds import text_of
+from runnel.text.ranked import RankedText
 from runnel.text.sentences import (
     SentenceTokens,
     read_sentences,
@@ -106,11 +106,12 @@ class PassageReader(Reader):
         self, documents: Documents, saved: Sequence[bytes | None], options: ReadOptions
     ) -> list[ReadDocument]:
         model = self.model
-        texts = [text_of(document) for document in documents]
+        ranked = [RankedText.of(document) for document in documents]
+        texts = [one.text for one in ranked]
         encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
         width = model.backbone.hidden_size
         requests = []
-        for document, text, one in zip(documents, texts, encoded, strict=True):
+        for document, one in zip(ranked, encoded, strict=True):
             tokens = read_sentences(document, [one])
             sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
@@ -124,7 +125,7 @@ class PassageReader(Reader):
                 if self.embedder.pooling == "cls"
                 else blocks[:, 1] - 1
             )
-            spans = passage_spans(text, tokens.spans, row.passages)
+            spans = passage_spans(document.source, tokens.spans, row.passages)
             take = sums.take if options.remember else None
             requests.append(Request(row.ids, positions, ranges, take=take, tag=(spans, sums)))
         engine = model.engine_for("texts", "sentences") if options.remember else model.engine

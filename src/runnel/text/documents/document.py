@@ -13,8 +13,8 @@ import re
 import signal
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePath
@@ -131,7 +131,13 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # noncharacters.
 _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
+HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
+# What can introduce other blocks, and short lines that can be introduced; the most characters of a
+# short line and of an introduction.
+_INTRODUCED = ("paragraph", "line")
+_LINE_CHARS = 80
+_INTRODUCTION_CHARS = 200
 _PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
@@ -141,9 +147,12 @@ class Block:
 
     Attributes:
         kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "),
-            "code", "note" or "contents" (a line of a table of contents).
+            "heads" (a row of column names), "line" (an entry of a log, a chat, settings), "code",
+            "note" or "contents" (a line of a table of contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
+        lead: what is read before it, because it says little alone: of a row the caption and the
+            name of each column, of an item or a short line the words that introduce it.
     """
 
     start: int
@@ -151,6 +160,7 @@ class Block:
     kind: str
     page: int | None = None
     headings: tuple[str, ...] = ()
+    lead: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,8 @@ class DocumentText:
         encoding: used to decode the bytes, if there was a choice.
         warnings: for the user, a sentence each.
         scanned: pages of a PDF, from 1, that are pictures without text.
+        unread: stretches [start, end) of the text that are not ranked: line numbers, page marks,
+            hyphens at line ends.
     """
 
     text: str
@@ -182,6 +194,7 @@ class DocumentText:
     encoding: str | None = None
     warnings: tuple[str, ...] = ()
     scanned: tuple[int, ...] = ()
+    unread: tuple[tuple[int, int], ...] = ()
 
     @staticmethod
     def stored(
@@ -193,12 +206,11 @@ class DocumentText:
         id: str | None = None,
     ) -> DocumentText:
         """Return a document of an index from its text and its `places`."""
-        blocks = tuple(
-            Block(start, end, kind, page, places.at(start)[1])
-            for start, end, kind, page in places.spans()
-        )
+        wire = places.wire
         digest = hashlib.sha256(text.encode()).hexdigest()
-        return DocumentText(text, blocks, kind, digest, title, id)
+        return DocumentText(
+            text, _blocks_of(wire), kind, digest, title, id, unread=_spans_of(wire["unread"])
+        )
 
     def __hash__(self) -> int:
         return hash(self.text)  # which a text remembers
@@ -223,11 +235,15 @@ class DocumentText:
     def places(self) -> Places:
         """Return the pages and headings of the document's characters."""
         wire = self.to_wire()
-        return Places(json.dumps({"rows": wire["blocks"], "paths": wire["paths"]}))
+        parts = ("blocks", "paths", "leads", "unread")
+        return Places(json.dumps({part: wire[part] for part in parts}))
 
     def to_wire(self) -> dict[str, Any]:
-        """Return the document as a JSON object: the blocks as rows, each heading path once."""
+        """Return the document as a JSON object: the blocks as rows, each heading path and lead
+        once.
+        """
         paths: dict[tuple[str, ...], int] = {}
+        leads: dict[tuple[str, ...], int] = {}
         rows = [
             (
                 block.start,
@@ -235,25 +251,41 @@ class DocumentText:
                 block.kind,
                 block.page,
                 paths.setdefault(block.headings, len(paths)),
+                leads.setdefault(block.lead, len(leads)),
             )
             for block in self.blocks
         ]
         fields = {name: getattr(self, name) for name in self.__slots__ if name != "blocks"}
-        return fields | {"paths": list(paths), "blocks": rows}
+        return fields | {"paths": list(paths), "leads": list(leads), "blocks": rows}
 
     @staticmethod
     def from_wire(value: dict[str, Any]) -> DocumentText:
-        """Return the document of such a JSON object, which is used up."""
-        paths = [tuple(path) for path in value.pop("paths")]
+        """Return the document of such a JSON object."""
+        others = {
+            name: value[name]
+            for name in DocumentText.__slots__
+            if name not in ("blocks", "warnings", "scanned", "unread")
+        }
         return DocumentText(
-            blocks=tuple(
-                Block(start, end, kind, page, paths[path])
-                for start, end, kind, page, path in value.pop("blocks")
-            ),
-            warnings=tuple(value.pop("warnings")),
-            scanned=tuple(value.pop("scanned", ())),
-            **value,
+            blocks=_blocks_of(value),
+            warnings=tuple(value["warnings"]),
+            scanned=tuple(value["scanned"]),
+            unread=_spans_of(value["unread"]),
+            **others,
         )
+
+
+def _blocks_of(wire: Mapping[str, Any]) -> tuple[Block, ...]:
+    paths = [tuple(path) for path in wire["paths"]]
+    leads = [tuple(lead) for lead in wire["leads"]]
+    return tuple(
+        Block(start, end, kind, page, paths[path], leads[lead])
+        for start, end, kind, page, path, lead in wire["blocks"]
+    )
+
+
+def _spans_of(pairs: Iterable[Sequence[int]]) -> tuple[tuple[int, int], ...]:
+    return tuple((start, end) for start, end in pairs)
 
 
 def straighten(text: str) -> str:
@@ -269,6 +301,7 @@ class Canonical:
         self.warnings = [warning] if warning else []
         self.page: int | None = None
         self.length = 0
+        self.unread: list[tuple[int, int]] = []  # as of `DocumentText`
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
 
@@ -287,10 +320,16 @@ class Canonical:
             self._headings.pop()
 
     def add(
-        self, text: str, kind: str = "paragraph", *, level: int | None = None, join: str = BREAK
+        self,
+        text: str,
+        kind: str = "paragraph",
+        *,
+        level: int | None = None,
+        join: str = BREAK,
+        lead: tuple[str, ...] = (),
     ) -> None:
         """Append a block unless it is only whitespace. `level`: of a heading. `join`: whitespace
-        before the block.
+        before the block. `lead`: as of `Block`.
         """
         text = _UNSEEN.sub("", straighten(text)).strip()
         if not text:
@@ -302,7 +341,7 @@ class Canonical:
             self._parts.append(join)
             self.length += len(join)
         self._parts.append(text)
-        self.mark(self.length, self.length + len(text), kind)
+        self.mark(self.length, self.length + len(text), kind, lead)
         self.length += len(text)
 
     def add_slide(self, number: int, title: str) -> None:
@@ -314,11 +353,10 @@ class Canonical:
         else:
             self.open_heading(1, f"Slide {number}")
 
-    def mark(self, start: int, end: int, kind: str) -> None:
+    def mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block of existing text."""
-        self.blocks.append(
-            Block(start, end, kind, self.page, tuple(title for _, title in self._headings))
-        )
+        titles = tuple(title for _, title in self._headings)
+        self.blocks.append(Block(start, end, kind, self.page, titles, lead))
 
     def finish(
         self,
@@ -341,7 +379,7 @@ class Canonical:
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         return DocumentText(
             text,
-            tuple(self.blocks),
+            tuple(with_introductions(text, self.blocks)),
             kind,
             hashlib.sha256(text.encode()).hexdigest(),
             title,
@@ -349,7 +387,31 @@ class Canonical:
             encoding=encoding,
             warnings=tuple(self.warnings),
             scanned=scanned,
+            unread=tuple(self.unread),
         )
+
+
+def with_introductions(text: str, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks, with what introduces items and short lines in their `lead`: the last
+    sentence of the block above them, if it ends with a colon.
+    """
+    introduction = ""
+    short = False  # it introduces short lines too
+    for block in blocks:
+        words = text[block.start : block.end]
+        item = block.kind == "item"
+        follows = item or (
+            short and block.kind in _INTRODUCED and len(words) <= _LINE_CHARS and words[-1] != "."
+        )
+        if words.endswith(":") and block.kind in (*_INTRODUCED, "item"):
+            last = " ".join(re.split(r"(?<=[.!?])\s+", words)[-1].split())
+            introduction = last if len(last) <= _INTRODUCTION_CHARS else ""
+            short = not item and len(words) <= _LINE_CHARS
+        elif not follows:
+            introduction = ""
+        elif introduction and not block.lead:
+            block = replace(block, lead=(introduction,))
+        yield block
 
 
 def read_plain(decoded: Decoded) -> DocumentText:

@@ -1,0 +1,116 @@
+"""The text of a document as models read and rank it: what a row or an item lacks is put in, what is
+no text is left out.
+
+A row of a table is read as "caption; column: value; column: value", an item of a list after the
+words that introduce it, and spans that only look like text (`DocumentText.unread`) not at all. The
+other text is the document's own. Offsets lead back to the document, in which units are shown.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from runnel.text.documents.document import Block, DocumentText
+from runnel.text.documents.table import row_edits
+from runnel.text.kinds import text_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RankedText:
+    """A document as it is ranked, and where its text comes from.
+
+    Attributes:
+        source: the text of the document.
+        document: as it is ranked, with its blocks; a document that is a string stays one.
+        pieces: (n, 3) int64: stretches that both texts have: start as it is ranked, start in
+            `source`, length.
+    """
+
+    source: str
+    document: str | DocumentText
+    pieces: np.ndarray
+
+    @staticmethod
+    def of(document: str | DocumentText) -> RankedText:
+        """Return a document as it is ranked."""
+        source = text_of(document)
+        edits = () if isinstance(document, str) else _edits(document)
+        parts = []
+        pieces = []
+        at = 0  # in the source
+        length = 0  # of the text so far
+        for start, end, words in edits:
+            pieces.append((length, at, start - at))
+            parts += [source[at:start], words]
+            length += start - at + len(words)
+            at = end
+        pieces.append((length, at, len(source) - at))
+        if isinstance(document, str) or not parts:
+            return RankedText(source, document, np.array(pieces))
+        text = "".join([*parts, source[at:]])
+        ranked = RankedText(source, "", np.array(pieces))
+        edges = np.array([(block.start, block.end) for block in document.blocks]).reshape(-1, 2)
+        blocks = tuple(
+            replace(block, start=start, end=end)
+            for block, (start, end) in zip(
+                document.blocks, ranked._places(edges).tolist(), strict=True
+            )
+            if start < end
+        )
+        return replace(ranked, document=replace(document, text=text, blocks=blocks, unread=()))
+
+    @property
+    def text(self) -> str:
+        """The text as it is ranked."""
+        return text_of(self.document)
+
+    def origin(self, spans: np.ndarray) -> np.ndarray:
+        """Return where spans (S, 2) that tile the text are in the source, which they tile too. What
+        is unread belongs to the span before it, and words that were put in to the span after them.
+        """
+        if not len(spans):
+            return spans
+        begins, sources, lengths = self.pieces.T
+        piece = np.searchsorted(begins, spans[1:, 0], side="right") - 1
+        starts = sources[piece] + np.minimum(spans[1:, 0] - begins[piece], lengths[piece])
+        edges = np.concatenate([[0], starts, [len(self.source)]])
+        return np.stack([edges[:-1], edges[1:]], axis=1)
+
+    def _places(self, origins: np.ndarray) -> np.ndarray:
+        """Return where places (any) of the source are in the text, before words put in there."""
+        begins, sources, lengths = self.pieces.T
+        piece = np.searchsorted(sources + lengths, origins)
+        return begins[piece] + np.maximum(0, origins - sources[piece])
+
+
+def ranked_words(text: str, block: Block) -> str:
+    """Return a block as it is ranked, on one line."""
+    parts = []
+    at = block.start
+    for start, end, words in _lead_edits(text, block):
+        parts += [text[at:start], words]
+        at = end
+    return " ".join("".join([*parts, text[at : block.end]]).split())
+
+
+def _edits(document: DocumentText) -> Iterator[tuple[int, int, str]]:
+    """Yield the characters [start, end) of a document and the words that replace them, in order."""
+    unread = deque(document.unread)
+    for block in document.blocks:
+        while unread and unread[0][0] < block.start:
+            yield (*unread.popleft(), "")
+        if block.lead:
+            yield from _lead_edits(document.text, block)
+    for start, end in unread:
+        yield start, end, ""
+
+
+def _lead_edits(text: str, block: Block) -> Iterator[tuple[int, int, str]]:
+    if block.lead and block.kind == "row":
+        yield from row_edits(text, block)
+    elif block.lead:
+        yield block.start, block.start, " ".join(block.lead) + " "

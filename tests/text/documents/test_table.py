@@ -1,0 +1,92 @@
+"""Tables: rows know their caption and the names of their columns, whatever spans what."""
+
+import pytest
+
+from runnel.text.documents.document import Canonical, DocumentText
+from runnel.text.documents.table import Cell, Table
+from runnel.text.ranked import ranked_words
+
+
+def rows_of(rows: list[list[str | Cell]], *, heads: int = 0, caption: str = "") -> DocumentText:
+    canonical = Canonical()
+    table = Table(canonical, caption)
+    for number, row in enumerate(rows):
+        cells = [Cell(cell) if isinstance(cell, str) else cell for cell in row]
+        table.add_row(cells, head=number < heads)
+    table.close()
+    return canonical.finish("docx")
+
+
+def ranked(document: DocumentText) -> list[str]:
+    return [ranked_words(document.text, block) for block in document.blocks if block.kind == "row"]
+
+
+def test_a_row_has_its_caption_and_the_names_of_its_columns():
+    document = rows_of([["Well", "Depth"], ["North", "52 m"], ["South", ""]], heads=1, caption="W")
+    assert document.text == "Well | Depth\n\nNorth | 52 m\n\nSouth |"
+    assert [block.kind for block in document.blocks] == ["heads", "row", "row"]
+    assert ranked(document) == ["W; Well: North; Depth: 52 m", "W; Well: South"]
+
+
+def test_values_that_span_stand_in_each_row_and_column():
+    document = rows_of(
+        [
+            ["House", Cell("Rent", columns=2)],
+            ["", "2024", "2025"],
+            [Cell("Birch", rows=3), "1", "2"],
+            [Cell("3", rows=2), "4"],
+            ["6"],
+            ["Oak", "7", "8"],
+        ],
+        heads=2,
+    )
+    assert ranked(document) == [
+        "House: Birch; Rent 2024: 1; Rent 2025: 2",
+        "House: Birch; Rent 2024: 3; Rent 2025: 4",
+        "House: Birch; Rent 2024: 3; Rent 2025: 6",
+        "House: Oak; Rent 2024: 7; Rent 2025: 8",
+    ]
+
+
+def test_a_span_beyond_the_last_row_or_column_adds_nothing():
+    document = rows_of([["A", "B"], [Cell("x", columns=3, rows=9), "y"]], heads=1)
+    assert ranked(document) == ["A: x; B: x; x; y"]
+
+
+def test_columns_without_any_value_are_no_columns():
+    document = rows_of([["A", "", "B"], ["1", "", ""], ["", "", "2"]], heads=1)
+    assert ranked(document) == ["A: 1", "B: 2"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ([["Part", "Price", "Stock"], ["Bolt", "2.50", "40"]], True),
+        ([["Part", "Price", "Part"], ["Bolt", "2.50", "40"]], False),  # not all different
+        ([["Bolt", "2.50", "40"], ["Nut", "1.50", "30"]], False),
+        ([["Name", "Ada"], ["Age", "36"]], False),  # two columns: a form
+        ([["Red", "Green", "Blue"], ["Rose", "Moss", "Sky"]], False),  # nothing tells them apart
+        ([["Part", "Price", "Stock"]], False),
+    ],
+)
+def test_a_first_row_that_is_not_marked_is_names_only_if_it_looks_like_it(rows, names):
+    document = rows_of(rows)
+    assert ("heads" in [block.kind for block in document.blocks]) == names
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[""], ["", ""]]])
+def test_an_empty_table_is_nothing(rows):
+    assert rows_of(rows).blocks == ()
+
+
+def test_a_table_of_one_cell_and_one_of_ten_thousand_columns():
+    assert ranked(rows_of([["alone"]])) == ["alone"]
+    wide = rows_of([[f"c{n}" for n in range(10_000)], ["7"] * 10_000], heads=1)
+    assert ranked(wide)[0].endswith("c9998: 7; c9999: 7")
+
+
+def test_leads_survive_the_wire_and_an_index():
+    document = rows_of([["Well", "Depth"], ["North", "52 m"]], heads=1, caption="Wells")
+    assert DocumentText.from_wire(document.to_wire()) == document
+    again = DocumentText.stored(document.text, document.places(), kind="docx")
+    assert again.blocks == document.blocks
