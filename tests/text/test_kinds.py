@@ -15,7 +15,7 @@ from runnel.files import Decoded
 from runnel.text.documents.document import DocumentText, read_plain
 from runnel.text.documents.html import read_html
 from runnel.text.documents.markdown import read_markdown
-from runnel.text.kinds import ASIDE, HEADING, QUESTION, TEXT, sentence_kinds, text_of
+from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION, TEXT, sentence_kinds, text_of
 from runnel.text.sentences import split_sentences
 
 BELOW = "\n\nThe cap keeps the ink wet. Without it the tip dries."
@@ -221,3 +221,14 @@ def test_time_is_linear(unit: str) -> None:
         return time.process_time() - start
 
     assert seconds(200_000) < 24 * seconds(25_000) + 0.1
+
+
+def test_what_text_introduces() -> None:
+    listed = "Pens need care. For a trip every guest must bring:\n\n- a towel\n- soap. Not much of it.\n\nWe eat at 8."
+    kinds = [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
+    assert numbers(listed) == kinds
+    assert numbers(listed.replace(":", ".")) == [TEXT] * 6
+    lines = "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\nIt rises each year."
+    assert numbers(lines) == [TEXT, INTRODUCED, INTRODUCED, TEXT]
+    again = html("<p>Every guest must bring:</p><ul><li>a towel<li>soap</ul><p>We eat at 8.</p>")
+    assert list(kinds_of(again).values()) == [TEXT, INTRODUCED, INTRODUCED, TEXT]

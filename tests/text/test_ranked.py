@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, read_plain
-from runnel.text.documents.markdown import read_markdown
 from runnel.text.ranked import RankedText
 from runnel.text.sentences import read_sentences
 from runnel.text.tokenizer import Encoded
@@ -52,31 +51,6 @@ def test_a_row_is_one_unit_with_its_lead():
     ]
 
 
-def test_an_item_is_read_after_the_words_that_introduce_it():
-    document = read_markdown(
-        Decoded(
-            "Pack light. Guests must bring:\n\n- a towel\n- soap\n\nBreakfast is at 8.\n- no",
-            "utf-8",
-        )
-    )
-    assert [ranked for ranked, _ in units(document)] == [
-        "Pack light.",
-        "Guests must bring:",
-        "Guests must bring: - a towel",
-        "Guests must bring: - soap",
-        "Breakfast is at 8.",
-        "- no",
-    ]
-
-
-def test_short_lines_below_a_colon_are_read_after_it():
-    text = "Life expectancy at birth:\n\nmale:\n81.8 years\n\nfemale:\n86.3 years\n\nIt rises each year."
-    document = read_plain(Decoded(text, "utf-8"))
-    read = [ranked for ranked, _ in units(document)]
-    assert "Life expectancy at birth: female:\n86.3 years" in read
-    assert read[-1] == "It rises each year."
-
-
 def test_what_is_unread_cuts_no_sentence():
     canonical = Canonical()
     text = "1 The witness said that\n2 it was late.\n3 He left."
@@ -97,7 +71,7 @@ def test_units_tile_the_document_whatever_is_put_in(cells, lead):
     canonical.add("Before.")
     for row in cells:
         canonical.add(" | ".join(row), "row", lead=tuple(lead) or ())
-        canonical.add("and then:", "item")
+        canonical.add("and then.")
     canonical.add("After it. The end.")
     units(canonical.finish("docx"))
 

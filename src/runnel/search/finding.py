@@ -402,7 +402,6 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
     places = []
     for (start, end), first in zip(spans, firsts, strict=True):
         block = document.block_at(first)
-        is_row = block is not None and block.kind == "row" and block.lead != ()
         places.append(
             Place(
                 file,
@@ -414,7 +413,7 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
                 text[start:end],
                 document.kind,
                 document.sha256,
-                shown=ranked_words(text, block) if block is not None and is_row else None,
+                shown=ranked_words(text, block) if block is not None and block.lead else None,
             )
         )
     return places

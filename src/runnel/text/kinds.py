@@ -1,5 +1,5 @@
-"""Kinds of the sentences of a text: questions and headings lead to the text below them, and asides
-are no answers.
+"""Kinds of the sentences of a text: questions and headings lead to the text below them, items of a
+list follow what introduces them, and asides are no answers.
 
 A block is a paragraph, a list item, or a line of its own: the sentences between two line ends that
 end a block. There are many sentences, so characters are looked at in arrays, and only short blocks
@@ -24,12 +24,14 @@ from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
 from runnel.text.documents.headings import is_title
 
-TEXT, QUESTION, HEADING, ASIDE = range(4)
+TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
 
 _PIECE = 1 << 16  # characters that are looked at together
 _BLOCK_CHARS = 400  # a longer block is text ...
 _INTRODUCTION_WORDS = 3
+_LINES = (None, "paragraph", "line")  # kinds of blocks that may be short lines
+_LINE_CHARS = 80
 _NESTED = 4  # headings that may follow each other
 _BLOCK_SENTENCES = 4  # ... and so is one of more sentences
 _SPACES = np.array(
@@ -122,7 +124,8 @@ def sentence_kinds(
     QUESTION: it asks, and is a heading, a block of its own, or a block's end or begin that reads
         like the title of an answer.
     HEADING: as `is_title`. ASIDE: a line of a table of contents, a running head, a page number, a
-        rule. TEXT: all others.
+        rule. INTRODUCED: an item, or a short line below a short line, after text that ends with a
+        colon: the last sentence before it that is not INTRODUCED. TEXT: all others.
 
     Args:
         spans: (S, 2) of the sentences, which tile the text.
@@ -148,6 +151,9 @@ def sentence_kinds(
         kinds[first:last] = ASIDE
     for block in _repeated_titles(blocks, kinds):
         kinds[block.first : block.last] = ASIDE
+    # 4. What text introduces.
+    for block in _introduced(text, lines, blocks, kinds):
+        kinds[block.first : block.last] = INTRODUCED
     return kinds
 
 
@@ -321,6 +327,27 @@ def _asks(words: str) -> bool:
 def _bare(words: str) -> str:
     """Return a title without the line under it."""
     return _UNDER.sub("", words) if "\n" in words else words
+
+
+def _introduced(
+    text: str, lines: _Lines, blocks: list[_Block], kinds: np.ndarray
+) -> Iterator[_Block]:
+    """Yield the items, and the short lines, below text that ends with a colon."""
+    introduced = False  # the block before ends with a colon, or is introduced
+    short = False  # what introduces is a short line
+    for block in blocks:
+        plain = bool((kinds[block.first : block.last] == TEXT).all())
+        is_item = block.kind == "item" or _BEGINS.match(text, lines.starts[block.first]) is not None
+        is_line = block.kind in _LINES and 0 < len(block.words) <= _LINE_CHARS
+        if (
+            introduced
+            and plain
+            and (is_item or (short and is_line and block.words[-1] not in ".:"))
+        ):
+            yield block
+            continue
+        introduced = plain and text[lines.ends[block.last - 1] - 1] == ":"
+        short = is_line
 
 
 # ---- asides --------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""The text of a document as models read and rank it: what a row or an item lacks is put in, what is
-no text is left out.
+"""The text of a document as models read and rank it: what a row lacks is put in, what is no text is
+left out.
 
-A row of a table is read as "caption; column: value; column: value", an item of a list after the
-words that introduce it, and spans that only look like text (`DocumentText.unread`) not at all. The
-other text is the document's own. Offsets lead back to the document, in which units are shown.
+A row of a table is read as "caption; column: value; column: value", and spans that only look like
+text (`DocumentText.unread`) not at all. The other text is the document's own.
 """
 
 from __future__ import annotations
@@ -88,10 +87,10 @@ class RankedText:
 
 
 def ranked_words(text: str, block: Block) -> str:
-    """Return a block as it is ranked, on one line."""
+    """Return a row as it is ranked, on one line."""
     parts = []
     at = block.start
-    for start, end, words in _lead_edits(text, block):
+    for start, end, words in row_edits(text, block):
         parts += [text[at:start], words]
         at = end
     return " ".join("".join([*parts, text[at : block.end]]).split())
@@ -104,13 +103,6 @@ def _edits(document: DocumentText) -> Iterator[tuple[int, int, str]]:
         while unread and unread[0][0] < block.start:
             yield (*unread.popleft(), "")
         if block.lead:
-            yield from _lead_edits(document.text, block)
+            yield from row_edits(document.text, block)
     for start, end in unread:
         yield start, end, ""
-
-
-def _lead_edits(text: str, block: Block) -> Iterator[tuple[int, int, str]]:
-    if block.lead and block.kind == "row":
-        yield from row_edits(text, block)
-    elif block.lead:
-        yield block.start, block.start, " ".join(block.lead) + " "

@@ -24,7 +24,7 @@ from runnel.models.pocket.lexical import COLUMNS
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import FirstLook, SecondLook
 from runnel.request import Array, Request
-from runnel.text.kinds import ASIDE, HEADING, QUESTION
+from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
 READ_AGAIN = 40  # sentences of a document that are read again, ...
 READ_AGAIN_TOGETHER = 60  # ... and of all documents of a ranking
@@ -291,6 +291,9 @@ class Judging:
         above = np.flatnonzero(_titles(kinds[:sentence]))[-_TITLES:]
         if len(above) == _TITLES and above[0] != above[1] - 1:  # only if they follow each other
             above = above[1:]
+        if kinds[sentence] == INTRODUCED:
+            others = np.flatnonzero(kinds[:sentence] != INTRODUCED)
+            above = np.union1d(above, others[-1:])
         titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
         return lay_around(ids, bounds, sentence, titles, longest, self._markers, prompt)
 

@@ -13,8 +13,8 @@ import re
 import signal
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePath
@@ -133,11 +133,6 @@ _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
-# What can introduce other blocks, and short lines that can be introduced; the most characters of a
-# short line and of an introduction.
-_INTRODUCED = ("paragraph", "line")
-_LINE_CHARS = 80
-_INTRODUCTION_CHARS = 200
 _PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
@@ -151,8 +146,7 @@ class Block:
             "note" or "contents" (a line of a table of contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
-        lead: what is read before it, because it says little alone: of a row the caption and the
-            name of each column, of an item or a short line the words that introduce it.
+        lead: of a row the caption and the name of each column, of a table that has them.
     """
 
     start: int
@@ -379,7 +373,7 @@ class Canonical:
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         return DocumentText(
             text,
-            tuple(with_introductions(text, self.blocks)),
+            tuple(self.blocks),
             kind,
             hashlib.sha256(text.encode()).hexdigest(),
             title,
@@ -389,29 +383,6 @@ class Canonical:
             scanned=scanned,
             unread=tuple(self.unread),
         )
-
-
-def with_introductions(text: str, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks, with what introduces items and short lines in their `lead`: the last
-    sentence of the block above them, if it ends with a colon.
-    """
-    introduction = ""
-    short = False  # it introduces short lines too
-    for block in blocks:
-        words = text[block.start : block.end]
-        item = block.kind == "item"
-        follows = item or (
-            short and block.kind in _INTRODUCED and len(words) <= _LINE_CHARS and words[-1] != "."
-        )
-        if words.endswith(":") and block.kind in (*_INTRODUCED, "item"):
-            last = " ".join(re.split(r"(?<=[.!?])\s+", words)[-1].split())
-            introduction = last if len(last) <= _INTRODUCTION_CHARS else ""
-            short = not item and len(words) <= _LINE_CHARS
-        elif not follows:
-            introduction = ""
-        elif introduction and not block.lead:
-            block = replace(block, lead=(introduction,))
-        yield block
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
