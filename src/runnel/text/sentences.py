@@ -419,20 +419,19 @@ def read_sentences(
     # 2. Their tokens, counted as the pieces come.
     # 3. Of sentences the kinds; of clauses the units that they are joined to.
     expect_choice(unit, UNITS, "unit")
-    ranked = document if isinstance(document, RankedText) else None
-    document = ranked.document if ranked else document
-    text = text_of(document)
+    source = document.document if isinstance(document, RankedText) else document
+    text = text_of(source)
     if unit == "sentence":
-        spans = split_document(document, language)
-        kinds = sentence_kinds(text, spans, None if isinstance(document, str) else document.kind_at)
+        spans = split_document(source, language)
+        kinds = sentence_kinds(text, spans, None if isinstance(source, str) else source.kind_at)
         units = replace(read_spans(text, pieces, spans), kinds=kinds)
     elif unit == "paragraph":
         units = read_spans(text, pieces, split_paragraphs(text))
     else:
         units = _joined(read_spans(text, pieces, split_clauses(text, language)), CLAUSE_TOKENS)
-    if ranked is None:
+    if not isinstance(document, RankedText):
         return units
-    return replace(units, text=ranked.source, spans=ranked.origin(units.spans))
+    return replace(units, text=document.source, spans=document.origin(units.spans))
 
 
 def whole_spans(spans: object) -> np.ndarray:
