@@ -158,8 +158,8 @@ class Place:
     """Characters [start, end) of a document's text, which has this SHA-256 in UTF-8.
 
     `line` (of the first word) and `page` count from 1; `id` is a row's. A document of an index
-    without a file has its own id as `file`. `shown` is a row of a table with its caption and the
-    names of its columns; None: `text` is shown.
+    without a file has its own id as `file`. `table_row` is a row of a table as it is shown, with
+    its caption and the names of its columns; None: `text` is shown.
     """
 
     file: str
@@ -172,7 +172,7 @@ class Place:
     text: str
     kind: str
     sha256: str
-    shown: str | None = field(default=None, kw_only=True)
+    table_row: str | None = field(default=None, kw_only=True)
 
     def __str__(self) -> str:
         """Return the place as a user finds it in the file: a line number, if it is text."""
@@ -190,7 +190,7 @@ class Place:
     @property
     def words(self) -> str:
         """What is shown, on one line."""
-        return normalize(self.shown or self.text)
+        return normalize(self.table_row or self.text)
 
     @property
     def where(self) -> str:

@@ -21,6 +21,7 @@ import runnel.files
 import runnel.journal
 from runnel.journal import Journal
 from runnel.lab.evaluation import retrieval
+from runnel.models.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,10 @@ def files(tmp_path, beir):
 def user(request, monkeypatch):
     user = USERS[request.param]
     monkeypatch.setattr("runnel.jobs.embedding._BLOCK_ROWS", 2)
+    if "synthesize" in user.command:
+        # Weights are packed by threads, which a child that is forked afterwards does not have.
+        embedder = Embedder.load("pocket")
+        monkeypatch.setattr(Embedder, "load", lambda name: embedder)
     if user.model:
         models = request.getfixturevalue("fake")
         if user.model == "toy":

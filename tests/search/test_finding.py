@@ -174,6 +174,7 @@ def test_json_is_plain_and_complete():
     value = json.loads(json.dumps(findings.as_json()))
     digest = hashlib.sha256(b"One dog.\n\nOne dog.").hexdigest()
     place = {"file": "a", "id": None, "page": None, "headings": [], "kind": "txt", "sha256": digest}
+    place["table_row"] = None
     [sentence] = value["sentences"]
     assert sentence == {
         **place, "line": 1, "start": 0, "end": 10, "text": "One dog.\n\n", "score": 1.0, "index": 0,

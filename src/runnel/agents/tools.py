@@ -403,7 +403,7 @@ def _identity(item: T) -> str:
 def _size(item: Place | IndexedDocument) -> int:
     if isinstance(item, IndexedDocument):
         return len(item.file) + len(item.source) + len(item.title) + sum(map(_size, item.sentences))
-    size = len(item.id or "") + len(item.text) + sum(map(len, item.headings))
+    size = sum(map(len, (item.id or "", item.text, item.table_row or "", *item.headings)))
     if item.file.startswith(INDEXED):  # else it is the agent's own path
         size += len(item.file)
     if isinstance(item, ListedSentence):
@@ -419,7 +419,8 @@ def _bounded(place: P, most: int) -> P:
     """
     id = None if place.id is None else short_name(place.id)
     headings = tuple(_short(title, most // _HEADINGS) for title in place.headings[-_HEADINGS:])
-    return replace(place, id=id, text=place.text[:most], headings=headings)
+    row = None if place.table_row is None else place.table_row[:most]
+    return replace(place, id=id, text=place.text[:most], table_row=row, headings=headings)
 
 
 def _document(name: str, hit: Hit, most: int) -> IndexedDocument:
@@ -529,7 +530,8 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
             yield f"{rank}. {_place(sentence)}{_cut_note(sentence)}{chance}{also}"
             yield from _labels(sentence, mark)
             yield from _quotation(
-                f"{sentence.before}[answer {mark}]{sentence.text}[/answer {mark}]{sentence.after}",
+                f"{sentence.before}[answer {mark}]{sentence.table_row or sentence.text}"
+                f"[/answer {mark}]{sentence.after}",
                 mark,
             )
     elif isinstance(answer, VerifiedQuote):
@@ -550,7 +552,7 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
 def _passage(place: Place, mark: str) -> Iterator[str]:
     yield _place(place) + _cut_note(place)
     yield from _labels(place, mark)
-    yield from _quotation(place.text, mark)
+    yield from _quotation(place.table_row or place.text, mark)
 
 
 def _cut_note(place: Place) -> str:

@@ -402,7 +402,7 @@ def _in_context(item: AnsweringSentence) -> tuple[str, str, str]:
     """
     core = item.text.strip()
     lead, tail = item.text.partition(core)[::2]
-    parts = (item.before + lead, item.shown or core, tail + item.after)
+    parts = (item.before + lead, item.table_row or core, tail + item.after)
     before, marked, after = map(display.printable, parts)
     whole = before + _OPEN + marked + _CLOSE + after
     if item.kind == "code":

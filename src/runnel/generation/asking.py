@@ -70,9 +70,7 @@ class AnswerContext:
         shown = []
         for number, excerpt in enumerate(self.excerpts, start=1):
             where = " › ".join([str(excerpt), *excerpt.headings])
-            shown.append(
-                f"[{number}] {self.mark} {where}\n{excerpt.text.strip()}\n[end {self.mark}]"
-            )
+            shown.append(f"[{number}] {self.mark} {where}\n{_words(excerpt)}\n[end {self.mark}]")
         system = f"{_INSTRUCTIONS}\n- {_RULE.format(mark=self.mark)}"
         user = "\n\n".join(["Excerpts:", *shown, f"Question: {self.question}"])
         return [{"role": "system", "content": system}, {"role": "user", "content": user}]
@@ -94,6 +92,13 @@ class CitedAnswer:
     unsourced: tuple[str, ...]
     misquoted: tuple[str, ...]  # quotations that no excerpt has word for word
     reply: Reply
+
+
+def _words(excerpt: AnsweringSentence) -> str:
+    """Return the text of an excerpt; below it, if its sentence is a row of a table, that row with
+    the names of its columns.
+    """
+    return "\n".join(filter(None, (excerpt.text.strip(), excerpt.table_row)))
 
 
 def excerpts_of_findings(findings: Findings) -> list[AnsweringSentence]:
@@ -192,10 +197,12 @@ def arrange(excerpts: Iterable[AnsweringSentence]) -> list[AnsweringSentence]:
 
 def _join(first: AnsweringSentence, second: AnsweringSentence) -> AnsweringSentence:
     text = first.text + second.text[first.end - second.start :]
+    rows = dict.fromkeys(filter(None, (first.table_row, second.table_row)))
     best = max(first, second, key=lambda excerpt: excerpt.score)
     return replace(
         first,
         text=text,
+        table_row="\n".join(rows) or None,
         end=first.start + len(text),
         after=second.after,
         also=(),
@@ -237,7 +244,7 @@ def answer(
     checked.end()
     # 3. Look for its quotations in the excerpts.
     text = checked.text.strip()
-    source = "\n\n".join(excerpt.text for excerpt in context.excerpts)
+    source = "\n\n".join(map(_words, context.excerpts))
     misquoted: dict[str, None] = {}
     for match in _QUOTATION.finditer(text):
         quote = " ".join(filter(None, match.groups())).strip()

@@ -413,7 +413,7 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
                 text[start:end],
                 document.kind,
                 document.sha256,
-                shown=ranked_words(text, block) if block is not None and block.lead else None,
+                table_row=ranked_words(text, block) if block is not None and block.lead else None,
             )
         )
     return places

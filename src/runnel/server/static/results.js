@@ -58,7 +58,7 @@ function sentenceRow(hit, sentence, query) {
   link.append(
     element("span", "where", whereOf(sentence)),
     element("span", "around", oneLine(sentence.before), " "),
-    element("mark", "", oneLine(sentence.text)),
+    element("mark", "", oneLine(sentence.table_row || sentence.text)),
     element("span", "around", " ", oneLine(sentence.after)),
   );
   return link;
