@@ -11,8 +11,6 @@ import re
 import struct
 import unicodedata
 import zlib
-from contextlib import closing
-from ctypes import c_int
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -20,7 +18,9 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError
 from runnel.records import Places
-from runnel.text.documents.pdf import LIGATURES, open_pdf
+from runnel.text.documents.pdf import open_pdf
+from runnel.text.documents.pdf_layout import lay_out
+from runnel.text.documents.pdf_words import LIGATURES, on_picture, words_of
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfBitmap, PdfPage
@@ -29,7 +29,6 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom
 PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
-_UNITS = 1 << 16  # steps in which PDFium rounds places on a page
 # the least share of the lower box's height that two boxes of a line have in common: a comma hangs
 # below
 _SAME_LINE = 0.2
@@ -121,16 +120,18 @@ def _png(bitmap: PdfBitmap) -> bytes:
 
 
 def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
-    from pypdfium2 import raw
-
-    with closing(page.get_textpage()) as layer:
-        codes = (raw.FPDFText_GetUnicode(layer, number) for number in range(layer.count_chars()))
-        characters = [LIGATURES.get(code, chr(code)) for code in codes]
-        place = _find(_letters(characters), part)
-        if place is None:
-            return []
-        pieces = range(layer.count_rects(place[0], place[1] - place[0] + 1))
-        return _lines([_on_picture(page, layer.get_rect(number)) for number in pieces])
+    """Return the boxes of the lines of a part, whose words are in the order of the text."""
+    words = [word for piece in lay_out(words_of(page).words) for word in piece.words]
+    places = [
+        (letter, number)
+        for number, word in enumerate(words)
+        for letter in word.text.translate(LIGATURES)
+    ]
+    place = _find(_letters([letter for letter, _ in places]), part)
+    if place is None:
+        return []
+    first, last = (places[end][1] for end in place)
+    return _lines([on_picture(page, word.box) for word in words[first : last + 1]])
 
 
 def _letters(characters: str | list[str]) -> tuple[str, list[int]]:
@@ -180,21 +181,3 @@ def _lines(boxes: list[Box]) -> list[Box]:
                 continue
         lines.append((left, top, right, bottom))
     return lines
-
-
-def _on_picture(page: PdfPage, rectangle: Box) -> Box:
-    """Return a rectangle (left, bottom, right, top) of the page's own coordinates as a box of its
-    picture.
-    """
-    from pypdfium2 import raw
-
-    left, bottom, right, top = rectangle
-
-    def place(x: float, y: float) -> tuple[float, float]:
-        column = c_int()
-        row = c_int()
-        raw.FPDF_PageToDevice(page, 0, 0, _UNITS, _UNITS, 0, x, y, column, row)
-        return column.value / _UNITS, row.value / _UNITS
-
-    xs, ys = zip(place(left, bottom), place(right, top), strict=True)
-    return min(xs), min(ys), max(xs), max(ys)

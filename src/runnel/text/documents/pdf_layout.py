@@ -1,0 +1,443 @@
+"""The layout of a page of a PDF: columns, tables and paragraphs, in the order in which they are
+read.
+
+A PDF has only places of words. Rows of words that leave the same gaps free are columns of prose, if
+their lines go on in the line below, or else a table.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import inf
+from statistics import median
+
+from runnel.text.documents.pdf_words import HYPHEN, Word
+
+Gap = tuple[float, float]  # left, right
+Row = list[Word]
+
+# All distances are in heights of the words around them.
+_SAME_ROW = 0.65  # the largest distance of the middles of two words of a row
+_NARROW = 0.4  # the least gap that may separate columns, if many rows leave it free
+_WIDE = 0.9  # the same, for few rows
+_MANY = 5  # rows with text on both sides of a gap
+_APART = 3.0  # the largest distance of two rows of columns
+_LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
+_DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
+_OWN = 5  # lines from which a column has its own usual distance
+_TORN = 0.1  # the largest gap at which a word continues in the next
+_TIGHT = 1.6  # the largest distance of two lines of a cell
+_FULL = 0.85  # of a column's width: a line that ends beyond it is full
+_SIZES = 0.08  # the least difference of two sizes
+_FEW_WORDS = 2
+_PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
+_ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
+_BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
+_LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
+_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+_JOINS = ",.;:)]"  # signs before which PDFium splits some lines
+_WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
+
+
+@dataclass(slots=True)
+class Line:
+    """A line of a paragraph."""
+
+    words: Row
+    text: str
+    left: float
+    right: float
+    bottom: float
+    height: float
+    font: str | None  # None if it has several
+
+
+@dataclass(slots=True)
+class Piece:
+    """A paragraph or a table of a page.
+
+    Attributes:
+        lines: of a paragraph.
+        rows: of a table: the cells.
+        gaps: between the columns of a table.
+        flows: whether it begins a column, so that the text before it may go on in it.
+        full: whether its last line reaches the end of its column.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    rows: list[list[str]] = field(default_factory=list)
+    words: Row = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    flows: bool = False
+    full: bool = False
+
+    @property
+    def height(self) -> float:
+        return median(line.height for line in self.lines) if self.lines else 0.0
+
+
+def lay_out(words: Sequence[Word]) -> list[Piece]:
+    """Return the paragraphs and tables of a page, in the order in which they are read. Text that is
+    turned by another angle than most of the page follows the rest.
+    """
+    pieces: list[Piece] = []
+    for angle, _ in Counter(word.angle for word in words).most_common():
+        leaves = list(_leaves([word for word in words if word.angle == angle], inner=False))
+        steps = [step for leaf in leaves for step in _steps(leaf.lines)]
+        for leaf in leaves:
+            pieces += _paragraphs(leaf, steps) if leaf.lines else [leaf]
+    return pieces
+
+
+def rows_of(words: Sequence[Word]) -> list[Row]:
+    """Return words in rows, from top to bottom, each from left to right."""
+    rows: list[Row] = []
+    cores: list[Word] = []  # the highest word of each row
+    for word in sorted(words, key=lambda word: -word.center):
+        for number in range(len(rows) - 1, max(-1, len(rows) - 4), -1):
+            core = cores[number]
+            if abs(core.center - word.center) < _SAME_ROW * min(core.height, word.height):
+                rows[number].append(word)
+                if word.height > core.height:
+                    cores[number] = word
+                break
+        else:
+            rows.append([word])
+            cores.append(word)
+    for row in rows:
+        row.sort(key=lambda word: word.left)
+    return rows
+
+
+def line_of(row: Row) -> Line:
+    """Return words of a row as a line."""
+    core = max(row, key=lambda word: word.height)
+    parts = [row[0].text]
+    for before, after in pairwise(row):
+        torn = (
+            after.line_start
+            and after.text[0] in _JOINS
+            and after.left - before.right < _TORN * core.height
+        )
+        parts[-1] = parts[-1].replace(HYPHEN, "-")
+        parts += ["" if torn else " ", after.text]
+    fonts = {word.font for word in row}
+    return Line(
+        row,
+        "".join(parts),
+        row[0].left,
+        max(word.right for word in row),
+        core.bottom,
+        core.height,
+        fonts.pop() if len(fonts) == 1 else None,
+    )
+
+
+# ---- columns and tables --------------------------------------------------------------------------
+
+
+def _leaves(words: Sequence[Word], *, inner: bool) -> Iterator[Piece]:
+    """Yield columns of lines, and tables. `inner`: the words are a column."""
+    rows = rows_of(words)
+    if not rows:
+        return
+    height = median(word.height for word in words)
+    fixed = _fixed_pitch(words)
+    free = [_free(row, _NARROW * height) for row in rows]
+    left = min(row[0].left for row in rows)
+    right = max(word.right for row in rows for word in row)
+    plain: list[Row] = []
+    start = 0
+    flows = inner
+    while start < len(rows):
+        end, gaps = _longest_run(rows, free, start, (left, right), height)
+        part = rows[start:end]
+        gaps = _without_labels(part, gaps)
+        if not gaps:
+            plain += part
+            start = end
+            continue
+        columns = [
+            [word for row in part for word in row if _at(word, gaps) == at]
+            for at in range(len(gaps) + 1)
+        ]
+        prose = _are_columns(columns, part, gaps, height)
+        if not prose and (fixed or len(part) < _FEW_WORDS):
+            plain += part
+            start = end
+            continue
+        table = None if prose else _Table(part, gaps, height)
+        if table:
+            plain += part[: table.first]
+        if plain:
+            yield _leaf(plain, flows)
+            flows = False
+            plain = []
+        if table:
+            yield table.piece()
+            plain = part[table.last :]
+        else:
+            for column in columns:
+                yield from _leaves(column, inner=True)
+        flows = True
+        start = end
+    if plain:
+        yield _leaf(plain, flows)
+
+
+def _leaf(rows: list[Row], flows: bool) -> Piece:
+    return Piece(lines=[line_of(row) for row in rows], flows=flows)
+
+
+def _free(row: Row, least: float) -> list[Gap]:
+    """Return the gaps that a row leaves free, also at its sides."""
+    gaps = []
+    end = -inf
+    for word in row:
+        if word.left - end >= least:
+            gaps.append((end, word.left))
+        end = max(end, word.right)
+    return [*gaps, (end, inf)]
+
+
+def _longest_run(
+    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
+) -> tuple[int, list[Gap]]:
+    """Return where the longest run of rows with the same gaps ends, and the gaps; one row without
+    gaps if there is none.
+    """
+    common = [(max(a, sides[0]), min(b, sides[1])) for a, b in free[start]]
+    common = [(a, b) for a, b in common if b - a >= _NARROW * height]
+    states = []  # (end, gaps that are free up to there)
+    end = start + 1
+    while common:
+        if end == len(rows):
+            states.append((end, common))
+            break
+        step = rows[end - 1][0].bottom - rows[end][0].bottom
+        shared = (
+            [] if step > _APART * height else list(_shared(common, free[end], _NARROW * height))
+        )
+        if shared != common:
+            states.append((end, common))
+        common = shared
+        end += 1
+    for end, gaps in reversed(states):
+        part = rows[start:end]
+        if valid := [gap for gap in gaps if _separates(gap, part, height)]:
+            return end, valid
+    return start + 1, []
+
+
+def _shared(some: list[Gap], others: list[Gap], least: float) -> Iterator[Gap]:
+    for a, b in some:
+        for c, d in others:
+            if min(b, d) - max(a, c) >= least:
+                yield max(a, c), min(b, d)
+
+
+def _separates(gap: Gap, rows: list[Row], height: float) -> bool:
+    """Return whether enough rows have text on both sides of a gap, for its width."""
+    both = sum(row[0].left < gap[0] and row[-1].left >= gap[1] for row in rows)
+    return both >= _FEW_WORDS and (gap[1] - gap[0] >= _WIDE * height or both >= _MANY)
+
+
+def _at(word: Word, gaps: list[Gap]) -> int:
+    """Return the column of a word."""
+    return bisect([(a + b) / 2 for a, b in gaps], (word.left + word.right) / 2)
+
+
+def _without_labels(rows: list[Row], gaps: list[Gap]) -> list[Gap]:
+    """Leave out gaps behind bullets and numbers that begin a paragraph."""
+    kept = []
+    before = -inf
+    for gap in gaps:
+        labels = [
+            [word.text for word in row if before < word.left < gap[0] + 1 and word.right <= gap[1]]
+            for row in rows
+        ]
+        if any(len(label) > 1 or (label and not _LABEL.match(label[0])) for label in labels):
+            kept.append(gap)
+            before = gap[0]
+        elif sum(map(bool, labels)) == len(rows) > 1 and not _signs(labels):
+            kept.append(gap)  # numbers in each row are a column
+            before = gap[0]
+    return kept
+
+
+def _signs(labels: list[list[str]]) -> bool:
+    return all(not label[0].isalnum() for label in labels if label)
+
+
+def _goes_on(upper: str, lower: str) -> bool:
+    """Return whether a line goes on in the line below."""
+    words = len(upper.split()) + len(_WIDE_SCRIPT.findall(upper)) // 3
+    return (
+        words >= _FEW_WORDS
+        and not _END.search(upper)
+        and (
+            lower[0].islower()
+            or upper[-1] in f"-{HYPHEN},"
+            or (_WIDE_SCRIPT.match(lower) is not None)
+        )
+    )
+
+
+def _are_columns(
+    columns: list[list[Word]], rows: list[Row], gaps: list[Gap], height: float
+) -> bool:
+    """Return whether columns are read one after the other, not as a table."""
+    where = {id(word): number for number, row in enumerate(rows) for word in row}
+    begins = []  # of each column: the rows in which something begins
+    occupied = []
+    prose = 0
+    for column in columns:
+        lines = [line_of(row) for row in rows_of(column)]
+        numbers = [where[id(line.words[0])] for line in lines]
+        on = [_goes_on(a.text, b.text) for a, b in pairwise(lines)]
+        prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
+        begins.append(
+            {number for number, before in zip(numbers[1:], on, strict=True) if not before}
+        )
+        occupied.append(set(numbers))
+    most = max(range(len(columns)), key=lambda at: len(occupied[at]))
+    others = [at for at in range(len(columns)) if at != most]
+    aligned = sum(len(occupied[at] & occupied[most]) for at in others)
+    if aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+        return True
+    if not prose:
+        return False
+    together = sum(len(begins[at] & begins[most]) for at in others)
+    fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
+    if prose > 1:
+        return fewer < _FEW_WORDS or together < _BEGIN * fewer
+    return fewer >= _FEW_WORDS and together < _ALIGNED * fewer
+
+
+def _fixed_pitch(words: Sequence[Word]) -> bool:
+    """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored:
+    they all have one width.
+    """
+    widths = [
+        (word.right - word.left) / len(word.text) / word.height
+        for word in words
+        if len(word.text) > 1 and not any(character.isdigit() for character in word.text)
+    ]
+    if len(widths) < 2:
+        return False
+    usual = median(widths)
+    return sum(abs(width - usual) < 0.03 * usual for width in widths) > 0.9 * len(widths)
+
+
+class _Table:
+    """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
+
+    def __init__(self, rows: list[Row], gaps: list[Gap], height: float) -> None:
+        self.gaps = gaps
+        lines = [self._cells(row) for row in rows]
+        filled = [sum(map(bool, cells)) for cells in lines]
+        self.first = next(number for number, count in enumerate(filled) if count > 1)
+        self.last = max(number for number, count in enumerate(filled) if count > 1) + 1
+        rights = [
+            max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
+        ]
+        lefts = [
+            min((c.left for c in column if c), default=0.0) for column in zip(*lines, strict=True)
+        ]
+        self.rows: list[list[list[Line]]] = []
+        for number in range(self.first, len(rows)):
+            cells = lines[number]
+            step = 0.0
+            if number > self.first:
+                step = rows[number - 1][0].bottom - rows[number][0].bottom
+            if self.rows and step < _TIGHT * height and self._continues(cells, lefts, rights):
+                for at, cell in enumerate(cells):
+                    if cell:
+                        self.rows[-1][at].append(cell)
+                self.last = max(self.last, number + 1)
+            elif number < self.last:
+                self.rows.append([[cell] if cell else [] for cell in cells])
+            else:
+                break
+        self.words = [word for row in rows[self.first : self.last] for word in row]
+
+    def _cells(self, row: Row) -> list[Line | None]:
+        columns: list[Row] = [[] for _ in range(len(self.gaps) + 1)]
+        for word in row:
+            columns[_at(word, self.gaps)].append(word)
+        return [line_of(words) if words else None for words in columns]
+
+    def _continues(self, cells: list[Line | None], lefts: list[float], rights: list[float]) -> bool:
+        """Return whether a line goes on with the cells of the last row."""
+        last = self.rows[-1]
+        new = [at for at, cell in enumerate(cells) if cell and not last[at]]
+        on = [at for at, cell in enumerate(cells) if cell and last[at]]
+        for at in on:
+            upper = last[at][-1]
+            cell = cells[at]
+            assert cell is not None
+            full = upper.right >= lefts[at] + _FULL * (rights[at] - lefts[at])
+            goes_on = cell.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
+            if not (goes_on or (full and cells[0] is None and len(on) == 1)):
+                return False
+        return bool(on) and not (new and cells[0] is not None and last[0])
+
+    def piece(self) -> Piece:
+        rows = [[_join(cell) for cell in row] for row in self.rows]
+        return Piece(rows=rows, words=self.words, gaps=self.gaps)
+
+
+def _join(lines: list[Line]) -> str:
+    return "\n".join(line.text for line in lines).replace(f"{HYPHEN}\n", HYPHEN)
+
+
+# ---- paragraphs ----------------------------------------------------------------------------------
+
+
+def _steps(lines: list[Line]) -> list[float]:
+    steps = [above.bottom - below.bottom for above, below in pairwise(lines)]
+    return [step for step in steps if step > 0]
+
+
+def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
+    """Yield the paragraphs of a column: extra space above a line, or another font or size, begins
+    one.
+    """
+    own = _steps(leaf.lines)
+    known = own if len(own) >= _OWN else steps
+    height = median(line.height for line in leaf.lines)
+    usual = min(median(known), _DOUBLE * height) if known else 0.0
+    left = min(line.left for line in leaf.lines)
+    right = max(line.right for line in leaf.lines)
+    lines = leaf.lines[:1]
+    flows = leaf.flows
+    for above, below in pairwise(leaf.lines):
+        split = above.text.endswith(HYPHEN)
+        if not split and (
+            above.bottom - below.bottom > _LOOSE * usual > 0 or _differ(above, below)
+        ):
+            yield _paragraph(lines, flows, left, right)
+            flows = False
+            lines = []
+        lines.append(below)
+    yield _paragraph(lines, flows, left, right)
+
+
+def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> Piece:
+    words = [word for line in lines for word in line.words]
+    full = lines[-1].right >= left + _FULL * (right - left)
+    return Piece(lines=lines, words=words, flows=flows, full=full)
+
+
+def _differ(above: Line, below: Line) -> bool:
+    """Return whether two lines differ in size or font, and are not parts of one sentence."""
+    if _goes_on(above.text, below.text):
+        return False
+    size = max(above.height, below.height)
+    fonts = above.font != below.font and above.font is not None
+    return abs(above.height - below.height) > _SIZES * size or (fonts and below.font is not None)

@@ -1,0 +1,297 @@
+"""From the pieces of all pages of a PDF to the blocks of its text: sentences that go on over notes,
+captions and page ends, words that are split at line ends, lists and tables of contents.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from runnel.text.documents.document import BREAK, CONTENTS
+from runnel.text.documents.pdf_layout import Gap, Piece
+from runnel.text.documents.pdf_running import is_roman
+from runnel.text.documents.pdf_words import HYPHEN, LIGATURES
+from runnel.text.sentences import split_sentences
+
+_LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
+_SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
+# "one- and two-sided": the hyphen stands for the rest of the second word
+_AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_SPLIT_WORD = re.compile(rf"(?<!\w)(\w++){HYPHEN}(\w++)")  # possessive: no backtracking
+_WORD = re.compile(r"\w+(?:-\w+)*")
+_BULLET = re.compile(
+    r"(?m)^[ \t]*[\u2022\u2023\u2043\u25aa\u25ab\u25a0\u25a1\u25cf\u25cb\u25e6\uf0a7\uf0b7]"
+    r"(?!\S*[\u2022\u25cf])\s*"
+)
+_LEADERS = 5  # the fewest dots between a title and its page
+_ENTRIES = 3  # of a table of contents, at least
+_SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+_CAPTION = re.compile(
+    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box|Exhibit)"
+    r"\s*\w{0,2}\d"
+)
+_NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
+_SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
+_SAME_SIZE = 0.06
+_AHEAD = 24  # parts that are searched for the rest of a sentence
+_TAIL = 2000  # characters around a page end in which its sentence is searched
+
+
+@dataclass(slots=True)
+class Part:
+    """A paragraph or a table of the document.
+
+    Attributes:
+        kind: "paragraph", "row" (a table, with `rows`), or "note".
+        aside: whether a sentence of the text may go on behind it.
+        join: whitespace before it.
+        page: from 1.
+    """
+
+    page: int
+    kind: str
+    text: str = ""
+    rows: list[list[str]] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    height: float = 0.0
+    flows: bool = False
+    full: bool = False
+    aside: bool = False
+    join: str = BREAK
+
+
+def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
+    """Return the pieces of a page as parts; paragraphs in a smaller size at the end of a column
+    that begin with a number or a sign are notes.
+    """
+    sizes: Counter[float] = Counter()
+    for piece in pieces:
+        for line in piece.lines:
+            sizes[round(line.height, 1)] += len(line.text)
+    body = sizes.most_common(1)[0][0] if sizes else 0.0
+    parts = []
+    for piece in pieces:
+        if piece.rows:
+            rows = [[_joined(cell) for cell in row] for row in piece.rows]
+            parts.append(Part(page, "row", rows=rows, gaps=piece.gaps, aside=True))
+            continue
+        text = _joined("\n".join(line.text for line in piece.lines))
+        part = Part(
+            page, "paragraph", text, height=piece.height, flows=piece.flows, full=piece.full
+        )
+        part.aside = _CAPTION.match(text) is not None
+        parts.append(part)
+    after: Part | None = None
+    for part in reversed(parts):
+        last = after is None or after.flows or after.kind == "note"
+        if last and part.height < _SMALLER * body and _NOTE.match(part.text):
+            part.kind = "note"
+            part.aside = True
+        after = part
+    return parts
+
+
+def _joined(text: str) -> str:
+    """Return lines with a sign for each hyphen that splits a word."""
+
+    def write(match: re.Match[str]) -> str:
+        return "-\n" if _AND.match(text, match.end()) else HYPHEN
+
+    text = text.translate(LIGATURES).replace(f"{HYPHEN}\n", "-\n")
+    return _SPLIT_OPTION.sub("--", _LINE_HYPHEN.sub(write, text))
+
+
+# ---- sentences over columns, notes and pages -----------------------------------------------------
+
+
+def join_sentences(parts: list[Part]) -> list[Part]:
+    """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
+    and tables, directly after its begin.
+    """
+    joined: list[Part] = []
+    gone: set[int] = set()
+    for number, part in enumerate(parts):
+        if id(part) in gone:
+            continue
+        joined.append(part)
+        if part.kind != "paragraph":
+            continue
+        at = number
+        while (found := _rest(parts, part, at, gone)) is not None:
+            at = found
+            rest = parts[at]
+            if rest.page == part.page:
+                part.text = _concatenated(part.text, rest.text)
+                part.full = rest.full
+                gone.add(id(rest))
+                continue
+            passed = [p for p in parts[number + 1 : at] if id(p) not in gone]
+            end = (
+                _end_of_sentence(part.text, rest.text)
+                if passed
+                else _end_of_word(part.text, rest.text)
+            )
+            if end:
+                part.text = _concatenated(part.text, rest.text[:end].rstrip())
+                rest.text = rest.text[end:].lstrip()
+                gone |= set() if rest.text else {id(rest)}
+            if not passed:
+                rest.join = "\n"
+            if rest.text:
+                break
+    return [part for part in joined if part.text or part.rows]
+
+
+def _rest(parts: list[Part], part: Part, at: int, gone: set[int]) -> int | None:
+    """Return the number of the part in which a part's last sentence goes on; None if it ends."""
+    if _SENTENCE_END.search(part.text):
+        return None
+    passed = False
+    for number in range(at + 1, min(at + _AHEAD, len(parts))):
+        after = parts[number]
+        if id(after) in gone:
+            continue
+        if after.page > parts[at].page + 1:
+            return None
+        if after.aside or abs(after.height - part.height) > _SAME_SIZE * part.height:
+            passed = True
+            continue
+        new_page = after.page > parts[at].page
+        if not (passed or after.flows or new_page):
+            return None
+        first = after.text[0]
+        split = re.search(rf"\w[-{HYPHEN}]\Z", part.text) and first.isalnum()
+        whole = (
+            part.full and part.text.count("\n") > 0 and part.text[-1].isalnum() and first.isalnum()
+        )
+        return number if first.islower() or split or whole else None
+    return None
+
+
+def _concatenated(begin: str, rest: str) -> str:
+    return _joined(f"{begin}\n{rest}")
+
+
+def _end_of_word(begin: str, rest: str) -> int:
+    """Return where the second half of a word ends that is split at a page end; 0 if none is."""
+    match = re.match(r"[^\W\d_A-Z]\S*", rest)
+    return match.end() if match and re.search(rf"\w[-{HYPHEN}]\Z", begin) else 0
+
+
+def _end_of_sentence(begin: str, rest: str) -> int:
+    """Return where a sentence ends that begins in another text."""
+    tail = begin[-_TAIL:]
+    text = f"{tail}\n{rest[:_TAIL]}"
+    for _, end in split_sentences(text).tolist():
+        if end > len(tail) + 1:
+            return (
+                len(rest)
+                if end == len(text) and len(rest) <= _TAIL
+                else max(0, end - len(tail) - 1)
+            )
+    return len(rest)
+
+
+# ---- words that are split, lists, tables of contents ---------------------------------------------
+
+
+def join_words(parts: list[Part]) -> None:
+    """Join words split at line ends, with their hyphen if the document writes the word with it
+    elsewhere.
+    """
+    texts = [
+        text for part in parts for text in (part.text, *(cell for row in part.rows for cell in row))
+    ]
+    join = _joiner(texts)
+
+    def whole(text: str) -> str:
+        return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
+
+    for part in parts:
+        part.text = whole(part.text)
+        part.rows = [[whole(cell) for cell in row] for row in part.rows]
+
+
+def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
+    """Return a function that joins a word split at a line end, written as elsewhere in the
+    document, else without a hyphen.
+    """
+    split = [pair for text in texts if HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
+    forms = {f"{a}{sign}{b}".lower() for a, b in split for sign in ("", "-")}
+    counts: Counter[str] = Counter()
+    for text in texts if forms else ():
+        counts.update(word for word in _WORD.findall(text.lower()) if word in forms)
+
+    def join(match: re.Match[str]) -> str:
+        plain = match[1] + match[2]
+        hyphenated = f"{match[1]}-{match[2]}"
+        surplus = counts[hyphenated.lower()] - counts[plain.lower()]
+        if surplus:
+            return hyphenated if surplus > 0 else plain
+        chained = "-" in (
+            match.string[match.start() - 1 : match.start()],
+            match.string[match.end() : match.end() + 1],
+        )
+        name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
+        return hyphenated if chained or name or match[1][-1].isdigit() else plain
+
+    return join
+
+
+def split_lists(parts: list[Part], pages: int) -> list[Part]:
+    """Return parts with each list item, and each line of a table of contents, as a part."""
+    split = [piece for part in parts for piece in (_by_lines(part) if part.text else [part])]
+    run = last = at = 0
+    runs: list[int] = []  # of each entry
+    entries = [part for part in split if part.kind == CONTENTS]
+    for entry in entries:
+        end = entry.text.rpartition(" ")[2]
+        number = int(end) if end.isdecimal() else last
+        run += number < last or number > pages or entry.page > at + 1
+        runs.append(run)
+        last = number
+        at = entry.page
+    counts = Counter(runs)
+    for entry, run in zip(entries, runs, strict=True):
+        if counts[run] < _ENTRIES:  # a data sheet has dots too
+            entry.kind = "row"
+    return split
+
+
+def _by_lines(part: Part) -> Iterator[Part]:
+    """Yield the items and entries of a table of contents of a part, and the text around them."""
+    lines: list[str] = []
+    kind = part.kind
+    join = part.join
+
+    def piece(text: str, kind: str) -> Part:
+        nonlocal join
+        new = Part(part.page, kind, text, join=join, height=part.height)
+        join = BREAK
+        return new
+
+    for line in part.text.split("\n"):
+        entry = _entry(line)
+        bullet = _BULLET.match(line)
+        if (entry or bullet) and "".join(lines).strip():
+            yield piece("\n".join(lines), kind)
+        if entry:
+            yield piece(entry, CONTENTS)
+        if entry or bullet:
+            lines = []
+            kind = "item" if bullet and not entry else part.kind
+        if not entry:
+            lines.append(line[bullet.end() :] if bullet else line)
+    if "".join(lines).strip():
+        yield piece("\n".join(lines), kind)
+
+
+def _entry(line: str) -> str:
+    """Return a line of a table of contents without the dots before its page; "" for other lines."""
+    title, _, number = line.rstrip(" |").rpartition(" ")
+    bare = title.rstrip(" .|\t")
+    if title.count(".", len(bare)) < _LEADERS or not (number.isdecimal() or is_roman(number)):
+        return ""
+    return f"{bare} | {number}"

@@ -1,0 +1,134 @@
+"""Running heads, running feet and page numbers of a PDF: lines at the edges of pages that recur on
+pages nearby, apart from numbers that count pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import NamedTuple
+
+from runnel.text.documents.pdf_layout import line_of, rows_of
+from runnel.text.documents.pdf_words import HYPHEN, Word
+
+NEAR = 4  # pages to each side that are searched for a repeated line
+_TIMES = 3  # how often the line must occur
+_EDGE_LINES = 3  # at the top, and at the bottom
+_APART = 1.5  # the distance of a line from the text, in units of the page's usual distance
+_SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
+_NUMBER = re.compile(r"\d+")
+_ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
+_ROMAN_DIGITS = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
+
+
+class Edge(NamedTuple):
+    """A line at the edge of a page, from the edge inward."""
+
+    text: str
+    frame: str  # the text, with a sign for each number
+    numbers: tuple[int, ...]
+    words: list[Word]
+    sentence: bool  # it is a sentence of a paragraph, or ends in a hyphen
+
+
+class Edges(NamedTuple):
+    """The first and the last lines of a page."""
+
+    top: list[Edge]
+    bottom: list[Edge]
+
+
+def is_roman(text: str) -> bool:
+    """Return whether a text is a Roman number up to 399."""
+    return _ROMAN.fullmatch(text) is not None
+
+
+def edges_of(words: Sequence[Word]) -> Edges:
+    """Return the lines at the edges of a page, of text with the angle of most of it."""
+    angles = Counter(word.angle for word in words).most_common(1)
+    rows = rows_of([word for word in words if word.angle == angles[0][0]]) if angles else []
+    steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
+    usual = median(steps) if steps else 0.0
+
+    def edge(number: int, step: int) -> Edge:
+        text = line_of(rows[number]).text
+        apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
+        sentence = text.endswith(HYPHEN) or (not apart and _SENTENCE.search(text) is not None)
+        if is_roman(text):
+            values = [_ROMAN_DIGITS[letter] for letter in text.lower()]
+            value = sum(-a if a < b else a for a, b in pairwise([*values, 0]))
+            return Edge(text, "#", (value,), rows[number], sentence)
+        numbers = tuple(int(digits[-9:]) for digits in _NUMBER.findall(text))
+        return Edge(text, _NUMBER.sub("#", text), numbers, rows[number], sentence)
+
+    count = min(_EDGE_LINES, len(rows))
+    return Edges(
+        [edge(number, number) for number in range(count)],
+        [edge(len(rows) - 1 - number, len(rows) - 2 - number) for number in range(count)],
+    )
+
+
+class Kept(NamedTuple):
+    """A running line where it first occurs. `words`: what it says apart from page numbers."""
+
+    text: str
+    words: str
+    bottom: bool
+
+
+class RunningLines:
+    """Finds running heads and feet while pages are read."""
+
+    def __init__(self, titles: dict[int, list[str]]) -> None:
+        self.titles = titles  # of the outline, by page from 0; lines with one of them stay
+        self.known: set[str] = set()
+
+    def find(self, number: int, near: dict[int, Edges]) -> tuple[set[int], list[Kept]]:
+        """Return the places in memory of the words of running lines on a page, and the lines that
+        occur for the first time.
+        """
+        left_out: set[int] = set()
+        kept: list[Kept] = []
+        for side in (0, 1):
+            for edge in near[number][side]:
+                if edge.sentence or self._is_title(edge, number):
+                    break
+                words = _recurring(edge, number, side, near)
+                if words is None:
+                    break
+                left_out |= {id(word) for word in edge.words}
+                if words not in self.known:
+                    self.known.add(words)
+                    kept.append(Kept(edge.text, words, bool(side)))
+        return left_out, kept
+
+    def _is_title(self, edge: Edge, number: int) -> bool:
+        text = edge.text.lower()
+        return any(title.lower() in text for title in self.titles.get(number, ()))
+
+
+def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:
+    """Return the words of a line with a sign for each number that counts pages; None if too few
+    pages nearby have it.
+    """
+    times = 1
+    constant: set[int] = set()  # numbers that are the same elsewhere
+    for other, edges in near.items():
+        if other == number:
+            continue
+        for line in edges[side]:
+            if line.frame != edge.frame:
+                continue
+            pairs = list(zip(edge.numbers, line.numbers, strict=True))
+            if all(a in (b, b + number - other) for a, b in pairs):
+                times += 1
+                constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
+                break
+    if times < _TIMES:
+        return None
+    parts = edge.frame.split("#")
+    signs = [str(value) if at in constant else "#" for at, value in enumerate(edge.numbers)]
+    return "".join(part + sign for part, sign in zip(parts, [*signs, ""], strict=True))
