@@ -116,7 +116,7 @@ def rows_of(words: Sequence[Word]) -> list[Row]:
 
 def line_of(row: Row) -> Line:
     """Return words of a row as a line."""
-    core = max(row, key=lambda word: word.height)
+    core = max(row, key=lambda word: len(word.text))  # not a sign in another font
     parts = [row[0].text]
     for before, after in pairwise(row):
         torn = (
@@ -400,8 +400,13 @@ def _join(lines: list[Line]) -> str:
 
 
 def _steps(lines: list[Line]) -> list[float]:
-    steps = [above.bottom - below.bottom for above, below in pairwise(lines)]
+    """Return the distances of lines, in heights of the higher of both."""
+    steps = [_step(above, below) for above, below in pairwise(lines)]
     return [step for step in steps if step > 0]
+
+
+def _step(above: Line, below: Line) -> float:
+    return (above.bottom - below.bottom) / max(above.height, below.height)
 
 
 def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
@@ -410,17 +415,14 @@ def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
     """
     own = _steps(leaf.lines)
     known = own if len(own) >= _OWN else steps
-    height = median(line.height for line in leaf.lines)
-    usual = min(median(known), _DOUBLE * height) if known else 0.0
+    usual = min(median(known), _DOUBLE) if known else 0.0
     left = min(line.left for line in leaf.lines)
     right = max(line.right for line in leaf.lines)
     lines = leaf.lines[:1]
     flows = leaf.flows
     for above, below in pairwise(leaf.lines):
         split = above.text.endswith(HYPHEN)
-        if not split and (
-            above.bottom - below.bottom > _LOOSE * usual > 0 or _differ(above, below)
-        ):
+        if not split and (_step(above, below) > _LOOSE * usual > 0 or _differ(above, below)):
             yield _paragraph(lines, flows, left, right)
             flows = False
             lines = []

@@ -148,25 +148,24 @@ def _rest(parts: list[Part], part: Part, at: int, gone: set[int]) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
     if _SENTENCE_END.search(part.text):
         return None
-    passed = False
+    passed = False  # text in another size
     for number in range(at + 1, min(at + _AHEAD, len(parts))):
         after = parts[number]
         if id(after) in gone:
             continue
         if after.page > parts[at].page + 1:
             return None
-        if after.aside or abs(after.height - part.height) > _SAME_SIZE * part.height:
+        if after.aside:
+            continue
+        if abs(after.height - part.height) > _SAME_SIZE * part.height:
             passed = True
             continue
-        new_page = after.page > parts[at].page
-        if not (passed or after.flows or new_page):
-            return None
         first = after.text[0]
+        if not (after.flows or after.page > parts[at].page or number > at + 1):
+            return None  # the next paragraph of the column
         split = re.search(rf"\w[-{HYPHEN}]\Z", part.text) and first.isalnum()
-        whole = (
-            part.full and part.text.count("\n") > 0 and part.text[-1].isalnum() and first.isalnum()
-        )
-        return number if first.islower() or split or whole else None
+        whole = part.full and "\n" in part.text and part.text[-1].isalnum() and first.isalnum()
+        return number if first.islower() or split or (whole and not passed) else None
     return None
 
 

@@ -289,13 +289,21 @@ class _Reader:
         yield word
 
     def _measure(self, word: Word, text: str, at: int) -> None:
-        """Remember the widths of letters that ligatures end in."""
+        """Remember the widths of letters that ligatures end in. The letters of a ligature that the
+        font maps to several have one box.
+        """
+        before = None
         for number, letter in enumerate(text):
-            if letter in _LOST and (box := self.box(at + number)):
+            if letter not in _LOST:
+                before = None
+                continue
+            box = self.box(at + number)
+            if box and box != before and box != self.box(at + number + 1):
                 left, _, right, _ = turned(box, word.angle)
                 width = (right - left) / word.height
                 self.widths[word.font, letter].append(width)
                 self.wide.append((word, number, width))
+            before = box
 
     def _raised(self, text: str, at: int, angle: int) -> str:
         """Rewrite raised numbers so that they are not read as part of the word or number before
