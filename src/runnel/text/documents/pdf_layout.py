@@ -22,11 +22,14 @@ Gap = tuple[float, float]  # left, right
 Row = list[Word]
 
 # All distances are in heights of the words around them.
-_SAME_ROW = 0.65  # the largest distance of the middles of two words of a row
-_NARROW = 0.4  # the least gap that may separate columns, if many rows leave it free
-_WIDE = 0.9  # the same, for few rows
-_MANY = 5  # rows with text on both sides of a gap
-_APART = 3.0  # the largest distance of two rows of columns
+_SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
+# The least gap that separates columns, by the number of rows with text on both sides: a space
+# between words is never in the same place in many lines.
+_SEPARATING = ((2, 0.9), (5, 0.4), (12, 0.15))
+_WIDE = 0.4
+_NARROW = 0.15
+_EDGE = 0.1  # the largest distance of the begins of two cells of a column
+_APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
 _OWN = 5  # lines from which a column has its own usual distance
@@ -212,17 +215,15 @@ def _longest_run(
     gaps if there is none.
     """
     common = [(max(a, sides[0]), min(b, sides[1])) for a, b in free[start]]
-    common = [(a, b) for a, b in common if b - a >= _NARROW * height]
+    common = [(a, b) for a, b in common if b - a >= _WIDE * height]
     states = []  # (end, gaps that are free up to there)
     end = start + 1
     while common:
         if end == len(rows):
             states.append((end, common))
             break
-        step = rows[end - 1][0].bottom - rows[end][0].bottom
-        shared = (
-            [] if step > _APART * height else list(_shared(common, free[end], _NARROW * height))
-        )
+        white = min(word.bottom for word in rows[end - 1]) - max(word.top for word in rows[end])
+        shared = [] if white > _APART * height else list(_shared(common, free[end], height))
         if shared != common:
             states.append((end, common))
         common = shared
@@ -234,17 +235,22 @@ def _longest_run(
     return start + 1, []
 
 
-def _shared(some: list[Gap], others: list[Gap], least: float) -> Iterator[Gap]:
-    for a, b in some:
-        for c, d in others:
-            if min(b, d) - max(a, c) >= least:
+def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
+    """Yield what a row leaves free of common gaps. A gap as narrow as one between words counts only
+    if a column begins behind it.
+    """
+    for a, b in common:
+        for c, d in free:
+            own = d - c >= _WIDE * height or abs(d - b) < _EDGE * height
+            if own and min(b, d) - max(a, c) >= _NARROW * height:
                 yield max(a, c), min(b, d)
 
 
 def _separates(gap: Gap, rows: list[Row], height: float) -> bool:
     """Return whether enough rows have text on both sides of a gap, for its width."""
     both = sum(row[0].left < gap[0] and row[-1].left >= gap[1] for row in rows)
-    return both >= _FEW_WORDS and (gap[1] - gap[0] >= _WIDE * height or both >= _MANY)
+    width = (gap[1] - gap[0]) / height
+    return any(both >= count and width >= least for count, least in _SEPARATING)
 
 
 def _at(word: Word, gaps: list[Gap]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from runnel.text.documents.document import BREAK, CONTENTS
 from runnel.text.documents.pdf_layout import Gap, Piece
 from runnel.text.documents.pdf_running import is_roman
-from runnel.text.documents.pdf_words import HYPHEN, LIGATURES
+from runnel.text.documents.pdf_words import HYPHEN
 from runnel.text.sentences import split_sentences
 
 _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
@@ -99,7 +99,7 @@ def _joined(text: str) -> str:
     def write(match: re.Match[str]) -> str:
         return "-\n" if _AND.match(text, match.end()) else HYPHEN
 
-    text = text.translate(LIGATURES).replace(f"{HYPHEN}\n", "-\n")
+    text = text.replace(f"{HYPHEN}\n", "-\n")
     return _SPLIT_OPTION.sub("--", _LINE_HYPHEN.sub(write, text))
 
 

@@ -11,6 +11,7 @@ import re
 import struct
 import unicodedata
 import zlib
+from contextlib import closing
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -20,7 +21,7 @@ from runnel.errors import ReadError
 from runnel.records import Places
 from runnel.text.documents.pdf import open_pdf
 from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_words import LIGATURES, on_picture, words_of
+from runnel.text.documents.pdf_words import on_picture, words_of
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfBitmap, PdfPage
@@ -122,16 +123,18 @@ def _png(bitmap: PdfBitmap) -> bytes:
 def _boxes(page: PdfPage, part: PagePart) -> list[Box]:
     """Return the boxes of the lines of a part, whose words are in the order of the text."""
     words = [word for piece in lay_out(words_of(page).words) for word in piece.words]
-    places = [
-        (letter, number)
-        for number, word in enumerate(words)
-        for letter in word.text.translate(LIGATURES)
-    ]
+    places = [(letter, number) for number, word in enumerate(words) for letter in word.text]
     place = _find(_letters([letter for letter, _ in places]), part)
     if place is None:
         return []
     first, last = (places[end][1] for end in place)
-    return _lines([on_picture(page, word.box) for word in words[first : last + 1]])
+    with closing(page.get_textpage()) as layer:
+        rectangles = [
+            layer.get_rect(number)
+            for word in words[first : last + 1]
+            for number in range(layer.count_rects(word.at, word.length))
+        ]
+    return _lines([on_picture(page, rectangle) for rectangle in rectangles])
 
 
 def _letters(characters: str | list[str]) -> tuple[str, list[int]]:

@@ -17,7 +17,8 @@ from runnel.text.documents.pdf_words import HYPHEN, Word
 NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _EDGE_LINES = 3  # at the top, and at the bottom
-_APART = 1.5  # the distance of a line from the text, in units of the page's usual distance
+_APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
+_DOUBLE = 2.0  # the largest usual distance, in heights of a line
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _NUMBER = re.compile(r"\d+")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
@@ -51,7 +52,7 @@ def edges_of(words: Sequence[Word]) -> Edges:
     angles = Counter(word.angle for word in words).most_common(1)
     rows = rows_of([word for word in words if word.angle == angles[0][0]]) if angles else []
     steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
-    usual = median(steps) if steps else 0.0
+    usual = min(median(steps), _DOUBLE * rows[0][0].height) if steps else 0.0
 
     def edge(number: int, step: int) -> Edge:
         text = line_of(rows[number]).text

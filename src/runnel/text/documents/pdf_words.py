@@ -42,7 +42,9 @@ LIGATURES = {
     0x1F: "ffl",
     0x88: "\u2022",
 }
-_WORD = re.compile(rf"[^\s\0{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
+# Python counts codes of ligatures as white space
+_SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+_WORD = re.compile(rf"[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 _DIGITS = re.compile(r"\d+")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -57,7 +59,8 @@ _SCAN = 0.5  # the share of a page that its pictures cover, from which it is a s
 _PALE = 225  # the least of the three colors of text that may be too pale to be seen
 _OPAQUE = 160  # of 255: text that is less opaque may be a watermark
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
-_TINY = 0.001  # the height of text that cannot be seen, in heights of the page
+# the height of text that cannot be seen: in points, and in heights of the page
+_TINY = (1.0, 0.0025)
 _CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
 _FONT_NAME_BYTES = 128
@@ -81,6 +84,7 @@ class Word:
         font: the font's name.
         line_start: whether PDFium begins a line with it.
         box: in the page's own coordinates.
+        at, length: its characters in PDFium's text.
     """
 
     text: str
@@ -92,6 +96,8 @@ class Word:
     font: str
     line_start: bool
     box: Box
+    at: int = 0
+    length: int = 0
 
     @property
     def height(self) -> float:
@@ -212,6 +218,8 @@ class _Reader:
                 looks.append(look)
         seen = self._seen(words, looks)
         self._restore_ligatures(seen)
+        for word in seen.words:
+            word.text = word.text.translate(LIGATURES)
         return seen
 
     def box(self, at: int) -> Box | None:
@@ -283,6 +291,8 @@ class _Reader:
             look.font,
             line_start,
             box,
+            at,
+            len(text),
         )
         self._measure(word, text, at)
         word.text = self._raised(text, at, angle)
@@ -345,7 +355,7 @@ class _Reader:
             hidden = (
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
-                or word.height < _TINY * (bounds[3] - bounds[1])
+                or word.height < min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
             )
             if not hidden and look.pale:
                 if picture is None:
