@@ -20,7 +20,7 @@ def check(document: DocumentText) -> DocumentText:
     for block in blocks:
         assert 0 <= block.start < block.end <= len(text)
         assert text[block.start : block.end] == text[block.start : block.end].strip()
-        assert block.kind in ("heading", "paragraph", "item", "row", "code", "note", "contents")
+        assert block.kind in ("heading", "paragraph", "item", "row", "code", "note", "contents", "heads")
         assert all(title == " ".join(title.split()) for title in block.headings)
     edges = [0, *(edge for block in blocks for edge in (block.start, block.end)), len(text)]
     for before, after in list(pairwise(edges))[::2]:

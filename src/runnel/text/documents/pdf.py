@@ -23,6 +23,7 @@ from runnel.text.documents.pdf_layout import lay_out
 from runnel.text.documents.pdf_parts import Part, join_sentences, join_words, parts_of, split_lists
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
+from runnel.text.documents.table import Cell, Table
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
@@ -218,24 +219,66 @@ def _build(
     join_words(parts)
     parts = split_lists(parts, count)
     _warn_of_fonts(canonical, parts)
-    waiting: list[_Entry] = []
-    before = None
+    writer = _Writer(canonical, outline)
     for part in parts:
-        if part.page != before:
-            for number in range(before or 0, part.page):
-                for entry in waiting:  # not found on its page: it applies from the next page on
-                    canonical.open_heading(entry.level, entry.title)
-                waiting = list(outline.get(number, ()))
-            canonical.page = part.page
-            before = part.page
-        if part.rows:
-            for row in part.rows:
-                canonical.add(" | ".join(" ".join(cell.split()) for cell in row), "row")
-            continue
-        kind, waiting = _open_headings(canonical, waiting, part.text)
-        kind = part.kind if part.kind != "paragraph" else kind
-        canonical.add(part.text, kind, join=part.join)
+        writer.add(part)
+    writer.close_table()
     return canonical.finish("pdf", title=title, pages=count, scanned=tuple(pages.scanned))
+
+
+class _Writer:
+    """Writes the parts of a document as blocks, under the titles of the outline."""
+
+    def __init__(self, canonical: Canonical, outline: Mapping[int, Sequence[_Entry]]) -> None:
+        self.canonical = canonical
+        self.outline = outline
+        self.page = 0
+        self.waiting: list[_Entry] = []  # titles of the page that were not found yet
+        self.before: Part | None = None
+        self.table: Table | None = None
+        self.heads: list[list[str]] = []  # of the table
+
+    def add(self, part: Part) -> None:
+        if part.page != self.page:
+            self._turn_page(part.page)
+        if part.rows:
+            self._add_rows(part)
+        else:
+            self.close_table()
+            kind, self.waiting = _open_headings(self.canonical, self.waiting, part.text)
+            kind = part.kind if part.kind != "paragraph" else kind
+            self.canonical.add(part.text, kind, join=part.join)
+        self.before = part
+
+    def _turn_page(self, page: int) -> None:
+        for number in range(self.page, page):
+            if self.waiting or number in self.outline:
+                self.close_table()
+            for entry in self.waiting:  # not found on its page: it applies from the next page on
+                self.canonical.open_heading(entry.level, entry.title)
+            self.waiting = list(self.outline.get(number, ()))
+        self.page = page
+        self.canonical.page = page
+
+    def _add_rows(self, part: Part) -> None:
+        """Add a table, or the rest of one that goes on from the page before."""
+        before = self.before
+        heads = 0
+        if self.table is None or before is None or not part.continues(before):
+            self.close_table()
+            caption = before.caption() if before and before.page == part.page else ""
+            self.table = Table(self.canonical, caption)
+            self.heads = part.rows[: max(1, part.heads)]
+            heads = part.heads
+        elif part.rows[: len(self.heads)] == self.heads:
+            part.rows = part.rows[len(self.heads) :]  # repeated on each page
+        for number, row in enumerate(part.rows):
+            self.table.add_row([Cell(cell) for cell in row], head=number < heads)
+
+    def close_table(self) -> None:
+        if self.table is not None:
+            self.table.close()
+            self.table = None
 
 
 def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
@@ -243,9 +286,8 @@ def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
         yield f"{_pages(pages.damaged)} could not be read: damaged"
     if pages.empty:
         pictures = f", {len(pages.scanned):,} of them pictures: {advice}" if pages.scanned else ""
-        yield (
-            f"{_pages(pages.empty)} without text ({len(pages.empty):,} of {count:,} pages{pictures})"
-        )
+        share = f"{len(pages.empty):,} of {count:,} pages"
+        yield f"{_pages(pages.empty)} without text ({share}{pictures})"
     if pages.hidden:
         yield (
             f"{_pages(pages.hidden)}: text that cannot be seen (invisible, white or outside the"

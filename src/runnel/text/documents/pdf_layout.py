@@ -26,6 +26,8 @@ _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
 # The least gap that separates columns, by the number of rows with text on both sides: a space
 # between words is never in the same place in many lines.
 _SEPARATING = ((2, 0.9), (5, 0.4), (12, 0.15))
+_FEW = 4  # rows, if cells begin in the same place in most of them
+_MOST = 0.8
 _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of the begins of two cells of a column
@@ -68,6 +70,7 @@ class Piece:
         lines: of a paragraph.
         rows: of a table: the cells.
         gaps: between the columns of a table.
+        heads: how many of its first rows are in another font than the others.
         flows: whether it begins a column, so that the text before it may go on in it.
         full: whether its last line reaches the end of its column.
     """
@@ -76,6 +79,7 @@ class Piece:
     rows: list[list[str]] = field(default_factory=list)
     words: Row = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    heads: int = 0
     flows: bool = False
     full: bool = False
 
@@ -228,11 +232,13 @@ def _longest_run(
             states.append((end, common))
         common = shared
         end += 1
+    best: tuple[int, int, list[Gap]] = (0, start + 1, [])
     for end, gaps in reversed(states):
-        part = rows[start:end]
-        if valid := [gap for gap in gaps if _separates(gap, part, height)]:
-            return end, valid
-    return start + 1, []
+        counts = [(_both_sides(gap, rows[start:end], height), gap) for gap in gaps]
+        score = sum(count for count, _ in counts)
+        if score > best[0]:
+            best = (score, end, [gap for count, gap in counts if count])
+    return best[1], best[2]
 
 
 def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
@@ -246,11 +252,16 @@ def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
                 yield max(a, c), min(b, d)
 
 
-def _separates(gap: Gap, rows: list[Row], height: float) -> bool:
-    """Return whether enough rows have text on both sides of a gap, for its width."""
-    both = sum(row[0].left < gap[0] and row[-1].left >= gap[1] for row in rows)
+def _both_sides(gap: Gap, rows: list[Row], height: float) -> int:
+    """Return how many rows have text on both sides of a gap; 0 if they are too few for its width."""
+    both = [row for row in rows if row[0].left < gap[0] and row[-1].left >= gap[1]]
     width = (gap[1] - gap[0]) / height
-    return any(both >= count and width >= least for count, least in _SEPARATING)
+    edge = gap[1] + _EDGE * height
+    aligned = sum(any(gap[1] <= word.left < edge for word in row) for row in both)
+    enough = any(len(both) >= count and width >= least for count, least in _SEPARATING) or (
+        len(both) >= _FEW and aligned >= _MOST * len(both)
+    )
+    return len(both) if enough else 0
 
 
 def _at(word: Word, gaps: list[Gap]) -> int:
@@ -395,7 +406,14 @@ class _Table:
 
     def piece(self) -> Piece:
         rows = [[_join(cell) for cell in row] for row in self.rows]
-        return Piece(rows=rows, words=self.words, gaps=self.gaps)
+        return Piece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
+
+    def _heads(self) -> int:
+        """Return how many of the first rows are in another font than the others."""
+        fonts = [{line.font for cell in row for line in cell} for row in self.rows]
+        count = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
+        others = any(fonts[0] & font for font in fonts[count:])
+        return 0 if others or len(fonts[0]) > 1 or count > len(fonts) // 2 else count
 
 
 def _join(lines: list[Line]) -> str:

@@ -36,6 +36,7 @@ _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06
 _AHEAD = 24  # parts that are searched for the rest of a sentence
+_TITLE_CHARS = 120
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
@@ -55,11 +56,23 @@ class Part:
     text: str = ""
     rows: list[list[str]] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    heads: int = 0
     height: float = 0.0
     flows: bool = False
     full: bool = False
     aside: bool = False
     join: str = BREAK
+
+    def continues(self, before: Part) -> bool:
+        """Return whether this table has the columns of another."""
+        return len(self.gaps) == len(before.gaps) and all(
+            min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
+        )
+
+    def caption(self) -> str:
+        """Return the text of a paragraph that may be the title of a table below; "" for others."""
+        title = "\n" not in self.text and len(self.text) <= _TITLE_CHARS
+        return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
 
 
 def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
@@ -75,7 +88,9 @@ def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
     for piece in pieces:
         if piece.rows:
             rows = [[_joined(cell) for cell in row] for row in piece.rows]
-            parts.append(Part(page, "row", rows=rows, gaps=piece.gaps, aside=True))
+            parts.append(
+                Part(page, "row", rows=rows, gaps=piece.gaps, heads=piece.heads, aside=True)
+            )
             continue
         text = _joined("\n".join(line.text for line in piece.lines))
         part = Part(

@@ -19,6 +19,7 @@ _TIMES = 3  # how often the line must occur
 _EDGE_LINES = 3  # at the top, and at the bottom
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
+_CELLS = 3  # of a line that may have the names of columns
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
 _NUMBER = re.compile(r"\d+")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
@@ -100,15 +101,24 @@ class RunningLines:
                 words = _recurring(edge, number, side, near)
                 if words is None:
                     break
+                new = words not in self.known
+                self.known.add(words)
+                if new and side == 0 and _is_row(edge.words):
+                    continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
-                if words not in self.known:
-                    self.known.add(words)
+                if new:
                     kept.append(Kept(edge.text, words, bool(side)))
         return left_out, kept
 
     def _is_title(self, edge: Edge, number: int) -> bool:
         text = edge.text.lower()
         return any(title.lower() in text for title in self.titles.get(number, ()))
+
+
+def _is_row(words: list[Word]) -> bool:
+    """Return whether words are cells of at least three columns."""
+    gaps = [after.left - before.right for before, after in pairwise(words)]
+    return sum(gap > words[0].height for gap in gaps) >= _CELLS - 1
 
 
 def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> str | None:

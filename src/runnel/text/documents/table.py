@@ -39,6 +39,7 @@ class Table:
         self.caption = " ".join(caption.split())
         self._canonical = canonical
         self._rows: list[list[str]] = []
+        self._pages: list[int | None] = []  # of the rows
         self._heads = 0  # the first rows, which are marked as names
         self._spanning: dict[int, tuple[int, str]] = {}  # by column: rows to come, and the value
 
@@ -56,6 +57,7 @@ class Table:
         if head and self._heads == len(self._rows):
             self._heads += 1
         self._rows.append(row)
+        self._pages.append(self._canonical.page)
 
     def _take_spanning(self, row: list[str]) -> None:
         """Add the values that reach down from rows above to the next columns of a row."""
@@ -74,7 +76,9 @@ class Table:
         heads = self._heads or int(self._begins_with_names(width))
         names = [self._name(column, heads) for column in filled]
         lead = (self.caption, *names) if heads else (self.caption,) if self.caption else ()
-        for number, row in enumerate(self._rows):
+        current = self._canonical.page
+        for number, (row, page) in enumerate(zip(self._rows, self._pages, strict=True)):
+            self._canonical.page = page
             cells = [row[column] if column < len(row) else "" for column in filled]
             if not any(cells):
                 continue
@@ -83,6 +87,7 @@ class Table:
                 self._canonical.add(text, HEADS)
             else:
                 self._canonical.add(text, "row", lead=lead)
+        self._canonical.page = current
 
     def _name(self, column: int, heads: int) -> str:
         """Return the name of a column, from all rows of names."""
