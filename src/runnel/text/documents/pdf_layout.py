@@ -26,6 +26,7 @@ _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
 # The least gap that separates columns, by the number of rows with text on both sides: a space
 # between words is never in the same place in many lines.
 _SEPARATING = ((2, 0.9), (5, 0.4), (12, 0.15))
+_NAMES = 6  # rows of names of columns, at most, and one
 _FEW = 4  # rows, if cells begin in the same place in most of them
 _MOST = 0.8
 _WIDE = 0.4
@@ -162,7 +163,7 @@ def _leaves(words: Sequence[Word], *, inner: bool) -> Iterator[Piece]:
     start = 0
     flows = inner
     while start < len(rows):
-        end, gaps = _longest_run(rows, free, start, (left, right), height)
+        end, gaps = _run(rows, free, start, (left, right), height)
         part = rows[start:end]
         gaps = _without_labels(part, gaps)
         if not gaps:
@@ -212,11 +213,24 @@ def _free(row: Row, least: float) -> list[Gap]:
     return [*gaps, (end, inf)]
 
 
-def _longest_run(
+def _run(
     rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
 ) -> tuple[int, list[Gap]]:
-    """Return where the longest run of rows with the same gaps ends, and the gaps; one row without
-    gaps if there is none.
+    """Return where the rows with the same gaps as a row end, and the gaps; one row without gaps if
+    there are none. Names of columns, which may stand across gaps, end before the rows below.
+    """
+    end, gaps, score = _longest_run(rows, free, start, sides, height)
+    for later in range(start + 1, min(end, start + _NAMES)):
+        if _longest_run(rows, free, later, sides, height)[2] > 2 * score:
+            return later, []
+    return end, gaps
+
+
+def _longest_run(
+    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
+) -> tuple[int, list[Gap], int]:
+    """Return where the longest run of rows with the same gaps ends, the gaps, and how many cells
+    they separate.
     """
     common = [(max(a, sides[0]), min(b, sides[1])) for a, b in free[start]]
     common = [(a, b) for a, b in common if b - a >= _WIDE * height]
@@ -238,7 +252,7 @@ def _longest_run(
         score = sum(count for count, _ in counts)
         if score > best[0]:
             best = (score, end, [gap for count, gap in counts if count])
-    return best[1], best[2]
+    return best[1], best[2], best[0]
 
 
 def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
@@ -253,7 +267,7 @@ def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
 
 
 def _both_sides(gap: Gap, rows: list[Row], height: float) -> int:
-    """Return how many rows have text on both sides of a gap; 0 if they are too few for its width."""
+    """Return how many rows have text on both sides of a gap; 0 if too few for its width."""
     both = [row for row in rows if row[0].left < gap[0] and row[-1].left >= gap[1]]
     width = (gap[1] - gap[0]) / height
     edge = gap[1] + _EDGE * height
