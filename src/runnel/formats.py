@@ -34,6 +34,8 @@ _CODE = (
     " .mjs .php .pl .pm .py .pyi"
 )
 _HTML = rb"(?is)\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]"
+# Other bytes may come before it; a text that mentions it does not end the line there.
+_PDF = rb"(?s)[\t\n\r \xef\xbb\xbf]*%PDF-|.{0,1016}?%PDF-\d\.\d[ \t]*[\r\n%]"
 FORMATS = {
     "txt": Format("document:read_plain", "text"),
     "md": Format("markdown:read_markdown", "text", ".md .markdown"),
@@ -43,7 +45,7 @@ FORMATS = {
     "jsonl": Format("rows:read_row_documents", "rows", ".jsonl .ndjson"),
     "csv": Format("rows:read_row_documents", "rows", ".csv"),
     "tsv": Format("rows:read_row_documents", "rows", ".tsv"),
-    "pdf": Format("pdf:read_pdf", "file", begins=rb"[\t\n\r \xef\xbb\xbf]*%PDF-"),
+    "pdf": Format("pdf:read_pdf", "file", begins=_PDF),
     "html": Format("html:read_html", "markup", ".html .htm .xhtml", begins=_HTML),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
     "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),

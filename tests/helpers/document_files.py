@@ -4,7 +4,9 @@ letter.
 
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
+from math import cos, radians, sin
 from pathlib import Path
+from typing import NamedTuple
 
 OPEN_XML, RELATIONS = "http://schemas.openxmlformats.org", "officeDocument/2006/relationships"
 Piece = tuple[float | None, float, float, str]
@@ -65,6 +67,90 @@ def pdf(
         else ""
     )
     return _assemble(objects, extra)
+
+
+class Placed(NamedTuple):
+    """Text at a place of a page of a PDF.
+
+    Attributes:
+        font: F1 is Helvetica, F2 is bold, F3 is Times.
+        angle: degrees, counterclockwise.
+        before: operators before the text, such as a color or a mode of drawing.
+    """
+
+    x: float
+    y: float
+    text: str
+    size: float = 11
+    font: str = "F1"
+    angle: float = 0
+    before: str = ""
+
+
+def drawn_pdf(
+    pages: Sequence[Sequence[Placed | str]],
+    *,
+    entries: str = "",
+    objects: Sequence[str] = (),
+    catalog: str = "",
+) -> bytes:
+    """A PDF file with text at places.
+
+    Args:
+        pages: text, and other operators of a page's content. /GS1 makes what follows transparent,
+            /Im0 is a gray picture.
+        entries: of each page, such as "/Rotate 90".
+        objects: further objects, the first of which has the number 9.
+        catalog: entries of the catalog.
+    """
+    first = 9 + len(objects)
+    kids = " ".join(f"{first + 2 * number} 0 R" for number in range(len(pages)))
+    resources = (
+        "<< /Font << /F1 3 0 R /F2 4 0 R /F3 5 0 R /F4 8 0 R >> /XObject << /Im0 6 0 R >>"
+        " /ExtGState << /GS1 7 0 R >> >>"
+    )
+    font = "<< /Type /Font /Subtype /Type1 /Encoding /WinAnsiEncoding /BaseFont"
+    # shows "de\256ned", with a ligature, as "deined"
+    characters = (
+        "/CIDInit /ProcSet findresource begin 12 dict begin begincmap 1 begincodespacerange <00>"
+        " <FF> endcodespacerange 1 beginbfrange <20> <7E> <0020> endbfrange 2 beginbfchar <AE>"
+        " <0069> <AF> <006C> endbfchar endcmap end end"
+    )
+    all_objects = [
+        f"<< /Type /Catalog /Pages 2 0 R {catalog} >>",
+        f"<< /Type /Pages /Kids [{kids}] /Count {len(pages)} >>",
+        f"{font} /Helvetica >>",
+        f"{font} /Helvetica-Bold >>",
+        f"{font} /Times-Roman >>",
+        (
+            "<< /Type /XObject /Subtype /Image /Width 1 /Height 1 /BitsPerComponent 8 /ColorSpace"
+            " /DeviceGray /Length 1 >>\nstream\n0\nendstream"
+        ),
+        "<< /Type /ExtGState /ca 0.3 >>",
+        (
+            "<< /Type /Font /Subtype /Type1 /Encoding /StandardEncoding /BaseFont /Helvetica"
+            f" /ToUnicode {first + 2 * len(pages)} 0 R >>"
+        ),
+        *objects,
+    ]
+    for number, parts in enumerate(pages, start=first):
+        content = "\n".join(part if isinstance(part, str) else _placed(part) for part in parts)
+        all_objects += [
+            f"<< /Type /Page /Parent 2 0 R /MediaBox [0 0 600 800] {entries} /Resources {resources}"
+            f" /Contents {first + 2 * (number - first) + 1} 0 R >>",
+            f"<< /Length {len(content)} >>\nstream\n{content}\nendstream",
+        ]
+    all_objects.append(f"<< /Length {len(characters)} >>\nstream\n{characters}\nendstream")
+    return _assemble(all_objects, "")
+
+
+def _placed(part: Placed) -> str:
+    sine = sin(radians(part.angle))
+    cosine = cos(radians(part.angle))
+    matrix = f"{cosine:.5f} {sine:.5f} {-sine:.5f} {cosine:.5f} {part.x} {part.y}"
+    return (
+        f"q {part.before} BT /{part.font} {part.size} Tf {matrix} Tm ({_escape(part.text)}) Tj ET Q"
+    )
 
 
 def _lines(lines: Sequence[Line]) -> str:

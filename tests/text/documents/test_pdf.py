@@ -17,6 +17,7 @@ from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_parts import Part
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -90,9 +91,12 @@ def test_pages_without_text_and_damage_are_told(read):
     document = read([["one"], [], [], ["four"], []])
     assert [block.page for block in document.blocks] == [1, 4]
     assert document.warnings == ("pages 2-3, 5 without text (3 of 5 pages)",)
-    document = module._build(["of\ufb01ce \ufffd\ufffd\ufffd", "", "three"], {}, [2], [], None, "")
-    assert document.text == "office \ufffd\ufffd\ufffd\nthree"
-    assert "page 2" in document.warnings[0] and "3 characters" in document.warnings[1]
+    damaged = pdf([["one"], ["two"], ["three"]]).replace(b"[5 0 R 7 0 R", b"[5 0 R 8 0 R")
+    document = read(damaged)
+    assert document.text.split() == ["one", "three"] and "page 2 " in document.warnings[0]
+    parts = [Part(1, "paragraph", "office \ufffd\ufffd\ufffd")]
+    document = module._build(parts, {}, module._Pages(), 1, title=None, advice="")
+    assert "3 characters" in document.warnings[0]
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
 
 
@@ -168,7 +172,7 @@ def test_raised_numbers_are_not_glued_to_words_and_rows_of_a_table_are_blocks(re
     page = ["Sizes of all flags:", *rows, "And so on."]
     assert shown(read([page])) == [
         ("paragraph", "Sizes of all flags:"),
-        ("row", "Flag | Memory | Time"),
+        ("heads", "Flag | Memory | Time"),
         ("row", "-1 | 1200k | 20"),
         ("row", "-2 | 2000k | 25"),
         ("paragraph", "And so on."),

@@ -178,7 +178,14 @@ def test_other_archives_are_named(folder, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "files"),
     [
-        ("pdf", [(b"%PDF-1.7\n", "a.txt"), (b"\xef\xbb\xbf\n %PDF-1.4", "a")]),
+        (
+            "pdf",
+            [
+                (b"%PDF-1.7\n", "a.txt"),
+                (b"\xef\xbb\xbf\n %PDF-1.4", "a"),
+                (b"HTTP/1.1 200\r\n" * 70 + b"%PDF-1.3\r", "a.txt"),
+            ],
+        ),
         ("zip", [(b"PK\x03\x04", "a.pdf")]),
         ("packed", [(b"\x28\xb5\x2f\xfd", "a.md")]),
         (
@@ -197,7 +204,15 @@ def test_other_archives_are_named(folder, tmp_path):
             ],
         ),
         ("md", [(b"<html> in markdown", "a.md"), (b"", "a.markdown")]),
-        ("txt", [(b"<htmlish>", "a"), (b"About %PDF- headers", "a.txt"), (b"", "a.docx")]),
+        (
+            "txt",
+            [
+                (b"<htmlish>", "a"),
+                (b"About %PDF- headers", "a.txt"),
+                (b"It begins with %PDF-1.4, as told", "b"),
+                (b"", "a.docx"),
+            ],
+        ),
         ("jsonl", [(b"", "a.jsonl.gz"), (b"{}", "a.ndjson.zst")]),
         (
             "code",

@@ -414,7 +414,7 @@ class _Table:
             assert cell is not None
             full = upper.right >= lefts[at] + _FULL * (rights[at] - lefts[at])
             goes_on = cell.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if not (goes_on or (full and cells[0] is None and len(on) == 1)):
+            if not (goes_on or (full and len(on) == 1 and not new)):
                 return False
         return bool(on) and not (new and cells[0] is not None and last[0])
 

@@ -45,7 +45,7 @@ LIGATURES = {
 # Python counts codes of ligatures as white space
 _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORD = re.compile(rf"[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
-_DIGITS = re.compile(r"\d+")
+_DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 # A raised number is at most this high, and at least this far above the line, in heights of the
@@ -66,6 +66,7 @@ _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
 _FONT_NAME_BYTES = 128
 # points, for lines of text without places
 _LINE = 10.0
+_PARAGRAPH = 30.0
 _LETTER = 5.0
 # The width of a ligature whose character is lost, in widths of its letter; and in sums of the
 # widths of the letters that it is made of.
@@ -147,9 +148,11 @@ def words_of(page: PdfPage) -> PageWords:
 def words_of_text(text: str) -> list[Word]:
     """Return lines of text without places, as OCR prints them, as words below each other."""
     words = []
-    for number, line in enumerate(text.splitlines()):
-        if content := " ".join(line.split()):
-            bottom = -_LINE * number
+    bottom = 0.0
+    for line in text.splitlines():
+        content = " ".join(line.split())
+        bottom -= _LINE if content else _PARAGRAPH
+        if content:
             box = (0.0, bottom, _LETTER * len(content), bottom + _LINE)
             words.append(Word(content, *box, angle=0, font="", line_start=True, box=box))
     return words

@@ -1,0 +1,339 @@
+"""PDF as it is read on the page: columns, tables, notes, turned pages, and what cannot be seen."""
+
+import pytest
+from helpers.document_checks import check, shown
+from helpers.document_files import Placed, drawn_pdf
+
+from runnel.errors import ReadError
+from runnel.text.documents.document import Limits
+from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_picture import page_part
+from runnel.text.documents.reader import DocumentReader
+
+EAST = [
+    "The permit for the east",
+    "quarry expires in June and",
+    "must be renewed by the",
+    "operator before blasting",
+    "can go on.",
+]
+NOISE = [
+    "Noise above eighty decibel",
+    "is forbidden after six in",
+    "the evening; the fine is",
+    "nine hundred crowns per",
+    "hour.",
+]
+DUST = [
+    "Dust is measured at the",
+    "fence on each working day.",
+    "Whoever finds too much of",
+    "it must stop the mill and",
+    "tell the office at once.",
+]
+
+
+@pytest.fixture
+def read(tmp_path):
+    def call(pages, **options):
+        path = tmp_path / "a.pdf"
+        path.write_bytes(drawn_pdf(pages, **options))
+        return check(read_pdf(path, Limits()))
+
+    return call
+
+
+def column(x, lines, y=700, step=14, **options):
+    return [Placed(x, y - step * number, line, **options) for number, line in enumerate(lines)]
+
+
+def by_rows(*columns):
+    """The pieces of columns, drawn row by row."""
+    return [piece for row in zip(*columns, strict=True) for piece in row]
+
+
+def flat(document):
+    return " ".join(document.text.split())
+
+
+def table(x, y, rows, widths=(100, 100, 100, 100), **options):
+    places = [x + sum(widths[:at]) for at in range(len(widths))]
+    return [
+        Placed(place, y - 16 * number, cell, **options)
+        for number, row in enumerate(rows)
+        for place, cell in zip(places, row, strict=False)
+        if cell
+    ]
+
+
+@pytest.mark.parametrize("stagger", [0, 5])
+@pytest.mark.parametrize("texts", [[EAST, NOISE], [EAST, NOISE, DUST]], ids=["two", "three"])
+def test_columns_of_prose_are_read_one_after_the_other_in_any_order_of_drawing(
+    read, texts, stagger
+):
+    columns = [column(60 + 170 * at, lines, 700 - stagger * at) for at, lines in enumerate(texts)]
+    expected = " ".join(" ".join(lines) for lines in texts)
+    assert flat(read([by_rows(*columns)])) == expected
+    title = Placed(150, 740, "A title across all of the columns of this page", 14)
+    document = read([[title, *by_rows(*columns), Placed(60, 580, "And a last line of the page.")]])
+    assert flat(document) == f"{title.text} {expected} And a last line of the page."
+
+
+def test_a_sentence_goes_on_in_the_next_column_and_a_word_too(read):
+    left = column(
+        60,
+        [
+            "Rain fell all day on the hills",
+            "of the north and the river rose",
+            "until it reached the old brid-",
+        ],
+    )
+    right = column(
+        260,
+        [
+            "ge of the mill. Then it fell",
+            "again, and the road was open",
+            "for carts before the night.",
+        ],
+    )
+    document = read([by_rows(left, right)])
+    assert "the old bridge of the mill. Then it fell again" in flat(document)
+    assert [kind for kind, _ in shown(document)] == ["paragraph"]
+
+
+def test_a_long_line_that_nearly_touches_the_next_column_does_not_end_the_columns(read):
+    left = [f"and line {number} of the left column is" for number in range(14)]
+    left[9] = "and this line of the left column is to"
+    right = [f"here line {number} of the right goes on" for number in range(14)]
+    document = read([by_rows(column(60, left), column(253, right))])
+    text = flat(document)
+    assert text.index("line 13 of the left") < text.index("here line 0 of the right")
+
+
+def test_a_table_keeps_its_rows_whatever_its_order_of_drawing(read):
+    rows = [
+        ["Name", "Place", "Jobs", "Why"],
+        ["Cisco", "San Jose", "192", "Layoff"],
+        ["Toyota", "Torrance", "3000", "Closure"],
+        ["Maxim", "San Jose", "", "Layoff"],
+    ]
+    cells = table(60, 600, rows)
+    names = [cell for cell in cells if cell.x == 60]
+    others = [cell for cell in cells if cell.x != 60]
+    title = Placed(60, 640, "Notices of June", 14)
+    document = read([[*names, *reversed(others), title]])
+    assert [text for _, text in shown(document)] == [
+        "Notices of June",
+        "Name | Place | Jobs | Why",
+        "Cisco | San Jose | 192 | Layoff",
+        "Toyota | Torrance | 3000 | Closure",
+        "Maxim | San Jose |  | Layoff",
+    ]
+    assert document.blocks[2].lead == ("Notices of June", "Name", "Place", "Jobs", "Why")
+
+
+def test_cells_of_several_lines_are_one_row(read):
+    rows = [
+        ["Fault", "Meaning", "Remedy"],
+        ["E1", "The pump does not", "Clean the filter and"],
+        ["", "start at all", "start it again"],
+        ["E2", "The tank is nearly", "Fill in water"],
+        ["", "empty", ""],
+    ]
+    document = read([table(60, 600, rows, (80, 160, 160))])
+    assert [text for _, text in shown(document)][1:] == [
+        "E1 | The pump does not start at all | Clean the filter and start it again",
+        "E2 | The tank is nearly empty | Fill in water",
+    ]
+
+
+@pytest.mark.parametrize("pages", [2, 4])
+def test_names_of_columns_that_each_page_repeats_are_heads_once(read, pages):
+    def page(number):
+        rows = [["Name", "Place", "Jobs", "Why"]]
+        rows += [
+            [f"Firm {number}{letter}", "Town", f"{number}{at}", "Move"]
+            for at, letter in enumerate("abcdef")
+        ]
+        return table(60, 700, rows[:1], font="F2") + table(60, 684, rows[1:])
+
+    document = read([page(number) for number in range(pages)])
+    assert document.text.count("Name | Place") == 1
+    kinds = [block.kind for block in document.blocks]
+    assert kinds == ["heads"] + ["row"] * 6 * pages
+    last = document.blocks[-1]
+    assert last.page == pages and last.lead == ("", "Name", "Place", "Jobs", "Why")
+
+
+PROSE = [
+    "The dam was finished in the year of the flood and raised twice",
+    "because the valley needed more water in dry summers, which the",
+    "farmers paid for with a tax that was only",
+]
+AFTER = [
+    "repealed in the spring. After that the state paid for it.",
+    "The spillway is inspected each year.",
+]
+
+
+def test_notes_captions_and_page_ends_do_not_cut_a_sentence(read):
+    whole = "with a tax that was only repealed in the spring."
+    notes = column(
+        60, ["1 See the minutes of the council, volume 4.", "2 Later repealed."], 90, 10, size=8
+    )
+    document = read([[*column(60, PROSE, 140), *notes], column(60, AFTER)])
+    assert whole in flat(document)
+    kinds = [(block.kind, block.page) for block in document.blocks]
+    assert kinds == [("paragraph", 1), ("note", 1), ("paragraph", 2)]
+    assert shown(document)[2][1].startswith("After that the state paid")
+    caption = column(60, ["Figure 1 The dam in winter,", "seen from the east."], 480, 10, size=9)
+    document = read([[*column(60, PROSE), *caption, *column(60, AFTER, 420)]])
+    assert whole in flat(document) and "Figure 1 The dam in winter, seen from the east." in flat(
+        document
+    )
+
+
+def test_page_numbers_in_the_line_of_a_running_head_do_not_cut_sentences(read):
+    pages = []
+    for number, letter in enumerate("abcdef", start=1):
+        head = [
+            Placed(60, 760, "Feist et al. Journal 2013, 14:93"),
+            Placed(480, 760, f"Page {number} of 9"),
+        ]
+        body = column(
+            60,
+            [
+                f"and then word{letter} came. It was so",
+                f"for all of them and word{letter}{letter} went",
+            ],
+        )
+        pages.append([*head, *body])
+    text = flat(read(pages))
+    assert text.count("Journal") == 1 and text.count("Page") <= 1
+    assert "wordaa went and then wordb came." in text
+
+
+def test_headings_in_another_font_or_size_stand_alone(read):
+    page = [
+        *column(60, ["Methods"], 700, size=14),
+        *column(60, ["General procedures"], 686, font="F2"),
+        *column(60, ["The study was done in the", "winter with twelve rats."], 672),
+    ]
+    assert [text for _, text in shown(read([page]))] == [
+        "Methods",
+        "General procedures",
+        "The study was done in the\nwinter with twelve rats.",
+    ]
+
+
+def test_a_hyphen_before_and_stays(read):
+    lines = ["Answers came from one-", "and two-sided tests of the engi-", "neering office."]
+    assert (
+        flat(read([column(60, lines)]))
+        == "Answers came from one- and two-sided tests of the engineering office."
+    )
+
+
+# ---- turned pages --------------------------------------------------------------------------------
+
+
+ROWS = [["Well", "Depth", "Closed"], ["W-5", "41 m", "no"], ["W-7", "52 m", "March 2019"]]
+
+
+@pytest.mark.parametrize("turned", [True, False], ids=["page", "text"])
+@pytest.mark.parametrize("angle", [90, 180, 270])
+def test_turned_text_is_read_as_it_is_seen(read, angle, turned):
+    """The page is turned so that the text is upright, or it stays, and the text is sideways."""
+    places = {
+        90: lambda x, y: (800 - y, x),
+        180: lambda x, y: (600 - x, 800 - y),
+        270: lambda x, y: (y - 200, 800 - x),
+    }
+    parts = [*table(60, 600, ROWS), *column(60, EAST, 500)]
+    parts = [
+        part._replace(
+            x=places[angle](part.x, part.y)[0], y=places[angle](part.x, part.y)[1], angle=angle
+        )
+        for part in parts
+    ]
+    entries = f"/Rotate {angle}" if turned else ""
+    document = read([parts], entries=entries)
+    assert [text for _, text in shown(document)] == [
+        "Well | Depth | Closed",
+        "W-5 | 41 m | no",
+        "W-7 | 52 m | March 2019",
+        "\n".join(EAST),
+    ]
+
+
+def test_a_label_at_the_side_does_not_stand_between_lines(read):
+    side = Placed(30, 640, "Figure axis", angle=90)
+    assert flat(read([[*column(60, EAST)[:2], side, *column(60, EAST)[2:]]])) == (
+        " ".join(EAST) + " Figure axis"
+    )
+
+
+# ---- what cannot be seen -------------------------------------------------------------------------
+
+
+HIDDEN = {
+    "invisible": Placed(60, 500, "secret words", before="3 Tr"),
+    "white": Placed(60, 500, "secret words", before="1 g"),
+    "off the page": Placed(60, 900, "secret words"),
+    "tiny": Placed(60, 500, "secret words", size=0.5),
+    "slanted watermark": Placed(100, 200, "secret", size=90, angle=50, before="0.8 g"),
+    "transparent watermark": Placed(60, 400, "secret", size=90, before="/GS1 gs"),
+}
+
+
+@pytest.mark.parametrize("hidden", HIDDEN.values(), ids=HIDDEN)
+def test_text_that_is_not_seen_is_left_out_and_reported(read, hidden):
+    body = column(60, EAST)
+    document = read([[*body, hidden], body, [*body, hidden]])
+    assert "secret" not in document.text
+    (warning,) = document.warnings
+    assert "pages 1, 3" in warning
+    assert read([body]).warnings == ()
+
+
+def test_text_that_only_looks_hidden_stays(read):
+    body = column(60, EAST)
+    dark = ["0 g 50 490 200 30 re f", Placed(60, 500, "white on black", before="1 g")]
+    assert "white on black" in read([[*body, *dark]]).text
+    scan = ["q 600 0 0 800 0 0 cm /Im0 Do Q"]
+    layer = column(60, EAST, before="3 Tr")
+    document = read([[*scan, *layer, Placed(60, 30, "Downloaded today")]])
+    assert document.text.startswith(EAST[0]) and document.warnings == ()
+    assert read([layer]).text.startswith(EAST[0])  # all that there is
+
+
+def test_a_page_of_hidden_text_beside_a_picture_is_reported(read):
+    with pytest.raises(ReadError):
+        read([[Placed(60, 900, "off"), Placed(60, 500, "white", before="1 g")]])
+
+
+def test_ligatures_that_the_font_maps_to_their_last_letter_are_restored(read):
+    lines = [
+        "A term is de\256ned in the \256rst list of",
+        "fine fields, and the \257ow of it is fine.",
+    ]
+    document = read([column(60, lines, font="F4")])
+    assert (
+        flat(document)
+        == "A term is defined in the first list of fine fields, and the flow of it is fine."
+    )
+    assert document.warnings == ()
+
+
+# ---- pictures ------------------------------------------------------------------------------------
+
+
+def test_a_sentence_of_a_column_that_is_drawn_row_by_row_is_found_on_its_page(tmp_path):
+    path = tmp_path / "a.pdf"
+    path.write_bytes(drawn_pdf([by_rows(column(60, EAST), column(260, NOISE))]))
+    with DocumentReader() as reader:
+        (document,) = reader.read(path)
+        start = document.text.index("the evening; the fine")
+        part = page_part(document.text, document.places(), start, start + 40)
+        boxes = reader.picture(path, part).boxes
+    assert len(boxes) == 2 and all(box[0] * 600 > 250 for box in boxes)
