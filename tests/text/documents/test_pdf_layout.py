@@ -226,6 +226,24 @@ def test_headings_in_another_font_or_size_stand_alone(read):
     ]
 
 
+def test_page_numbers_alone_are_left_out_from_two_pages_on(read):
+    pages = [[*column(60, PROSE), Placed(300, 30, number)] for number in ("- 7 -", "- 8 -")]
+    assert not any(digit in read(pages).text for digit in "78")
+    assert "- 9 -" in read([pages[0], [*column(60, PROSE), Placed(300, 30, "- 9 -")]]).text
+
+
+def test_marks_of_plots_are_not_ranked_and_numbers_of_tables_are(read):
+    axis = [Placed(100, 600 - 20 * at, str(100 - 10 * at), size=8) for at in range(8)]
+    time = [Placed(130 + 40 * at, 430, str(5 * at), size=8) for at in range(7)]
+    crosses = [Placed(150 + 37 * at, 450 + 31 * at % 130, "x+"[at % 2], size=8) for at in range(8)]
+    document = read([[*column(60, PROSE), *axis, *time, *crosses, *column(60, AFTER, 380)]])
+    ranked = " ".join(text for kind, text in shown(document) if kind != "contents")
+    assert "100" not in ranked and "25" not in ranked and "+" not in ranked
+    assert "only repealed in the spring" in " ".join(ranked.split())
+    numbers = [[str(10 * at + number) for number in range(4)] for at in range(1, 9)]
+    assert [kind for kind, _ in shown(read([table(60, 700, numbers)]))] == ["row"] * 8
+
+
 def test_a_hyphen_before_and_stays(read):
     lines = ["Answers came from one-", "and two-sided tests of the engi-", "neering office."]
     assert (
@@ -282,7 +300,8 @@ HIDDEN = {
     "off the page": Placed(60, 900, "secret words"),
     "tiny": Placed(60, 500, "secret words", size=0.5),
     "slanted watermark": Placed(100, 200, "secret", size=90, angle=50, before="0.8 g"),
-    "transparent watermark": Placed(60, 400, "secret", size=90, before="/GS1 gs"),
+    "transparent watermark": Placed(60, 650, "secret", size=90, before="/GS1 gs"),
+    "gray watermark": Placed(60, 650, "secret", size=90, before="0.9 g"),
 }
 
 
@@ -298,6 +317,9 @@ def test_text_that_is_not_seen_is_left_out_and_reported(read, hidden):
 
 def test_text_that_only_looks_hidden_stays(read):
     body = column(60, EAST)
+    for before in ("0.9 g", "/GS1 gs", "0 g"):
+        document = read([[Placed(60, 730, "Pale title", size=40, before=before), *body]])
+        assert document.text.startswith("Pale title") and document.warnings == ()
     dark = ["0 g 50 490 200 30 re f", Placed(60, 500, "white on black", before="1 g")]
     assert "white on black" in read([[*body, *dark]]).text
     scan = ["q 600 0 0 800 0 0 cm /Im0 Do Q"]

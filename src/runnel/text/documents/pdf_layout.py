@@ -354,12 +354,13 @@ def _fixed_pitch(words: Sequence[Word]) -> bool:
     """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored:
     they all have one width.
     """
-    widths = [
-        (word.right - word.left) / len(word.text) / word.height
+    by_text = {
+        word.text: (word.right - word.left) / len(word.text) / word.height
         for word in words
         if len(word.text) > 1 and not any(character.isdigit() for character in word.text)
-    ]
-    if len(widths) < 2:
+    }
+    widths = list(by_text.values())
+    if len(widths) < _FEW:
         return False
     usual = median(widths)
     return sum(abs(width - usual) < 0.03 * usual for width in widths) > 0.9 * len(widths)

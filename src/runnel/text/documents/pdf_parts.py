@@ -8,6 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
 from runnel.text.documents.pdf_layout import Gap, Piece
@@ -36,6 +37,9 @@ _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06
 _AHEAD = 24  # parts that are searched for the rest of a sentence
+_LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
+_MARKS = 5  # lines without a word that are a plot's
+_MARK_CHARS = 2
 _TITLE_CHARS = 120
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
@@ -98,14 +102,36 @@ def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
         )
         part.aside = _CAPTION.match(text) is not None
         parts.append(part)
+    _mark_plots(parts)
     after: Part | None = None
     for part in reversed(parts):
         last = after is None or after.flows or after.kind == "note"
-        if last and part.height < _SMALLER * body and _NOTE.match(part.text):
+        small = part.kind == "paragraph" and part.height < _SMALLER * body
+        if last and small and _NOTE.match(part.text):
             part.kind = "note"
             part.aside = True
         after = part
     return parts
+
+
+def _mark_plots(parts: list[Part]) -> None:
+    """Mark single signs and numbers that are scattered over the page, as in plots: several parts
+    after each other without a word.
+    """
+    for scattered, run in groupby(parts, _is_scattered):
+        marks = list(run)
+        if scattered and sum(part.text.count("\n") + 1 for part in marks) >= _MARKS:
+            for part in marks:
+                part.kind = "row" if part.rows else CONTENTS
+                part.aside = True
+
+
+def _is_scattered(part: Part) -> bool:
+    if part.rows:
+        return all(
+            len(cell) < _MARK_CHARS and not cell.isdigit() for row in part.rows for cell in row
+        )
+    return not _LONG_WORD.search(part.text)
 
 
 def _joined(text: str) -> str:
@@ -259,7 +285,7 @@ def split_lists(parts: list[Part], pages: int) -> list[Part]:
     split = [piece for part in parts for piece in (_by_lines(part) if part.text else [part])]
     run = last = at = 0
     runs: list[int] = []  # of each entry
-    entries = [part for part in split if part.kind == CONTENTS]
+    entries = [part for part in split if part.kind == CONTENTS and not part.aside]
     for entry in entries:
         end = entry.text.rpartition(" ")[2]
         number = int(end) if end.isdecimal() else last
@@ -282,7 +308,7 @@ def _by_lines(part: Part) -> Iterator[Part]:
 
     def piece(text: str, kind: str) -> Part:
         nonlocal join
-        new = Part(part.page, kind, text, join=join, height=part.height)
+        new = Part(part.page, kind, text, join=join, height=part.height, aside=part.aside)
         join = BREAK
         return new
 

@@ -16,6 +16,8 @@ from runnel.text.documents.pdf_words import HYPHEN, Word
 
 NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
+_NUMBER_TIMES = 2  # the same, for a page number
+_PAGE_NUMBER = re.compile(r"\W*(?:page|seite|p\.)?\s*#(?:\s*(?:of|von|/)\s*#)?\W*", re.IGNORECASE)
 _EDGE_LINES = 3  # at the top, and at the bottom
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
@@ -138,7 +140,8 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
                 times += 1
                 constant |= {place for place, (a, b) in enumerate(pairs) if a == b}
                 break
-    if times < _TIMES:
+    page_number = not constant and _PAGE_NUMBER.fullmatch(edge.frame) is not None
+    if times < (_NUMBER_TIMES if page_number else _TIMES):
         return None
     parts = edge.frame.split("#")
     signs = [str(value) if at in constant else "#" for at, value in enumerate(edge.numbers)]

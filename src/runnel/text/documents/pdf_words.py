@@ -58,6 +58,7 @@ _INVISIBLE = (3, 7)  # modes of drawing text that leave no marks
 _SCAN = 0.5  # the share of a page that its pictures cover, from which it is a scan
 _PALE = 225  # the least of the three colors of text that may be too pale to be seen
 _OPAQUE = 160  # of 255: text that is less opaque may be a watermark
+_FAINT = 150  # of 255: the least of the three colors of text that may be a watermark
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
@@ -132,7 +133,7 @@ class _Look(NamedTuple):
     angle: float
     invisible: bool
     pale: bool
-    opaque: bool
+    faint: bool
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -248,7 +249,8 @@ class _Reader:
                 raw.FPDFText_GetCharAngle(self.layer, at),
                 mode in _INVISIBLE,
                 filled and min(red.value, green.value, blue.value) >= _PALE,
-                not filled or opacity.value >= _OPAQUE,
+                filled
+                and (opacity.value < _OPAQUE or min(red.value, green.value, blue.value) > _FAINT),
             )
         return self.looks[key]
 
@@ -366,7 +368,9 @@ class _Reader:
                 hidden = not picture.shows(word.box)
             if hidden:
                 seen.hidden += 1
-            elif (slanted or not look.opaque) and word.height > _LARGE * usual:
+            elif word.height > _LARGE * usual and (
+                slanted or (look.faint and _is_over(word, words))
+            ):
                 seen.watermarks += 1
             else:
                 seen.words.append(word)
@@ -416,6 +420,11 @@ def _is_inside(box: Box, bounds: Box) -> bool:
         bounds[0] <= (box[0] + box[2]) / 2 <= bounds[2]
         and bounds[1] <= (box[1] + box[3]) / 2 <= bounds[3]
     )
+
+
+def _is_over(large: Word, words: list[Word]) -> bool:
+    """Return whether a word is drawn over another."""
+    return any(word is not large and _is_inside(word.box, large.box) for word in words)
 
 
 class _Picture:
