@@ -124,6 +124,7 @@ def _read_parts(
             words[ahead], fields[ahead] = _read_page(document, ahead, pages, recognized)
             edges[ahead] = edges_of(words[ahead])
             length += sum(len(word.text) + 1 for word in words[ahead])
+            length += sum(len(part.text) for part in fields[ahead])
             limits.check(length, "unpacked_bytes", "the text of the PDF")
         number = ahead - NEAR
         if number < 0:

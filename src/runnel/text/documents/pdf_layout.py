@@ -39,6 +39,7 @@ _OWN = 5  # lines from which a column has its own usual distance
 _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
+_DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
 _PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
@@ -95,7 +96,7 @@ def lay_out(words: Sequence[Word]) -> list[Piece]:
     """
     pieces: list[Piece] = []
     for angle, _ in Counter(word.angle for word in words).most_common():
-        leaves = list(_leaves([word for word in words if word.angle == angle], inner=False))
+        leaves = list(_leaves([word for word in words if word.angle == angle], depth=0))
         steps = [step for leaf in leaves for step in _steps(leaf.lines)]
         for leaf in leaves:
             pieces += _paragraphs(leaf, steps) if leaf.lines else [leaf]
@@ -149,24 +150,23 @@ def line_of(row: Row) -> Line:
 # ---- columns and tables --------------------------------------------------------------------------
 
 
-def _leaves(words: Sequence[Word], *, inner: bool) -> Iterator[Piece]:
-    """Yield columns of lines, and tables. `inner`: the words are a column."""
+def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
+    """Yield columns of lines, and tables. `depth`: of the columns around the words."""
     rows = rows_of(words)
     if not rows:
         return
     height = median(word.height for word in words)
-    fixed = _fixed_pitch(words)
     free = [_free(row, _NARROW * height) for row in rows]
     left = min(row[0].left for row in rows)
     right = max(word.right for row in rows for word in row)
     plain: list[Row] = []
     start = 0
-    flows = inner
+    flows = depth > 0
     while start < len(rows):
         end, gaps = _run(rows, free, start, (left, right), height)
         part = rows[start:end]
         gaps = _without_labels(part, gaps)
-        if not gaps:
+        if not gaps or depth == _DEEPEST:
             plain += part
             start = end
             continue
@@ -175,7 +175,7 @@ def _leaves(words: Sequence[Word], *, inner: bool) -> Iterator[Piece]:
             for at in range(len(gaps) + 1)
         ]
         prose = _are_columns(columns, part, gaps, height)
-        if not prose and (fixed or len(part) < _FEW_WORDS):
+        if not prose and _fixed_pitch(words):
             plain += part
             start = end
             continue
@@ -191,7 +191,7 @@ def _leaves(words: Sequence[Word], *, inner: bool) -> Iterator[Piece]:
             plain = part[table.last :]
         else:
             for column in columns:
-                yield from _leaves(column, inner=True)
+                yield from _leaves(column, depth=depth + 1)
         flows = True
         start = end
     if plain:

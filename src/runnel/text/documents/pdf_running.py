@@ -19,6 +19,7 @@ _TIMES = 3  # how often the line must occur
 _NUMBER_TIMES = 2  # the same, for a page number
 _PAGE_NUMBER = re.compile(r"\W*(?:page|seite|p\.)?\s*#(?:\s*(?:of|von|/)\s*#)?\W*", re.IGNORECASE)
 _EDGE_LINES = 3  # at the top, and at the bottom
+_EDGE_WORDS = 120  # at the top, and at the bottom: those of more lines
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
 _CELLS = 3  # of a line that may have the names of columns
@@ -53,7 +54,11 @@ def is_roman(text: str) -> bool:
 def edges_of(words: Sequence[Word]) -> Edges:
     """Return the lines at the edges of a page, of text with the angle of most of it."""
     angles = Counter(word.angle for word in words).most_common(1)
-    rows = rows_of([word for word in words if word.angle == angles[0][0]]) if angles else []
+    upright = [word for word in words if word.angle == angles[0][0]] if angles else []
+    upright.sort(key=lambda word: -word.center)
+    if len(upright) > 2 * _EDGE_WORDS:
+        upright[_EDGE_WORDS:-_EDGE_WORDS] = []
+    rows = rows_of(upright)
     steps = [above[0].bottom - below[0].bottom for above, below in pairwise(rows)]
     usual = min(median(steps), _DOUBLE * rows[0][0].height) if steps else 0.0
 

@@ -7,6 +7,7 @@ reader of the page cannot see are left out and counted.
 from __future__ import annotations
 
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
@@ -45,6 +46,7 @@ LIGATURES = {
 # Python counts codes of ligatures as white space
 _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _WORD = re.compile(rf"[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
+_PDFIUM_HYPHEN = 2  # the same, as a single character
 _DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
 _SUPERSCRIPT = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -62,6 +64,7 @@ _FAINT = 150  # of 255: the least of the three colors of text that may be a wate
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
+_SAMPLE = 8  # words, one of which tells whether most are on the page
 _CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
 _FONT_NAME_BYTES = 128
@@ -100,14 +103,12 @@ class Word:
     box: Box
     at: int = 0
     length: int = 0
+    height: float = field(init=False)
+    center: float = field(init=False)
 
-    @property
-    def height(self) -> float:
-        return self.top - self.bottom
-
-    @property
-    def center(self) -> float:
-        return (self.top + self.bottom) / 2
+    def __post_init__(self) -> None:
+        self.height = self.top - self.bottom
+        self.center = (self.top + self.bottom) / 2
 
 
 @dataclass(slots=True)
@@ -207,9 +208,7 @@ class _Reader:
         text = self.layer.get_text_range()
         if len(text) != self.count:  # PDFium leaves out characters without a meaning
             codes = (self.raw.FPDFText_GetUnicode(self.layer, at) for at in range(self.count))
-            text = "".join(
-                chr(code) if code != 2 and code <= 0x10FFFF else HYPHEN for code in codes
-            )
+            text = "".join(map(_character, codes))
         words = []
         looks = []
         end = 0
@@ -380,9 +379,12 @@ class _Reader:
         """Return the part of the page that is shown; all words' box if the page's own leaves out
         most of them, and so is wrong.
         """
+        bounds = self.page.get_bbox()
+        if all(_is_inside(word.box, bounds) for word in words[::_SAMPLE]):
+            return bounds
         sheet = self.page.get_mediabox()
         if sum(_is_inside(word.box, sheet) for word in words) * 2 >= len(words):
-            return self.page.get_bbox()
+            return bounds
         lefts, bottoms, rights, tops = zip(*(word.box for word in words), strict=True)
         return min(lefts), min(bottoms), max(rights), max(tops)
 
@@ -412,6 +414,12 @@ class _Reader:
                 word.text = word.text[:place] + best + word.text[place + 1 :]
             else:
                 seen.doubtful += 1
+
+
+def _character(code: int) -> str:
+    if code == _PDFIUM_HYPHEN:
+        return HYPHEN
+    return "\ufffd" if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _is_inside(box: Box, bounds: Box) -> bool:
