@@ -180,6 +180,8 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
             start = end
             continue
         table = None if prose else _Table(part, gaps, height)
+        if table and len(table.rows) == 1:  # columns of a few lines
+            table = None
         if table:
             plain += part[: table.first]
         if plain:
