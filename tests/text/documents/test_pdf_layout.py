@@ -147,6 +147,38 @@ def test_cells_of_several_lines_are_one_row(read):
     ]
 
 
+def test_rows_of_short_names_in_lower_case_are_not_joined(read):
+    rows = [
+        ["name", "default", "values"],
+        ["decorate", "", "if set, draws a line to the edge"],
+        ["dir", "forward", "forward, back, or none"],
+        ["fontname", "Times", "font family"],
+        ["fontsize", "14", "point size of label"],
+    ]
+    document = read([table(60, 600, rows)])
+    assert [text for _, text in shown(document)] == [" | ".join(row) for row in rows]
+
+
+def test_a_label_beside_the_middle_of_its_text_comes_before_it(read):
+    rows = [
+        Placed(60, 600, "Field"), Placed(200, 600, "Meaning"),
+        Placed(200, 580, "What the kettle loses in an hour by"), Placed(60, 573, "Evaporation"),
+        Placed(200, 566, "boiling without its lid"),
+        Placed(60, 546, "Volume"), Placed(200, 546, "What it can hold"),
+    ]  # fmt: skip
+    assert [text for _, text in shown(read([rows]))] == [
+        "Field | Meaning",
+        "Evaporation | What the kettle loses in an hour by boiling without its lid",
+        "Volume | What it can hold",
+    ]
+    box = [
+        Placed(140, 600, "when you restore a database, everything in it"),
+        Placed(60, 593, "Important"),
+        Placed(140, 586, "will be replaced."),
+    ]
+    assert "everything in it will be replaced." in flat(read([box]))
+
+
 @pytest.mark.parametrize("pages", [2, 4])
 def test_names_of_columns_that_each_page_repeats_are_heads_once(read, pages):
     def page(number):

@@ -25,13 +25,14 @@ Row = list[Word]
 _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
 # The least gap that separates columns, by the number of rows with text on both sides: a space
 # between words is never in the same place in many lines.
-_SEPARATING = ((2, 0.9), (5, 0.4), (12, 0.15))
+_SEPARATING = ((2, 0.9), (6, 0.5), (12, 0.2))
 _NAMES = 6  # rows of names of columns, at most, and one
 _FEW = 4  # rows, if cells begin in the same place in most of them
 _MOST = 0.8
 _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of the begins of two cells of a column
+_OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
@@ -274,10 +275,22 @@ def _both_sides(gap: Gap, rows: list[Row], height: float) -> int:
     width = (gap[1] - gap[0]) / height
     edge = gap[1] + _EDGE * height
     aligned = sum(any(gap[1] <= word.left < edge for word in row) for row in both)
+    # a label between the lines that it belongs to
+    beside = sum(
+        (above[0].left < gap[0]) != (below[0].left < gap[0]) and _overlap(above, below)
+        for above, below in pairwise(rows)
+    )
+    if beside > 1 and len(both) < _FEW_WORDS and width >= _SEPARATING[0][1]:
+        return beside
     enough = any(len(both) >= count and width >= least for count, least in _SEPARATING) or (
-        len(both) >= _FEW and aligned >= _MOST * len(both)
+        len(both) > _FEW and width >= _WIDE and aligned >= _MOST * len(both)
     )
     return len(both) if enough else 0
+
+
+def _overlap(above: Row, below: Row) -> bool:
+    """Return whether two rows are beside each other in part."""
+    return above[0].center - below[0].center < _OVERLAP * max(above[0].height, below[0].height)
 
 
 def _at(word: Word, gaps: list[Gap]) -> int:
@@ -380,16 +393,17 @@ class _Table:
         rights = [
             max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
         ]
-        lefts = [
-            min((c.left for c in column if c), default=0.0) for column in zip(*lines, strict=True)
-        ]
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(rows)):
             cells = lines[number]
             step = 0.0
             if number > self.first:
                 step = rows[number - 1][0].bottom - rows[number][0].bottom
-            if self.rows and step < _TIGHT * height and self._continues(cells, lefts, rights):
+            beside = number > self.first and _overlap(rows[number - 1], rows[number])
+            if self.rows and (
+                (beside and not any(a and b for a, b in zip(cells, self.rows[-1], strict=True)))
+                or (step < _TIGHT * height and self._continues(cells, rights))
+            ):
                 for at, cell in enumerate(cells):
                     if cell:
                         self.rows[-1][at].append(cell)
@@ -406,7 +420,7 @@ class _Table:
             columns[_at(word, self.gaps)].append(word)
         return [line_of(words) if words else None for words in columns]
 
-    def _continues(self, cells: list[Line | None], lefts: list[float], rights: list[float]) -> bool:
+    def _continues(self, cells: list[Line | None], rights: list[float]) -> bool:
         """Return whether a line goes on with the cells of the last row."""
         last = self.rows[-1]
         new = [at for at, cell in enumerate(cells) if cell and not last[at]]
@@ -415,9 +429,11 @@ class _Table:
             upper = last[at][-1]
             cell = cells[at]
             assert cell is not None
-            full = upper.right >= lefts[at] + _FULL * (rights[at] - lefts[at])
+            first = cell.words[0]
+            fits = upper.right + first.right - first.left < rights[at]
+            short = at == 0 and len(upper.words) == 1  # a name
             goes_on = cell.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if not (goes_on or (full and len(on) == 1 and not new)):
+            if fits or short or not (goes_on or (len(on) == 1 and not new)):
                 return False
         return bool(on) and not (new and cells[0] is not None and last[0])
 

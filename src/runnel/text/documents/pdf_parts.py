@@ -39,7 +39,7 @@ _SAME_SIZE = 0.06
 _AHEAD = 24  # parts that are searched for the rest of a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
-_MARK_CHARS = 2
+_SPARSE = 0.6  # the largest share of cells that marks fill
 _TITLE_CHARS = 120
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
@@ -122,16 +122,17 @@ def _mark_plots(parts: list[Part]) -> None:
         marks = list(run)
         if scattered and sum(part.text.count("\n") + 1 for part in marks) >= _MARKS:
             for part in marks:
-                part.kind = "row" if part.rows else CONTENTS
+                part.kind = CONTENTS
+                part.text = part.text or "\n".join(" ".join(row) for row in part.rows)
+                part.rows = []
                 part.aside = True
 
 
 def _is_scattered(part: Part) -> bool:
-    if part.rows:
-        return all(
-            len(cell) < _MARK_CHARS and not cell.isdigit() for row in part.rows for cell in row
-        )
-    return not _LONG_WORD.search(part.text)
+    cells = [cell for row in part.rows for cell in row]
+    if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
+        return False
+    return not _LONG_WORD.search(" ".join([part.text, *cells]))
 
 
 def _joined(text: str) -> str:

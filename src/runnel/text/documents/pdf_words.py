@@ -86,7 +86,7 @@ class Word:
 
     Attributes:
         angle: quarter turns, counterclockwise, from the page's own coordinates to the word.
-        font: the font's name.
+        font: the font's name; a number for one without.
         line_start: whether PDFium begins a line with it.
         box: in the page's own coordinates.
         at, length: its characters in PDFium's text.
@@ -105,10 +105,12 @@ class Word:
     length: int = 0
     height: float = field(init=False)
     center: float = field(init=False)
+    width: float = field(init=False)  # of a character
 
     def __post_init__(self) -> None:
         self.height = self.top - self.bottom
         self.center = (self.top + self.bottom) / 2
+        self.width = (self.right - self.left) / max(1, self.length)
 
 
 @dataclass(slots=True)
@@ -258,7 +260,8 @@ class _Reader:
         if key not in self.fonts:
             name = create_string_buffer(_FONT_NAME_BYTES)
             self.raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
-            self.fonts[key] = name.value.decode("utf-8", "replace").rpartition("+")[2]
+            text = name.value.decode("utf-8", "replace").rpartition("+")[2]
+            self.fonts[key] = text or str(key)
         return self.fonts[key]
 
     def _words(self, text: str, at: int, look: _Look, line_start: bool) -> Iterator[Word]:
@@ -359,7 +362,7 @@ class _Reader:
             hidden = (
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
-                or word.height < min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
+                or max(word.height, word.width) < min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
             )
             if not hidden and look.pale:
                 if picture is None:
