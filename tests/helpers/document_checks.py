@@ -9,6 +9,8 @@ from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.parts import Archive
 from runnel.text.sentences import split_sentences
 
+KINDS = "heading paragraph item row heads line code note contents".split()
+
 
 def check(document: DocumentText) -> DocumentText:
     """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages
@@ -20,7 +22,7 @@ def check(document: DocumentText) -> DocumentText:
     for block in blocks:
         assert 0 <= block.start < block.end <= len(text)
         assert text[block.start : block.end] == text[block.start : block.end].strip()
-        assert block.kind in ("heading", "paragraph", "item", "row", "code", "note", "contents", "heads")
+        assert block.kind in KINDS
         assert all(title == " ".join(title.split()) for title in block.headings)
     edges = [0, *(edge for block in blocks for edge in (block.start, block.end)), len(text)]
     for before, after in list(pairwise(edges))[::2]:
@@ -53,3 +55,12 @@ def shown(document: DocumentText) -> list[tuple[str, str]]:
 def paths(document: DocumentText) -> dict[str, tuple[str, ...]]:
     """{text of a block: its heading path}."""
     return {document.text[block.start : block.end]: block.headings for block in document.blocks}
+
+
+def leads(document: DocumentText) -> dict[str, tuple[str, ...]]:
+    """{text of a block: its lead}, of the blocks that have one."""
+    return {
+        document.text[block.start : block.end]: block.lead
+        for block in document.blocks
+        if block.lead
+    }

@@ -232,6 +232,36 @@ def replace_in_zip(
             new.writestr(name, changes.get(name, bytes)(old.read(name)))
 
 
+def docx(
+    path: Path,
+    body: str,
+    *,
+    parts: Mapping[str, str] | None = None,
+    more: Mapping[str, str | bytes] | None = None,
+) -> None:
+    """A Word file. `body`: the XML of its paragraphs and tables. `parts`: {kind of relation, such as
+    "numbering": the XML of the content of the part}. `more`: {name in the archive: content}.
+    """
+    spaces = " ".join(
+        f'xmlns:{name}="{OPEN_XML}/{rest}"'
+        for name, rest in {
+            "w": "wordprocessingml/2006/main",
+            "mc": "markup-compatibility/2006",
+            "dgm": "drawingml/2006/diagram",
+            "r": RELATIONS,
+        }.items()
+    )
+    relations = ""
+    files: dict[str, str | bytes] = {
+        "word/document.xml": f"<w:document {spaces}><w:body>{body}</w:body></w:document>"
+    }
+    for kind, content in (parts or {}).items():
+        relations += f'<Relationship Id="{kind}" Type="x/{kind}" Target="{kind}.xml"/>'
+        files[f"word/{kind}.xml"] = f"<w:{kind} {spaces}>{content}</w:{kind}>"
+    files["word/_rels/document.xml.rels"] = f"<Relationships>{relations}</Relationships>"
+    _write_zip(path, files | dict(more or {}))
+
+
 def shape(text: str | Sequence[str], placeholder: str | None = None) -> str:
     """A shape of a slide. `text`: paragraphs, or the XML of a text body. `placeholder`: its type;
     "" for one without a type.

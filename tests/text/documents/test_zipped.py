@@ -77,8 +77,8 @@ def test_blocks_and_headings(letter):
         ("heading", "The title"),
         ("heading", "Part one"),
         ("paragraph", "First bold\ttab"),
-        ("paragraph", "An item"),
-        ("row", "Name | Size"),
+        ("item", "An item"),
+        ("heads", "Name | Size"),
         ("row", "ox | 3 feet"),
         ("heading", "Detail"),
         ("heading", "Part two"),
@@ -99,9 +99,10 @@ def paragraph(text, properties=""):
 
 BOX = paragraph("in a box")
 MATH = "xmlns:m='http://schemas.openxmlformats.org/officeDocument/2006/math'"
-FALLBACK = (
-    "<x:Fallback"
-    f' xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006">{BOX}</x:Fallback>'
+SPACE = 'xmlns:x="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+BOXES = (
+    f"<x:AlternateContent {SPACE}><x:Choice>{BOX}</x:Choice><x:Fallback>{BOX}</x:Fallback>"
+    "</x:AlternateContent>"
 )
 CELL = "<w:tbl><w:tr><w:tc><w:p><w:r><w:t>{}</w:t></w:r></w:p>{}</w:tc></w:tr></w:tbl>"
 LEVEL = '<w:pPr><w:outlineLvl w:val="{}"/></w:pPr>'
@@ -115,9 +116,9 @@ LEVEL = '<w:pPr><w:outlineLvl w:val="{}"/></w:pPr>'
         (f"<w:sdt><w:sdtContent>{paragraph('controlled')}</w:sdtContent></w:sdt>", [("paragraph", "controlled")]),
         (f"<w:p><m:oMath {MATH}><m:r><m:t>E=mc</m:t></m:r></m:oMath></w:p>", [("paragraph", "E=mc")]),
         (paragraph("counted", "<w:pPr><w:numPr/></w:pPr>"), [("item", "counted")]),
-        (f"<w:p><w:r><w:t>around </w:t></w:r><w:pict>{BOX}</w:pict>{FALLBACK}</w:p>",
+        (f"<w:p><w:r><w:t>around </w:t></w:r>{BOXES}</w:p>",
          [("paragraph", "in a box"), ("paragraph", "around")]),
-        (CELL.format("outer", CELL.format("inner", "")), [("row", "outer inner")]),
+        (CELL.format("outer", CELL.format("inner", "")), [("paragraph", "outer"), ("paragraph", "inner")]),
         (paragraph("stop", "<w:pPr><w:tabs><w:tab/></w:tabs></w:pPr>"), [("paragraph", "stop")]),
         *((paragraph("level", LEVEL.format(value)), [("paragraph", "level")]) for value in ("9", "12", "x")),
         (paragraph("level", LEVEL.format("1")), [("heading", "level")]),
@@ -284,7 +285,7 @@ def test_a_text(text):
     )
     assert shown(document) == [
         ("heading", "Part one"),
-        ("paragraph", "First, then more text.\nNew line: 12."),
+        ("paragraph", "First[1], then more text.\nNew line: 12."),
         ("item", "An item"),
         ("heading", "Detail"),
         ("row", "Name |"),
@@ -293,7 +294,7 @@ def test_a_text(text):
         ("heading", "Part two"),
         ("contents", "Part 3"),
         ("paragraph", "Last."),
-        ("note", "A footnote."),
+        ("note", "[1] A footnote."),
     ]
     assert paths(document)["ox cow | 3"] == ("Part one", "Detail") and paths(document)["Last."] == (
         "Part two",
@@ -369,7 +370,7 @@ def test_sheets_and_rows(workbook, tmp_path, monkeypatch):
     )
     assert shown(document) == [
         ("heading", "Goods"),
-        ("row", "name | price | share | day | at | sold"),
+        ("heads", "name | price | share | day | at | sold"),
         ("row", "ox and cow | 0.3 | 12.5% | 2024-02-29 | 2024-01-02 03:04:00 | TRUE"),
         ("row", "123456789012345 | 3 | -1"),
         ("heading", "Hidden"),
@@ -443,6 +444,15 @@ def test_pages_in_reading_order_once(book, tmp_path):
     assert paths(document)["More.\nLines."] == ("One", "Inside one") and paths(document)[
         "End."
     ] == ("Two",)
+
+
+def test_a_page_that_leads_to_the_others_is_a_table_of_contents(tmp_path):
+    links = "".join(f'<li><a href="chapter%20{at}.xhtml">Part {at}</a></li>' for at in range(4))
+    chapter = '<h1>One</h1><p>See <a href="chapter%200.xhtml">the contents</a>.</p>'
+    epub(tmp_path / "a.epub", [f"<ul>{links}</ul>", chapter, "<s>ab</s>", "<s>c</s>"])
+    document = read(tmp_path / "a.epub")
+    assert [kind for kind, _ in shown(document)] == ["contents"] * 4 + ["heading", "paragraph"]
+    assert len(document.warnings) == 1 and "3" in document.warnings[0]
 
 
 def test_missing_pages_are_told_no_name_leaves_the_archive_and_protected_books_are_refused(

@@ -1,113 +1,347 @@
-"""Read Word documents (docx): paragraphs, headings by style, lists, tables row by row, footnotes
-and endnotes.
+"""Read Word documents (docx): paragraphs with their automatic numbers, headings by style, lists,
+tables, footnotes and endnotes; what is printed, without deleted, moved and hidden text.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
+from runnel.text.documents.flow import CAPTION, Flow, Grid
+from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
     attribute,
     first,
-    paragraphs_and_rows,
+    paragraphs,
     parse,
     related,
     tag,
     title_of,
+    unused_alternatives,
+    value_of,
 )
+from runnel.text.documents.symbols import PRIVATE, UNKNOWN, is_symbolic, symbol
 
 _HEADING = re.compile(r"heading ([1-9])\Z", re.IGNORECASE)
 _ENTRY = re.compile(r"(?:toc|table of figures|index) ?\d?\Z", re.IGNORECASE)
 _NO_LEVEL = -1  # of a line of a table of contents
 _OUTLINE = tuple("012345678")  # 9 is body text
-_NOTES = ("footnotes", "endnotes")
+_NOTES = {"footnotes": "footnote", "endnotes": "endnote"}
+_FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # of the numbers of notes
+_REMOVED = ("del", "moveFrom")
+_LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
+_VANISH = "{*}rPr/{*}vanish"
+_MOST_SPANNED = 1000  # columns
+_OFF = ("0", "false", "none")
+_MOST_BASES = 50  # styles that are based on each other
+_HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
 
 
 def read_docx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the body in order, then the notes, with inserted text and without deleted text and page
-    headers and footers.
+    """Read the body in order, then the notes. Page headers and footers and comments are left out;
+    hidden text is left out with a warning.
 
     Page numbers are from a word processor's last layout, if it stored page breaks.
     """
     package = {kind: name for kind, name in related(archive, "").values()}
     main = package.get("officeDocument", "word/document.xml")
     body = first(archive, main, "body")
-    referred = list(related(archive, main).values())
-    levels = {
-        style: level
-        for kind, name in referred
-        if kind == "styles"
-        for style, level in _levels(parse(archive, name)).items()
-    }
+    links = related(archive, main)
+    parts = {kind: name for kind, name in links.values()}
     canonical = Canonical()
-    canonical.page = 1 if body.find(".//{*}lastRenderedPageBreak") is not None else None
-    _read(canonical, body, levels)
-    pages = canonical.page
-    canonical.page = None
-    for kind, name in referred:
-        if kind in _NOTES:
-            _read(canonical, parse(archive, name), {}, "note")
+    document = _Document(archive, links, parts)
+    document.read(body, pages=body.find(".//{*}lastRenderedPageBreak") is not None)
+    pages = document.flow.page
+    document.flow.page = None
+    referred = {note for note in map(_note, body.iter()) if note is not None}
+    for kind, name in parts.items():
+        for note in parse(archive, name) if kind in _NOTES else ():
+            key = _NOTES[kind], attribute(note, "id")
+            if key in document.notes or key not in referred:
+                document.read(note, note=document.notes.get(key, ""))
+    document.flow.add_to(canonical)
+    canonical.warnings += document.warnings()
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish(
         "docx", title=title_of(archive, package.get("core-properties", "")), pages=pages
     )
 
 
-def _levels(styles: Element) -> dict[str, int]:
-    """Return style id -> heading level, or `_NO_LEVEL`, including styles based on such a style."""
-    levels: dict[str, int] = {}
-    parents = {}
-    for style in styles.findall("{*}style"):
-        key = attribute(style, "styleId")
-        words = _value(style, "name")
-        heading = _HEADING.match(words)
-        if heading or words.lower() == "title":
-            levels[key] = int(heading[1]) if heading else 0
-        elif _ENTRY.match(words):
-            levels[key] = _NO_LEVEL
+class _Styles:
+    """The styles of a document, each with the properties of those that it is based on."""
+
+    def __init__(self, part: Element | None) -> None:
+        elements = [] if part is None else part.findall("{*}style")
+        self._styles = {attribute(style, "styleId"): style for style in elements}
+        self._levels: dict[str, int | None] = {}
+
+    def chain(self, key: str) -> Iterator[Element]:
+        """Yield a style and those that it is based on."""
+        for _ in range(_MOST_BASES):
+            style = self._styles.get(key)
+            if style is None:
+                return
+            yield style
+            key = value_of(style, "basedOn")
+
+    def value(self, key: str, path: str) -> str:
+        """Return the value of a property of a style; empty if it has none."""
+        return next(filter(None, (value_of(style, path) for style in self.chain(key))), "")
+
+    def is_on(self, key: str, path: str) -> bool:
+        """Return whether a style has a property that is on or off, and it is on."""
+        found = (style.find(path) for style in self.chain(key))
+        element = next((element for element in found if element is not None), None)
+        return element is not None and attribute(element, "val") not in _OFF
+
+    def level(self, key: str) -> int | None:
+        """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
+        if key not in self._levels:
+            names = [value_of(style, "name") for style in self.chain(key)]
+            levels = (_level(name) for name in names)
+            self._levels[key] = next((level for level in levels if level is not None), None)
+        return self._levels[key]
+
+    def is_caption(self, key: str) -> bool:
+        return any(value_of(style, "name").lower() == CAPTION for style in self.chain(key))
+
+
+def _level(name: str) -> int | None:
+    """Return the level that the name of a style says."""
+    if heading := _HEADING.match(name):
+        return int(heading[1])
+    if _ENTRY.match(name):
+        return _NO_LEVEL
+    return 0 if name.lower() == "title" else None
+
+
+def _note(element: Element) -> tuple[str, str] | None:
+    """Return (kind, id) of the note that a reference leads to."""
+    kind, _, end = tag(element).partition("Reference")
+    return (kind, attribute(element, "id")) if not end and kind in _FORMS else None
+
+
+class _Document:
+    """A reader of the parts of a document, with what is counted through all of them."""
+
+    def __init__(
+        self, archive: Archive, links: dict[str, tuple[str, str]], parts: dict[str, str]
+    ) -> None:
+        def part(kind: str) -> Element | None:
+            return parse(archive, parts[kind]) if kind in parts else None
+
+        self.archive = archive
+        self.links = links
+        self.styles = _Styles(part("styles"))
+        self.numbering = Numbering(part("numbering"))
+        settings = part("settings")
+        self.forms = {
+            note: value_of(settings, f"{note}Pr/numFmt") or form for note, form in _FORMS.items()
+        }
+        self.flow = Flow()
+        self.notes: dict[tuple[str, str], str] = {}  # the marks of notes that are referred to
+        self._numbered: Counter[str] = Counter()  # notes by kind
+        self.hidden = 0  # characters
+        self.unknown = 0  # symbols
+        self._omitted: set[int] = set()  # ids of elements that are not read
+        self._cell_rows: dict[int, int] = {}  # by ids of cells: the rows that they span
+        self._font = ""  # of the open run
+        self._in_hidden_style = False  # the open paragraph
+
+    def warnings(self) -> Iterator[str]:
+        if self.hidden:
+            yield f"hidden text was left out ({self.hidden:,} characters)"
+        if self.unknown:
+            yield f"{self.unknown:,} symbols without a known character were replaced by U+FFFD"
+
+    def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
+        """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
+        self.flow.page = 1 if pages else None
+        self._omitted = unused_alternatives(root)
+        self._cell_rows = {}
+        kept = ""  # the text of paragraphs whose ends were deleted
+        for event, element, text in paragraphs(
+            root, self._is_left_out, self._written, self._is_raised
+        ):
+            name = tag(element)
+            if event == "text" and _loses_end(element):
+                kept += text
+            elif event == "text":
+                self._add(element, kept + text, note)
+                kept = ""
+                note = None if note is None else ""
+            elif event == "start" and name == "lastRenderedPageBreak" and pages:
+                self.flow.page = (self.flow.page or 0) + 1
+            elif event == "start" and name == "relIds":
+                self._add_diagram(element)
+            else:
+                self._read_table(event, element, name)
+        self.flow.add(kept)
+
+    def _is_left_out(self, element: Element) -> bool:
+        name = tag(element)
+        if name == "p":
+            style = value_of(element, "pPr/pStyle")
+            self._in_hidden_style = self.styles.is_on(style, _VANISH)
+        elif name == "r":
+            fonts = element.find("{*}rPr/{*}rFonts")
+            self._font = "" if fonts is None else attribute(fonts, "ascii")
+            return self._is_hidden(element)
+        return (
+            name in _LEFT_OUT
+            or id(element) in self._omitted
+            or self._cell_rows.get(id(element)) == 0
+            or (name == "tr" and element.find("{*}trPr/{*}del") is not None)
+        )
+
+    def _is_hidden(self, run: Element) -> bool:
+        """Return whether a run is hidden text, and count its characters if it is."""
+        own = run.find(_VANISH)
+        if own is not None:
+            hidden = attribute(own, "val") not in _OFF
         else:
-            parents[key] = _value(style, "basedOn")
-    for key, above in parents.items():
-        seen = {key}
-        while above in parents and above not in seen and above not in levels:
-            seen.add(above)
-            above = parents[above]
-        if above in levels:
-            levels[key] = levels[above]
-    return levels
+            style = value_of(run, "rPr/rStyle")
+            hidden = self._in_hidden_style or self.styles.is_on(style, _VANISH)
+        if hidden:
+            self.hidden += sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
+        return hidden
 
+    def _is_raised(self, run: Element) -> bool:
+        own = value_of(run, "rPr/vertAlign")
+        style = value_of(run, "rPr/rStyle")
+        return (own or self.styles.value(style, "rPr/vertAlign")) == "superscript"
 
-def _value(element: Element | None, name: str) -> str:
-    """Return the value of a child element that is a property; empty if it is missing."""
-    child = None if element is None else element.find(f"{{*}}{name}")
-    return "" if child is None else attribute(child, "val")
+    def _written(self, element: Element) -> str | None:
+        """Return what a symbol, the mark of a note or a form field stands for."""
+        name = tag(element)
+        if name == "t":
+            signs = element.text or ""
+            if not (is_symbolic(self._font) or PRIVATE.search(signs)):
+                return None
+            text = "".join(symbol(self._font, sign) for sign in signs)
+        elif name == "sym":
+            code = attribute(element, "char")
+            sign = chr(int(code, 16)) if _HEXADECIMAL.fullmatch(code) else UNKNOWN
+            text = symbol(attribute(element, "font"), sign)
+        if name in ("t", "sym"):
+            self.unknown += text.count(UNKNOWN)
+            return text
+        if name == "ffData":
+            return _field_value(element)
+        note = _note(element)
+        if note is None:
+            return None
+        if note not in self.notes:
+            custom = attribute(element, "customMarkFollows") not in ("", *_OFF)
+            self._numbered[note[0]] += not custom
+            number = numeral(self._numbered[note[0]], self.forms[note[0]])
+            self.notes[note] = "" if custom else f"[{number}]"
+        return self.notes[note]
 
-
-def _read(
-    canonical: Canonical, root: Element, levels: dict[str, int], kind: str | None = None
-) -> None:
-    """Add the paragraphs and rows of a part. `kind`: of paragraphs that are no headings (default:
-    item or paragraph).
-    """
-    # a fallback repeats content for old programs
-    for element, text in paragraphs_and_rows(root, lambda child: tag(child) == "Fallback"):
-        if text is None:
-            if tag(element) == "lastRenderedPageBreak" and canonical.page is not None:
-                canonical.page += 1
-            continue
-        if tag(element) == "tr":
-            canonical.add(text, "row")
-            continue
-        properties = element.find("{*}pPr")
-        level = levels.get(_value(properties, "pStyle"))
-        outline = _value(properties, "outlineLvl")
+    def _add(self, paragraph: Element, text: str, note: str | None) -> None:
+        properties = paragraph.find("{*}pPr")
+        style = value_of(properties, "pStyle")
+        end = None if properties is None else properties.find(_VANISH)
+        if not text.strip() and (end is not None or self._in_hidden_style):
+            return  # it is hidden, and not numbered
+        listed, number = self._number(properties, style)
+        if number and text.strip():
+            text = f"{number} {text.lstrip()}"
+        level = self.styles.level(style)
+        outline = value_of(properties, "outlineLvl") or self.styles.value(style, "pPr/outlineLvl")
         if level is None and outline in _OUTLINE:
             level = _OUTLINE.index(outline) + 1
-        listed = properties is not None and properties.find("{*}numPr") is not None
-        if level == _NO_LEVEL:
-            canonical.add(text, CONTENTS)
+        if note is not None:
+            self.flow.add(f"{note} {text.lstrip()}" if text.strip() else "", "note")
+        elif level == _NO_LEVEL:
+            self.flow.add(text, CONTENTS)
         elif level is not None:
-            canonical.add(" ".join(text.split()), level=level)
+            self.flow.add(text, level=level)
+        elif self.styles.is_caption(style):
+            self.flow.add(text, CAPTION)
         else:
-            canonical.add(text, kind or ("item" if listed else "paragraph"))
+            self.flow.add(text, "item" if listed else "paragraph")
+
+    def _number(self, properties: Element | None, style: str) -> tuple[bool, str]:
+        """Return whether a paragraph is in a list, and its automatic number, which is counted."""
+        own = None if properties is None else properties.find("{*}numPr")
+        listed = value_of(own, "numId")
+        level = value_of(own, "ilvl")
+        if not listed:
+            listed = self.styles.value(style, "pPr/numPr/numId")
+            linked = self.numbering.level_of(listed, style)
+            if not level and linked is not None:
+                level = str(linked)
+            level = level or self.styles.value(style, "pPr/numPr/ilvl")
+        if listed == "0" or (not listed and own is None):
+            return False, ""
+        return True, self.numbering.next(listed, int(level) if level.isdecimal() else 0)
+
+    def _read_table(self, event: str, element: Element, name: str) -> None:
+        if event == "start" and name == "tbl":
+            self._cell_rows |= _rows_of_cells(element)
+            self.flow.open_table(Grid())
+        elif event == "start" and name == "tr":
+            self.flow.open_row(head=element.find("{*}trPr/{*}tblHeader") is not None)
+            before = _count(value_of(element, "trPr/gridBefore"), 0)
+            if before:
+                self.flow.open_cell(before)
+        elif event == "start" and name == "tc":
+            columns = _count(value_of(element, "tcPr/gridSpan"), 1)
+            self.flow.open_cell(columns, self._cell_rows.get(id(element), 1))
+        elif event == "end" and name == "tc":
+            self.flow.close_cell()
+        elif event == "end" and name == "tbl":
+            self.flow.close_table()
+
+    def _add_diagram(self, element: Element) -> None:
+        """Add the texts of SmartArt, which are in a part of their own."""
+        kind, name = self.links.get(attribute(element, "dm"), ("", ""))
+        if kind == "diagramData":
+            for event, _, text in paragraphs(parse(self.archive, name)):
+                self.flow.add(text if event == "text" else "")
+
+
+def _loses_end(paragraph: Element) -> bool:
+    """Return whether the end of a paragraph was deleted or moved away: it goes on in the next."""
+    end = paragraph.find("{*}pPr/{*}rPr")
+    return end is not None and any(tag(change) in _REMOVED for change in end)
+
+
+def _field_value(field: Element) -> str | None:
+    """Return the value of a form field that has no text: a box to check, or a list."""
+    box = field.find("{*}checkBox")
+    if box is not None:
+        state = box.find("{*}checked")
+        state = box.find("{*}default") if state is None else state
+        checked = state is not None and attribute(state, "val") not in _OFF
+        return "\u2612" if checked else "\u2610"
+    entries = field.findall("{*}ddList/{*}listEntry")
+    chosen = _count(value_of(field, "ddList/result"), 0)
+    return attribute(entries[chosen], "val") if chosen < len(entries) else None
+
+
+def _count(text: str, default: int) -> int:
+    return min(int(text), _MOST_SPANNED) if text.isdecimal() and len(text) < 9 else default
+
+
+def _rows_of_cells(table: Element) -> dict[int, int]:
+    """Return how many rows the merged cells of a table span, by their ids; 0: the rest of one."""
+    rows: dict[int, int] = {}
+    merged: dict[int, Element] = {}  # by column: the cell that reaches down
+    for row in table.findall("{*}tr"):
+        column = _count(value_of(row, "trPr/gridBefore"), 0)
+        for cell in row.findall("{*}tc"):
+            merge = cell.find("{*}tcPr/{*}vMerge")
+            if merge is None:
+                merged.pop(column, None)
+            elif attribute(merge, "val") == "restart":
+                merged[column] = cell
+                rows[id(cell)] = 1
+            elif column in merged:
+                rows[id(merged[column])] += 1
+                rows[id(cell)] = 0
+            column += _count(value_of(cell, "tcPr/gridSpan"), 1)
+    return rows

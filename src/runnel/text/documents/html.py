@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
+from runnel.text.documents.flow import CAPTION, Flow, Grid, Piece
+from runnel.text.documents.raised import raised
+from runnel.text.documents.styles import UNSHOWN, hidden_nodes
+from runnel.text.documents.table import SEPARATOR
 
 if TYPE_CHECKING:
     from selectolax.lexbor import LexborNode
 
 _LEFT_OUT = frozenset(
-    "head script style template noscript svg annotation iframe object embed canvas audio video "
+    "head script style template svg annotation iframe object embed canvas audio video "
     "select datalist button nav dialog rp rt".split()
 )
 _BLOCKS = frozenset(
@@ -25,7 +30,14 @@ _BLOCKS = frozenset(
     " figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search"
     " section summary table tbody td tfoot th thead tr ul".split()
 )
-_KINDS = {"li": "item", "dt": "item", "dd": "item", "pre": "code", "blockquote": "paragraph"}
+_KINDS = {
+    "caption": "caption",
+    "li": "item",
+    "dt": "item",
+    "dd": "item",
+    "pre": "code",
+    "blockquote": "paragraph",
+}
 _CELLS = ("td", "th")
 _HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
@@ -43,38 +55,44 @@ _SHORT = frozenset(
 _MOST_OPEN = 1000
 _SELF_CLOSED = re.compile(rf"<(?!(?:{_VOID})[\s/])([A-Za-z][\w:-]*)((?:\s[^<>]*)?)/>")
 _XHTML = re.compile(r"\s*<\?xml|[^<]*<!doctype[^>]*xhtml", re.IGNORECASE)
-_UNSHOWN = re.compile(
-    r"(?:\A|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse))\b", re.IGNORECASE
-)
 _ROLES = ("navigation", "contentinfo", "search")
 # A link that leads through the pages of a manual, in a block that only has links.
 _NAVIGATION = re.compile(
     r"[\W_]*(?:"
     r"(?:prev(?:ious)?|next|up|top|home|index|(?:table of )?contents|main page)"
     r"(?: (?:page|chapter|section|topic))?"
-    r"|(?:back|go|return)(?: to\b.*)?"
+    r"|(?:back|go|return)(?: to\b.*)?|(?:skip|jump) (?:to|over)\b.*"
+    r"|(?:toggle|open|close|show|hide) (?:\w+ ){0,2}(?:menu|navigation|sidebar|search)"
     r")[\W_]*",
     re.IGNORECASE,
 )
 _SIGNS = re.compile(r"[\W_]+")
 _NUMBERS = re.compile(r"[\W\d_]+")
 _ROWS = 3  # of a table of contents, at least, if no heading repeats them
-_BASE = re.compile(r"(?:\d|(?<![^\W\d_])[^\W\d_]{1,2})\Z")  # of a power
-_SUPERSCRIPT = str.maketrans(
-    "0123456789+-\u2212",
-    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b\u207b",
+_INLINE = ("a", "sup", "label")
+_CONTROLS = ("input", "textarea", "label")  # apart from the words around them
+_STRUCK = ("del", "s", "strike")
+_NOTE_REFERENCE = ("noteref", "doc-noteref", "footnote-ref", "noteref-link")
+_NOTE = re.compile(
+    r"(?<![a-z])(?:f(?:oot)?n(?:ote)?|ftn|note?|n|endnote|en|sdfootnote)s?[-_.:]?\w*\Z"
 )
-_POWER = re.compile(r"[+\u2212-]?\d+")
-_INLINE = ("a", "sup")
+_MARK = re.compile(r"[\[(]?(\d{1,3}|[*\u2020\u2021\u00a7])[\])]?")
+_PRINTED_PAGE = ("pagebreak", "doc-pagebreak", "pagenum", "pageno", "page-number", "pagenumber")
+_PAGE_NUMBER = re.compile(
+    r"(?:page\s+)?[\[(\u2013\u2014-]?\s*(?:[A-Z]-)?(\d{1,4})\s*[\])\u2013\u2014-]?", re.I
+)
+_LEAST_PAGES = 3  # numbers of pages in a row
+_LONG_LINE = 60  # characters of a line that is no heading
+_OPEN_END = re.compile(r"[\w,;&\u00ae\u2122-]\Z")  # a sentence goes on
+_TO_ITSELF = ("\u00b6", "\u21a9", "\u2191")  # links of a heading to itself, of a note to its mark
 _SPANS = ("colspan", "rowspan")
-_WIDEST = 20  # columns or rows of a cell
-_CELL_BREAK = " | "
+_MOST_SPANNED = 1000  # columns or rows
 _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
 def read_html(decoded: Decoded) -> DocumentText:
     """Read blocks as a browser shows them, tables row by row, without scripts, navigation, form
-    controls, hidden elements.
+    controls, deleted and hidden text.
     """
     canonical = Canonical(decoded.warning)
     title = add_page(canonical, decoded.text)
@@ -85,8 +103,19 @@ def read_html(decoded: Decoded) -> DocumentText:
     return canonical.finish("html", title=title, encoding=decoded.encoding)
 
 
-def add_page(canonical: Canonical, markup: str) -> str | None:
-    """Add the blocks of a page to a text; return the page's title."""
+def add_page(
+    canonical: Canonical,
+    markup: str,
+    *,
+    others: frozenset[str] = frozenset(),
+    omitted: Counter[str] | None = None,
+) -> str | None:
+    """Add the blocks of a page to a text; return the page's title.
+
+    Args:
+        others: the names of the other pages of its book.
+        omitted: counts the characters that are left out, by why; by default, they are reported.
+    """
     from selectolax.lexbor import LexborHTMLParser
 
     # HTML has no <title/>: its rules would read everything after it as the title
@@ -96,8 +125,27 @@ def add_page(canonical: Canonical, markup: str) -> str | None:
     tree = LexborHTMLParser(markup.replace("\0", ""))
     head = tree.css_first("title")
     if tree.body is not None:
-        _Page(canonical).read(tree.body)
+        hidden = hidden_nodes(tree)
+        page = _Page(hidden, others, "noscript")
+        page.read(tree.body)
+        if not page.flow.pieces:  # filled by scripts: what is shown without them
+            page = _Page(hidden, others)
+            page.read(tree.body)
+        page.flow.add_to(canonical)
+        if omitted is None:
+            canonical.warnings += omissions(page.omitted)
+        else:
+            omitted.update(page.omitted)
     return head.text() if head is not None else None
+
+
+def omissions(omitted: Counter[str]) -> list[str]:
+    """Return a warning for each kind of text that was left out."""
+    return [
+        f"{kind} text was left out ({count:,} characters)"
+        for kind, count in omitted.items()
+        if count
+    ]
 
 
 def _expect_flat(markup: str) -> None:
@@ -121,7 +169,9 @@ def _expect_flat(markup: str) -> None:
             )
 
 
-def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
+def _walk(
+    root: LexborNode, left_out: Callable[[LexborNode], bool]
+) -> Iterator[tuple[str, LexborNode]]:
     """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be
     nested without bound.
     """
@@ -130,7 +180,7 @@ def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
         down = None
         if node.tag == "-text":
             yield "text", node
-        elif not (node.tag in _LEFT_OUT or node.tag.startswith(("-", "!")) or _hidden(node)):
+        elif not left_out(node):
             yield "start", node
             down = node.child
             if down is None:
@@ -145,155 +195,250 @@ def _walk(root: LexborNode) -> Iterator[tuple[str, LexborNode]]:
         node = down
 
 
-def _hidden(node: LexborNode) -> bool:
-    # of the page, not of an article
-    if node.tag == "footer" and node.parent is not None and node.parent.tag == "body":
-        return True
+def _words(node: LexborNode) -> list[str]:
+    """Return what the attributes of an element say of its role."""
     attributes = node.attributes
-    if not attributes:
-        return False
-    style = _UNSHOWN.search(attributes.get("style") or "")
-    unseen = "hidden" in attributes or attributes.get("aria-hidden") == "true" or style is not None
-    return unseen or attributes.get("role") in _ROLES
+    named = (attributes.get(name) for name in ("epub:type", "role", "class"))
+    return " ".join(filter(None, named)).split()
 
 
 class _Page:
-    """A collector of inline text up to the start or end of a block element."""
+    """A collector of inline text up to the start or end of a block element.
 
-    def __init__(self, canonical: Canonical) -> None:
-        self.canonical = canonical
+    Args:
+        unshown: the `mem_id` of elements that the page's styles hide.
+        others: the names of the other pages of its book.
+        left_out: names of elements that are not read, besides those that never are.
+    """
+
+    def __init__(self, unshown: set[int], others: frozenset[str], *left_out: str) -> None:
+        self.flow = Flow()
         self.inline: list[str] = []
         # where the last link and the last raised text begin in `inline`
         self.opened: dict[str | None, int] = {}
         self.kinds = ["paragraph"]  # kinds of the open elements that set one
-        self.cells: int | None = None  # columns up to the last cell of the open row
-        self.bars = 0  # written in it: as many before a cell as it has columns to its left
-        # by column: rows, from the open one on, that its last cell fills
-        self.rows: dict[int, int] = {}
         self.links: list[str] = []  # texts of links in `inline`
         self.inner = 0  # of these, links to a part of a page
-        # by their numbers, blocks that are only such links: how many, words
-        self.leading: dict[int, tuple[int, str]] = {}
         self.titles: set[str] = set()  # words of headings
-        self.parts: frozenset[str] = frozenset()  # the names of the page's parts
+        self.parts: dict[str, LexborNode] = {}  # the page's parts by name
+        self.omitted: Counter[str] = Counter()  # characters
+        self._unshown = unshown
+        self._others = others
+        self._left_out = left_out
 
     def read(self, body: LexborNode) -> None:
-        named = [node.attributes for node in body.css("[id], a[name]")]
-        self.parts = frozenset(part.get("id") or part.get("name") or "" for part in named) - {""}
-        for event, node in _walk(body):
+        for node in body.css("[id], a[name]"):
+            self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
+        for event, node in _walk(body, self._is_left_out):
             if event == "text":
                 self.inline.append(node.text_content or "")
-            elif node.tag in _INLINE:
+                continue
+            if node.tag in _CONTROLS:
+                self.inline.append(" ")
+            if node.tag in _INLINE:
                 self._inline(event, node)
             elif node.tag == "br" and event == "start":
                 self.inline.append(_LINE_BREAK)
-            elif node.tag in _BLOCKS and event == "start":
-                self._start(node)
             elif node.tag in _BLOCKS:
-                self._end(node)
+                self._block(event, node)
         self._flush()
-        self._mark_contents()
+        pieces = _without_page_numbers(self.flow.pieces)
+        self.flow.pieces[:] = _with_contents(pieces, self.titles)
+
+    def _is_left_out(self, node: LexborNode) -> bool:
+        """Return whether an element is not read; count the characters of text that a reader of the
+        file might miss.
+        """
+        tag = node.tag or ""
+        if tag in _LEFT_OUT or tag in self._left_out or tag.startswith(("-", "!")):
+            return True
+        if tag in _STRUCK:
+            self.omitted["deleted"] += len(node.text().strip())
+            return True
+        # of the page, not of an article
+        if tag == "footer" and node.parent is not None and node.parent.tag == "body":
+            return True
+        attributes = node.attributes
+        if (
+            node.mem_id in self._unshown
+            or "hidden" in attributes
+            or UNSHOWN.search(attributes.get("style") or "")
+        ):
+            self.omitted["hidden"] += len(node.text().strip())
+            return True
+        return bool(attributes) and (
+            attributes.get("aria-hidden") == "true"
+            or attributes.get("role") in _ROLES
+            or any(word in _PRINTED_PAGE for word in _words(node))
+        )
 
     def _inline(self, event: str, node: LexborNode) -> None:
-        """Keep the text of a link at its end; write a raised number as a power or a note."""
+        """Keep the text of a link at its end; write a raised number as a power or a note, and a
+        link to a note in brackets.
+        """
         if event == "start":
             self.opened[node.tag] = len(self.inline)
             return
         start = self.opened.get(node.tag, 0)
         text = "".join(self.inline[start:]).strip()
-        if node.tag == "a":
-            self.links.append(text)
-            self.inner += (node.attributes.get("href") or "").partition("#")[2] in self.parts
-            if text == "\u00b6":  # to the heading itself
+        before = "".join(self.inline[:start][-4:])
+        if node.tag == "sup":
+            self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
+        elif node.tag == "label":
+            if _NAVIGATION.fullmatch(text):
+                self.links.append(text)
+        elif (mark := _MARK.fullmatch(text)) and self._leads_to_note(node, before):
+            self.inline[start:] = [f"[{mark[1]}]" if before.strip() else f"[{mark[1]}] "]
+        else:
+            self._link(node, text)
+            if text.rstrip("\ufe0e") in _TO_ITSELF:
                 del self.inline[start:]
-        elif _POWER.fullmatch(text):
-            power = _BASE.search("".join(self.inline[:start][-3:]))
-            self.inline[start:] = [text.translate(_SUPERSCRIPT) if power else f"[{text}]"]
 
-    def _start(self, node: LexborNode) -> None:
-        tag = node.tag or ""
-        if tag == "tr" and self.cells is None and node.css_first("table") is None:
-            self._flush()
-            self.cells = self.bars = 0
-            self.rows = {column: rows - 1 for column, rows in self.rows.items() if rows > 1}
-            self.kinds.append("row")
-            return
-        if self.cells is not None:  # a row is one block
-            self.inline.append((self._cell(node) or " ") if tag in _CELLS else " ")
-            return
-        self._flush()
-        if tag == "table":
-            self.rows.clear()
-        if tag in _KINDS or _HEADING.match(tag):
-            self.kinds.append(_KINDS.get(tag, tag))
+    def _link(self, node: LexborNode, text: str) -> None:
+        path, _, part = (node.attributes.get("href") or "").partition("#")
+        self.links.append(text)
+        inner = part in self.parts or unquote(path).rpartition("/")[2] in self._others
+        self.inner += inner
 
-    def _cell(self, node: LexborNode) -> str:
-        """Return the bars before a cell: it keeps its column next to merged cells."""
-        column = self.cells or 0
-        while self.rows.get(column):
-            column += 1
-        wide, high = (
-            min(int(size), _WIDEST) if (size := node.attributes.get(name) or "").isdecimal() else 1
-            for name in _SPANS
+    def _leads_to_note(self, node: LexborNode, before: str) -> bool:
+        """Return whether a link with the text of a mark leads to a note: it says so, its target has
+        the name of a note, or it stands at a word and its target begins with the mark.
+        """
+        if any(word in _NOTE_REFERENCE for word in _words(node)):
+            return True
+        part = (node.attributes.get("href") or "").rpartition("#")[2]
+        if not part:
+            return False
+        if _NOTE.search(part.lower()):
+            return True
+        target = self.parts.get(part)
+        at_word = before[-1:].strip() != "" or (
+            node.parent is not None and node.parent.tag == "sup"
         )
-        self.cells = column + max(wide, 1)
-        if high > 1:
-            self.rows |= dict.fromkeys(range(column, self.cells), high)
-        bars = _CELL_BREAK * (column - self.bars)
-        self.bars = column
-        return bars
+        if target is None or not at_word:
+            return False
+        words = (target.text() or (target.parent.text() if target.parent else "")).strip(" [(")
+        return words.startswith(node.text().strip(" [()]"))
 
-    def _end(self, node: LexborNode) -> None:
+    def _block(self, event: str, node: LexborNode) -> None:
         tag = node.tag or ""
-        if self.cells is not None and tag != "tr":
-            self.inline.append(" ")
-            return
         self._flush()
-        if self.cells is not None:
-            self.cells = None
-            self.kinds.pop()
-        elif tag in _KINDS or _HEADING.match(tag):
-            self.kinds.pop()
+        kind = _KINDS.get(tag, tag)
+        if tag in _KINDS or _HEADING.match(tag):
+            if event == "start":
+                self.kinds.append(kind)
+            else:
+                self.kinds.pop()
+        elif event == "start":
+            self._start_in_table(node, tag)
+        elif tag == "table":
+            self.flow.close_table()
+        elif tag in _CELLS:
+            self.flow.close_cell()
+        elif tag == "tr" and self.flow.table is not None:
+            row = self.flow.table.rows[-1]
+            links = [piece.links for piece in row.pieces if isinstance(piece, Piece)]
+            if all(links) and any(_NAVIGATION.fullmatch(text) for texts in links for text in texts):
+                row.cells.clear()
+
+    def _start_in_table(self, node: LexborNode, tag: str) -> None:
+        if tag == "table":
+            self.flow.open_table(Grid())
+        elif tag == "tr":
+            cells = [cell.tag for cell in node.iter() if cell.tag in _CELLS]
+            names = len(cells) > 1 and all(cell == "th" for cell in cells)
+            in_head = node.parent is not None and node.parent.tag == "thead"
+            self.flow.open_row(head=names or in_head)
+        elif tag in _CELLS:
+            sizes = (node.attributes.get(name) or "" for name in _SPANS)
+            self.flow.open_cell(
+                *(int(size[:4]) if size.isdecimal() and size.isascii() else 1 for size in sizes)
+            )
 
     def _flush(self) -> None:
-        if not self.inline:
-            return
+        """Add the inline text as a block."""
         text = "".join(self.inline)
-        linked = "".join(self.links)
-        navigates = any(map(_NAVIGATION.fullmatch, self.links))
-        only_inner = 0 < len(self.links) == self.inner
-        inner = self.inner
+        links = tuple(self.links)
+        inner = self.inner if self.inner == len(links) else 0
         self.inline = []
         self.links = []
         self.inner = 0
-        if navigates and _SIGNS.sub("", text) == _SIGNS.sub("", linked):
+        only_links = _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
+        if only_links and not self.flow.in_cell and any(map(_NAVIGATION.fullmatch, links)):
             return
         kind = self.kinds[-1]
         if kind == "code":
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
-        elif kind == "row":
-            text = " ".join(text.split()) if text.replace("|", "").strip() else ""
         else:
-            text = "\n".join(" ".join(line.split()) for line in text.split(_LINE_BREAK))
+            lines = (" ".join(line.split()) for line in text.split(_LINE_BREAK))
+            text = "\n".join(lines).strip()
         words = _NUMBERS.sub("", text)
+        leads = inner if words == _NUMBERS.sub("", "".join(links)) else 0
         if heading := _HEADING.match(kind):
             self.titles.add(words)
-            self.canonical.add(" ".join(text.split()), level=int(heading[1]))
+            self.flow.add(text, level=int(heading[1]))
             return
-        number = len(self.canonical.blocks)
-        self.canonical.add(text, kind)
-        added = len(self.canonical.blocks) > number
-        if added and only_inner and words == _NUMBERS.sub("", linked):
-            self.leading[number] = inner, words
+        if kind == CAPTION and self.flow.table is not None:
+            self.flow.table.caption += f" {text}"
+        self.flow.add_piece(Piece(text, kind, links=links if only_links else (), leads=leads))
 
-    def _mark_contents(self) -> None:
-        """Mark the blocks of tables of contents: links to parts of the page, several in a row, or
-        with the words of a heading.
-        """
-        blocks = self.canonical.blocks
-        for _, run in groupby(enumerate(self.leading), lambda pair: pair[1] - pair[0]):
-            rows = [(number, *self.leading[number]) for _, number in run]
-            several = sum(links for _, links, _ in rows) >= _ROWS
-            for number, _, words in rows:
-                if several or words in self.titles:
-                    blocks[number] = replace(blocks[number], kind=CONTENTS)
+
+def _with_contents(pieces: Sequence[Piece | Grid], titles: set[str]) -> Iterator[Piece | Grid]:
+    """Yield blocks, with the kind of those that are tables of contents: links to parts of the page,
+    several in a row, or with the words of a heading.
+    """
+    for leading, run in groupby(pieces, lambda piece: piece.leads > 0):
+        group = list(run)
+        several = sum(piece.leads for piece in group) >= _ROWS
+        for piece in group:
+            if not leading or not (several or _NUMBERS.sub("", piece.text) in titles):
+                yield piece
+            elif isinstance(piece, Piece):
+                yield replace(piece, kind=CONTENTS)
+            else:
+                for row in piece.rows:
+                    yield Piece(SEPARATOR.join(cell.text for cell in row.filled), CONTENTS)
+
+
+def _without_page_numbers(pieces: Sequence[Piece | Grid]) -> list[Piece | Grid]:
+    """Return blocks without the numbers of printed pages: numbers that stand alone and count up, if
+    one of them cuts a sentence. What they cut is joined.
+    """
+    runs: list[list[int]] = [[]]
+    last = 0
+    for at, piece in enumerate(pieces):
+        number = _PAGE_NUMBER.fullmatch(piece.text) if isinstance(piece, Piece) else None
+        if number is None or piece.leads:
+            continue
+        if int(number[1]) != last + 1:
+            runs.append([])
+        runs[-1].append(at)
+        last = int(number[1])
+    dropped = {
+        at
+        for run in runs
+        if len(run) >= _LEAST_PAGES and any(_cuts(pieces[at - 1 : at + 2]) for at in run)
+        for at in run
+    }
+    kept: list[Piece | Grid] = []
+    for at, piece in enumerate(pieces):
+        if at in dropped:
+            continue
+        before = kept[-1] if kept and at - 1 in dropped else None
+        if isinstance(before, Piece) and _cuts([before, pieces[at - 1], piece]):
+            kept[-1] = replace(before, text=f"{before.text} {piece.text}")
+        else:
+            kept.append(piece)
+    return kept
+
+
+def _cuts(pieces: Sequence[Piece | Grid]) -> bool:
+    """Return whether the second of three blocks cuts a sentence, which has no end before it."""
+    if len(pieces) < 3 or not all(isinstance(piece, Piece) for piece in pieces):
+        return False
+    before, _, after = pieces
+    prose = ("paragraph", "item")
+    if before.kind not in prose or after.kind != "paragraph" or not _OPEN_END.search(before.text):
+        return False
+    long = len(before.text) > _LONG_LINE or before.text[-1] in ",;"
+    return long or after.text[0].islower()

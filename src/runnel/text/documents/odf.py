@@ -5,7 +5,8 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive, OpenRows, attribute, parse, tag, title_of, walk
+from runnel.text.documents.flow import Flow, Grid
+from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # by the element that holds the content
 _KINDS = {"text": "odt", "spreadsheet": "ods", "presentation": "odp"}
@@ -14,8 +15,9 @@ _WRITTEN = {"s": " ", "tab": " ", "line-break": "\v"}  # a line end of the file 
 _PARAGRAPHS = ("p", "h")
 _NOTES = ("note", "note-body")
 _LEFT_OUT = frozenset(
-    ["annotation", "tracked-changes", "note-citation", "ruby-text", "forms", "binary-data"]
+    ["annotation", "tracked-changes", "ruby-text", "forms", "binary-data", "covered-table-cell"]
 )
+_MOST_SPANNED = 1000  # columns or rows
 _META = "meta.xml"
 _MANIFEST = "META-INF/manifest.xml"
 
@@ -43,7 +45,7 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
 
 
 class _Content:
-    """A collector of paragraphs' text; the paragraphs of a table row form one block."""
+    """A collector of paragraphs' text."""
 
     def __init__(self, canonical: Canonical, kind: str, limits: Limits) -> None:
         self.canonical = canonical
@@ -52,9 +54,10 @@ class _Content:
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.paragraphs: list[list[str]] = []
-        self.rows = OpenRows()
+        self.flow = Flow()
         self.open: Counter[str] = Counter()  # elements by name
         self.notes: list[str] = []
+        self.mark = ""  # of the open note
         self.pages = 0
         self.title: Element | None = None
 
@@ -72,7 +75,7 @@ class _Content:
                 self._end(element, name)
             if self.inline and self.inline[-1]:
                 self.paragraphs[-1].append(element.tail or "")
-        self._add_notes()
+        self._add_blocks()
         return self.pages
 
     def _is_omitted(self, element: Element) -> bool:
@@ -81,12 +84,18 @@ class _Content:
     def _start(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
             self.paragraphs.append([])
+        elif name == "note-citation" and self.paragraphs:
+            self.mark = f"[{''.join(element.itertext()).strip()}]"
+            self.paragraphs[-1].append(self.mark)
+        elif name == "table":
+            self.flow.add(attribute(element, "name") if self.kind == "ods" else "", level=1)
+            self.flow.open_table(Grid(is_sheet=self.kind == "ods"))
         elif name == "table-row":
-            self.rows.open()
-        elif name in ("table-cell", "covered-table-cell"):
-            self.rows.open_cell()
-        elif name == "table" and self.kind == "ods":
-            self.canonical.add(attribute(element, "name"), level=1)
+            self.flow.open_row(head=self.open["table-header-rows"] > 0)
+        elif name == "table-cell":
+            columns = _count(element, "number-columns-spanned")
+            columns *= _count(element, "number-columns-repeated")
+            self.flow.open_cell(columns, _count(element, "number-rows-spanned"))
         elif name == "page" and self.kind == "odp":
             self._open_page(element)
         inside = (
@@ -98,7 +107,7 @@ class _Content:
 
     def _open_page(self, page: Element) -> None:
         self.pages += 1
-        self.canonical.page = self.pages
+        self.canonical.page = self.flow.page = self.pages
         self.title = next(
             (
                 frame
@@ -115,28 +124,37 @@ class _Content:
     def _end(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
             self._end_paragraph(element, name)
-        elif name == "table-row":
-            self.canonical.add(self.rows.close(empty=self.kind != "ods"), "row")
-            self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
+        elif name == "table":
+            self.flow.close_table()
+        elif name == "table-cell":
+            self.flow.close_cell()
         elif name == "page" and self.kind == "odp":
-            self._add_notes()
+            self._add_blocks()
 
     def _end_paragraph(self, element: Element, name: str) -> None:
         lines = "".join(self.paragraphs.pop()).split("\v")
         text = "\n".join(" ".join(line.split()) for line in lines)
         if self.open["note-body"] or self.open["notes"]:
-            self.notes.append(text)
-        elif self.rows.write(text):
-            return
+            self.notes.append(f"{self.mark} {text}".strip())
+            self.mark = ""
         elif name == "h":
             level = attribute(element, "outline-level")
-            self.canonical.add(" ".join(text.split()), level=int(level) if level.isdecimal() else 1)
+            self.flow.add(text, level=int(level) if level.isdecimal() else 1)
         elif self.open["table-of-content"]:
-            self.canonical.add(text, CONTENTS)
+            self.flow.add(text, CONTENTS)
         else:
-            self.canonical.add(text, "item" if self.open["list-item"] else "paragraph")
+            self.flow.add(text, "item" if self.open["list-item"] else "paragraph")
 
-    def _add_notes(self) -> None:
+    def _add_blocks(self) -> None:
+        """Add the blocks so far, then the notes."""
+        self.flow.add_to(self.canonical)
         for note in self.notes:
             self.canonical.add(note, "note")
         self.notes = []
+        self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
+
+
+def _count(element: Element, name: str) -> int:
+    """Return how many columns or rows an attribute says; 1 if it is missing."""
+    text = attribute(element, name)
+    return max(min(int(text), _MOST_SPANNED), 1) if text.isdecimal() else 1

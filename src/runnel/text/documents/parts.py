@@ -15,6 +15,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, damage_in
 from runnel.text.documents.document import Limits
+from runnel.text.documents.raised import raised
 
 # methods allowed in Office files and epub; others decompress without a bound
 _PLAIN = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
@@ -104,6 +105,14 @@ def attribute(element: Element, name: str) -> str:
     return next((value for key, value in element.attrib.items() if key.endswith("}" + name)), "")
 
 
+def value_of(element: Element | None, path: str) -> str:
+    """Return the value of a property, which is an element below; empty if it is missing."""
+    child = (
+        None if element is None else element.find("/".join(f"{{*}}{x}" for x in path.split("/")))
+    )
+    return "" if child is None else attribute(child, "val")
+
+
 def title_of(archive: Archive, name: str) -> str | None:
     """Return the title in a part with a document's properties, which may be missing."""
     if name not in archive.names:
@@ -131,66 +140,86 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
             yield "start", child
 
 
-class OpenRows:
-    """The open rows of tables: the paragraphs of a row form one block, and a table in a cell is a
-    part of the cell.
-    """
+class Words:
+    """The text of an open paragraph, piece by piece; raised pieces beside each other are one."""
 
     def __init__(self) -> None:
-        self._cells: list[list[str]] = []  # of each open row
+        self._pieces: list[str] = []
+        self._raised = ""
 
-    def open(self) -> None:
-        self._cells.append([])
+    def write(self, text: str, *, is_raised: bool = False) -> None:
+        if is_raised:
+            self._raised += text
+        elif text:
+            self._settle()
+            self._pieces.append(text)
 
-    def open_cell(self) -> None:
-        if self._cells:
-            self._cells[-1].append("")
+    def _settle(self) -> None:
+        """Write the raised text, which depends on what is before it."""
+        if self._raised:
+            before = "".join(self._pieces[-4:])
+            self._pieces.append(raised(before, self._raised))
+            self._raised = ""
 
-    def write(self, text: str) -> bool:
-        """Add a text to the open cell, if there is one."""
-        if not (self._cells and self._cells[-1]):
-            return False
-        self._cells[-1][-1] += f" {text}"
-        return True
-
-    def close(self, *, empty: bool = True) -> str:
-        """End a row. Return its text, with or without empty cells; "" if it has none, or is written
-        to the cell it is in.
-        """
-        cells = [" ".join(cell.split()) for cell in self._cells.pop()]
-        text = " | ".join(cells if empty else filter(None, cells)) if any(cells) else ""
-        return "" if self.write(text) else text
+    @property
+    def text(self) -> str:
+        self._settle()
+        return "".join(self._pieces)
 
 
-def paragraphs_and_rows(
-    root: Element, left_out: Callable[[Element], bool]
-) -> Iterator[tuple[Element, str | None]]:
-    """Yield paragraphs (p) and table rows (tr) of an Office part at their ends, with their text,
-    and others at their starts.
+def paragraphs(
+    root: Element,
+    left_out: Callable[[Element], bool] = lambda element: False,
+    written: Callable[[Element], str | None] = lambda element: None,
+    is_raised: Callable[[Element], bool] = lambda run: False,
+) -> Iterator[tuple[str, Element, str]]:
+    """Yield ("start" | "end", element, "") for the elements of an Office part that are no text, and
+    ("text", paragraph, its text) at the end of each paragraph (p).
 
-    A row's text has the text of its paragraphs. Tab stops, which are before a paragraph's words,
-    are read as tabs.
+    A paragraph in a paragraph, as of a text box, comes before it. Tab stops, which are before a
+    paragraph's words, are read as tabs.
+
+    Args:
+        written: returns the text that an element of a paragraph stands for, if the name of the
+            element does not say it.
     """
-    paragraphs: list[list[str]] = []  # open ones: a text box nests paragraphs in a paragraph
-    rows = OpenRows()
+    open_paragraphs: list[Words] = []
+    above = False  # the open run is raised
     for event, element in walk(root, left_out):
         name = tag(element)
         if event == "start" and name == "p":
-            paragraphs.append([])
-        elif event == "start" and name == "tr":
-            rows.open()
-        elif event == "start" and name == "tc":
-            rows.open_cell()
-        elif event == "start" and paragraphs and name in _WRITTEN:
-            paragraphs[-1].append(_WRITTEN[name] or element.text or "")
-        elif event == "start":
-            yield element, None
+            open_paragraphs.append(Words())
         elif event == "end" and name == "p":
-            text = "".join(paragraphs.pop())
-            if not rows.write(text):
-                yield element, text
-        elif event == "end" and name == "tr":
-            yield element, rows.close()
+            yield "text", element, open_paragraphs.pop().text
+        elif event == "start" and name == "r":
+            above = is_raised(element)
+        elif event == "start" and open_paragraphs and name in _WRITTEN:
+            text = _WRITTEN[name] or written(element) or element.text or ""
+            open_paragraphs[-1].write(text, is_raised=above)
+        elif event == "start" and open_paragraphs and (sign := written(element)) is not None:
+            open_paragraphs[-1].write(sign)
+        elif event != "skip":
+            yield event, element, ""
+
+
+def unused_alternatives(root: Element) -> set[int]:
+    """Return the ids of the alternatives (mc:AlternateContent) that are not shown: of the choices
+    the first one with text is, or else the fallback for old programs.
+    """
+    unused = set()
+    for element in root.iter():
+        if tag(element) == "AlternateContent":
+            choices = list(element)
+            used = next((choice for choice in choices if _has_text(choice)), None)
+            unused |= {id(choice) for choice in choices if choice is not used}
+    return unused
+
+
+def _has_text(element: Element) -> bool:
+    return any(
+        tag(part) == "relIds" or (tag(part) == "t" and part.text and not part.text.isspace())
+        for part in element.iter()
+    )
 
 
 def related(archive: Archive, name: str) -> dict[str, tuple[str, str]]:

@@ -1,20 +1,27 @@
-"""Read PowerPoint files (pptx): the slides in order, with their titles as headings, tables row by
-row, SmartArt and notes.
+"""Read PowerPoint files (pptx): the slides in order, with their titles as headings; shapes by their
+places, tables row by row, SmartArt and notes.
 """
 
-from collections.abc import Iterable, Iterator
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
+from runnel.text.documents.flow import Flow, Grid
 from runnel.text.documents.parts import (
     Archive,
     attribute,
-    paragraphs_and_rows,
+    paragraphs,
     parse,
     related,
     tag,
     title_of,
+    unused_alternatives,
 )
 
 _PRESENTATION = "ppt/presentation.xml"
@@ -22,12 +29,29 @@ _PROPERTIES = "docProps/core.xml"
 _TITLES = ("title", "ctrTitle")
 # placeholders with the same content on every slide
 _REPEATED = ("sldNum", "dt", "ftr", "hdr", "sldImg")
-_PLACEHOLDERS = "./{*}nvSpPr/{*}nvPr/{*}ph"
+_SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
+_FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
+_OFF = ("0", "false")
+_ON = ("1", "true")
+_NUMBER = re.compile(r"-?\d{1,12}")
+_MOST_SPANNED = 1000  # columns or rows
+
+
+class _Box(NamedTuple):
+    """A rectangle on a slide, in the file's units."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+_WHOLE = (_Box(0, 0, 1, 1), _Box(0, 0, 1, 1))  # a group that moves nothing
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read the text of all slides. A slide is a page; one without a title is under the heading
-    "Slide 3".
+    """Read the text of all slides that are shown. A slide is a page; one without a title is under
+    the heading "Slide 3".
     """
     canonical = Canonical()
     parts = related(archive, _PRESENTATION)
@@ -36,62 +60,171 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
         for e in parse(archive, _PRESENTATION).iter()
         if tag(e) == "sldId"
     ]
+    hidden = []
     for number, (kind, name) in enumerate(names, start=1):
         if kind != "slide":
             raise ReadError(
                 f"slide {number} is missing from the file; open and save it with a presentation"
                 " program"
             )
-        canonical.page = number
         slide = parse(archive, name)
-        titles = [shape for shape in _shapes(slide) if _placeholder(shape) in _TITLES][:1]
-        inside = Canonical()
-        for title in titles:
-            _read(inside, title, [])
-        canonical.add_slide(number, inside.finish("pptx").text)
-        _read(canonical, slide, titles)
-        for kind, other in related(archive, name).values():
-            if kind == "diagramData":
-                _read(canonical, parse(archive, other), [])
-            elif kind == "notesSlide":
-                notes = parse(archive, other)
-                others = [shape for shape in _shapes(notes) if _placeholder(shape) != "body"]
-                _read(canonical, notes, others, "note")
+        if slide.get("show") in _OFF:
+            hidden.append(str(number))
+            continue
+        canonical.page = number
+        _read_slide(canonical, archive, name, slide)
         limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
+    if hidden:
+        canonical.warnings.append(f"hidden slides were left out: {', '.join(hidden)}")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
 
 
-def _shapes(part: Element) -> Iterator[Element]:
-    return (element for element in part.iter() if tag(element) == "sp")
+def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Element) -> None:
+    """Add the title of a slide, its shapes, its SmartArt and its notes."""
+    parts = related(archive, name)
+    shapes = _shapes(slide)
+    title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
+    inside = Canonical()
+    if title is not None:
+        _read(inside, [title])
+    canonical.add_slide(canonical.page or 0, inside.finish("pptx").text)
+    _read(canonical, (shape for shape in shapes if shape is not title))
+    for kind, other in parts.values():
+        if kind == "diagramData":
+            _read(canonical, [parse(archive, other)])
+        elif kind == "notesSlide":
+            notes = _shapes(parse(archive, other))
+            _read(canonical, (note for note in notes if _placeholder(note) == "body"), "note")
+
+
+def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = None) -> None:
+    """Add the paragraphs and tables of shapes. `kind`: of all paragraphs (default: items in
+    placeholders of text, otherwise paragraphs).
+    """
+    flow = Flow()
+    flow.page = canonical.page
+    unused: set[int] = set()
+
+    def left_out(element: Element) -> bool:
+        return id(element) in unused
+
+    for shape in shapes:
+        placeholder = _placeholder(shape)
+        unused.update(unused_alternatives(shape))
+        shape_kind = kind or ("item" if placeholder == "body" else "paragraph")
+        for event, element, text in paragraphs(shape, left_out, is_raised=_is_raised):
+            if event == "text":
+                flow.add(text, shape_kind)
+            else:
+                _read_table(flow, event, element)
+    flow.add_to(canonical)
+
+
+def _is_raised(run: Element) -> bool:
+    properties = run.find("{*}rPr")
+    return properties is not None and _number(properties.get("baseline")) > 0
+
+
+def _read_table(flow: Flow, event: str, element: Element) -> None:
+    name = tag(element)
+    if name == "tbl" and event == "start":
+        properties = element.find("{*}tblPr")
+        flow.open_table(Grid(named=properties is not None and properties.get("firstRow") in _ON))
+    elif name == "tbl":
+        flow.close_table()
+    elif name == "tr" and event == "start":
+        flow.open_row()
+    elif name == "tc" and event == "start":
+        if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):  # of a merged cell
+            return
+        sizes = (element.get(span, "1") for span in ("gridSpan", "rowSpan"))
+        flow.open_cell(*(min(int(_number(size)), _MOST_SPANNED) for size in sizes))
+    elif name == "tc":
+        flow.close_cell()
+
+
+def _number(text: str | None) -> float:
+    return float(text) if text and _NUMBER.fullmatch(text) else 0.0
 
 
 def _placeholder(shape: Element) -> str | None:
     """Return the type of the placeholder that a shape fills ("body": the usual type); None for
     other shapes.
     """
-    placeholder = shape.find(_PLACEHOLDERS)
-    return None if placeholder is None else placeholder.get("type", "body")
+    place = shape.find("./{*}nvSpPr/{*}nvPr/{*}ph")
+    return None if place is None else place.get("type", "body")
 
 
-def _read(
-    canonical: Canonical, root: Element, omitted: Iterable[Element], kind: str | None = None
-) -> None:
-    """Add the paragraphs and rows of a part without the omitted shapes. `kind`: of all blocks
-    (default: items in placeholders, otherwise paragraphs).
+def _box(shape: Element, corner: str, size: str) -> _Box | None:
+    """Return the box of a shape, by the names of the elements that hold it."""
+    frame = next((found for path in _FRAME if (found := shape.find(path)) is not None), None)
+    at = None if frame is None else frame.find(f"{{*}}{corner}")
+    extent = None if frame is None else frame.find(f"{{*}}{size}")
+    if at is None or extent is None:
+        return None
+    return _Box(
+        *(_number(at.get(axis)) for axis in ("x", "y")),
+        *(_number(extent.get(axis)) for axis in ("cx", "cy")),
+    )
+
+
+def _shapes(part: Element) -> list[Element]:
+    """Return the shapes of a slide, also of its groups, from top to bottom, and those beside each
+    other from left to right. A shape without a place comes after the one before it in the file.
     """
-    skipped = {id(element) for element in omitted}
-    shape_kind = "paragraph"
-
-    def left_out(element: Element) -> bool:
+    placed: list[tuple[_Box, Element]] = []
+    unused = unused_alternatives(part)
+    last = _Box(0, 0, 0, 0)
+    left = [(part, _WHOLE)]  # elements with the box of their group, outside and inside of it
+    while left:
+        element, group = left.pop()
         name = tag(element)
-        return (
-            id(element) in skipped
-            or name == "Fallback"
-            or (name == "sp" and _placeholder(element) in _REPEATED)
-        )
+        box = _box(element, "off", "ext") if name in (*_SHAPES, "grpSp") else None
+        if id(element) in unused or _placeholder(element) in _REPEATED:
+            continue
+        if name in _SHAPES:
+            last = last if box is None else _moved(box, group)
+            placed.append((last, element))
+            continue
+        inner = _box(element, "chOff", "chExt")
+        if box is not None and inner is not None:
+            group = (_moved(box, group), inner)
+        left += [(child, group) for child in reversed(element)]
+    return [
+        shape
+        for row in _runs(placed, lambda box: box.y, lambda box: box.height)
+        for column in _runs(row, lambda box: box.x, lambda box: box.width)
+        for _, shape in sorted(column, key=lambda pair: pair[0].y)
+    ]
 
-    for element, text in paragraphs_and_rows(root, left_out):
-        if text is not None:
-            canonical.add(text, kind or ("row" if tag(element) == "tr" else shape_kind))
-        elif tag(element) == "sp":
-            shape_kind = "item" if _placeholder(element) == "body" else "paragraph"
+
+def _moved(box: _Box, group: tuple[_Box, _Box]) -> _Box:
+    """Return a box in a group as it is on the slide."""
+    outer, inner = group
+    wide = outer.width / (inner.width or 1)
+    high = outer.height / (inner.height or 1)
+    return _Box(
+        outer.x + (box.x - inner.x) * wide,
+        outer.y + (box.y - inner.y) * high,
+        box.width * wide,
+        box.height * high,
+    )
+
+
+def _runs(
+    placed: Sequence[tuple[_Box, Element]],
+    start: Callable[[_Box], float],
+    size: Callable[[_Box], float],
+) -> Iterator[list[tuple[_Box, Element]]]:
+    """Yield boxes in order along an axis, together with those that begin before their middle."""
+    run: list[tuple[_Box, Element]] = []
+    end = -math.inf
+    for box, shape in sorted(placed, key=lambda pair: start(pair[0])):
+        if run and start(box) > end:
+            yield run
+            run = []
+        if not run:
+            end = start(box) + size(box) / 2
+        run.append((box, shape))
+    if run:
+        yield run

@@ -1,4 +1,4 @@
-"""Read Excel workbooks (xlsx): each sheet under a heading, each row with content a block."""
+"""Read Excel workbooks (xlsx): each sheet under a heading, table by table."""
 
 from __future__ import annotations
 
@@ -9,21 +9,31 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.parts import Archive
+from runnel.text.documents.flow import Flow, Grid
+from runnel.text.documents.parts import Archive, parse, related
 
 if TYPE_CHECKING:
     from openpyxl.cell.read_only import EmptyCell, ReadOnlyCell
+    from openpyxl.worksheet._read_only import ReadOnlyWorksheet
 
 _NO_RESULT = re.compile(
     rb"<c\b([^<>]*)>\s*<f\b[^<>]*(?:/>|>[^<>]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>"
 )
+_MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
+_FROZEN = re.compile(
+    rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["'](\d{1,7})["']"""
+)
+_MOST_FROZEN = 5  # rows of names of columns
+_ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
+_QUOTED = re.compile(r'\\(.)|"([^"]*)"')
+_ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
 _DAMAGE = (LookupError, ValueError, TypeError, AttributeError, SyntaxError)  # raised by openpyxl
 _TEXT = b't="str"'  # a formula whose result is an empty text
 
 
 def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
-    """Read all sheets, also hidden ones. Cells with content are joined by " | "; of formulas the
-    stored results are read.
+    """Read all sheets, also hidden ones, table by table; of formulas the stored results are
+    read.
     """
     import openpyxl
 
@@ -45,9 +55,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
             sheet.reset_dimensions()  # some programs store wrong ones
-            for row in sheet.iter_rows():
-                canonical.add(" | ".join(filter(None, map(_shown, row))), "row")
-                limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
+            _read_sheet(canonical, sheet, archive, limits)
     if not_computed:
         canonical.warnings.append(
             f"formulas without a stored result were left out ({not_computed:,}); save the file with"
@@ -56,9 +64,62 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     return canonical.finish("xlsx", title=title)
 
 
+def _read_sheet(
+    canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive, limits: Limits
+) -> None:
+    """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
+    cell keeps its column.
+    """
+    merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
+    covered: dict[int, int] = {}  # by column: the last row that a merged cell above reaches
+    flow = Flow()
+    flow.open_table(Grid(is_sheet=True))
+    for number, row in enumerate(sheet.iter_rows(), start=1):
+        texts = [_shown(cell) for cell in row]
+        filled = sum(map(bool, texts))
+        flow.open_row(head=number in names or (number <= frozen and filled > 1))
+        covered = {column: bottom for column, bottom in covered.items() if bottom >= number}
+        spans = {left: (right, bottom) for left, right, bottom in merged.get(number, ())}
+        end = 0  # of the merged cell to the left
+        for column, text in enumerate(texts, start=1):
+            if column <= end or column in covered:
+                continue
+            end, bottom = spans.get(column, (column, number))
+            flow.open_cell(end - column + 1, bottom - number + 1)
+            flow.add(text)
+            if bottom > number:
+                covered |= dict.fromkeys(range(column, end + 1), bottom)
+    flow.close_table()
+    flow.add_to(canonical)
+    limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
+
+
+def _marks(
+    archive: Archive, name: str
+) -> tuple[dict[int, list[tuple[int, int, int]]], set[int], int]:
+    """Return what a sheet says of its cells: the merged ones by their first row (first and last
+    column, last row), rows with names of columns, and how many rows at the top do not scroll.
+    """
+    from openpyxl.utils import range_boundaries
+
+    xml = archive.read(name)
+    merged: dict[int, list[tuple[int, int, int]]] = {}
+    for match in _MERGED.finditer(xml):
+        left, top, right, bottom = range_boundaries(match[1].decode())
+        merged.setdefault(top, []).append((left, right, bottom))
+    names = set()
+    for kind, part in related(archive, name).values():
+        table = parse(archive, part) if kind == "table" else None
+        if table is not None and table.get("headerRowCount") != "0":
+            names.add(range_boundaries(table.get("ref", ""))[1])
+    pane = _FROZEN.search(xml)
+    frozen = int(pane[1]) if pane else 0
+    return merged, names, frozen if frozen <= _MOST_FROZEN else 0
+
+
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
-    """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits,
-    percentages as such.
+    """Return a cell's value: dates in ISO 8601, numbers in at most 15 digits, percentages and
+    durations as such, whole numbers with leading zeros if their format has them.
     """
     value = cell.value
     if value is None:
@@ -67,8 +128,31 @@ def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
         return str(value).upper()
     if isinstance(value, datetime.datetime) and value.time() == datetime.time():
         return str(value.date())
-    if isinstance(value, int | float) and "%" in cell.number_format:
-        return f"{value * 100:.15g}%"
-    if isinstance(value, float):
-        return f"{value:.15g}"
-    return " ".join(str(value).split())
+    if isinstance(value, datetime.timedelta):
+        return _duration(value, cell.number_format)
+    if isinstance(value, int | float):
+        if "%" in cell.number_format:
+            return f"{value * 100:.15g}%"
+        shown = f"{value:.15g}" if isinstance(value, float) else str(value)
+        return _with_zeros(shown, cell.number_format)
+    text = _ESCAPED.sub(lambda code: chr(int(code[1], 16)), str(value))
+    return " ".join(text.split())
+
+
+def _duration(value: datetime.timedelta, form: str) -> str:
+    """Return a duration in hours, which may be more than a day has: 30:05."""
+    seconds = round(abs(value.total_seconds()))
+    shown = f"{'-' if value.days < 0 else ''}{seconds // 3600}:{seconds // 60 % 60:02}"
+    return f"{shown}:{seconds % 60:02}" if seconds % 60 or "s" in form.lower() else shown
+
+
+def _with_zeros(digits: str, form: str) -> str:
+    """Return a whole number in a format of zeros, such as 00000 or 000-00-0000; others as they
+    are.
+    """
+    form = _QUOTED.sub(lambda sign: sign[1] or sign[2] or "", form.partition(";")[0])
+    places = form.count("0")
+    if not (digits.isdecimal() and len(digits) <= places and _ZEROS.fullmatch(form)):
+        return digits
+    filled = iter(digits.zfill(places))
+    return "".join(next(filled) if sign == "0" else sign for sign in form)

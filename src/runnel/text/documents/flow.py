@@ -1,0 +1,455 @@
+"""Blocks and tables while a page is read: which tables hold data, and which only place prose."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, TypeGuard
+
+from runnel.text.documents.document import Canonical
+from runnel.text.documents.table import Cell, Table
+
+# A cell with more characters than this is prose: of one paragraph, of several.
+_LONG_PARAGRAPH = 1000
+_LONG_PARAGRAPHS = 400
+_SEVERAL = 3
+_MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
+_MOST_TITLES = 3  # rows of one cell above a table; more are a list
+_MARKER = re.compile(
+    r"[\u2022\u00b7\u25aa\u25a0\u25cf\u25cb\u25e6*\u2013\u2014-]|\[[Xx ]*\]|[\u2610-\u2612]"
+    r"|\(?(?:\d{1,3}|[ivxlcIVXLC]{1,5}|[a-zA-Z])[.)]|\d+(?:\.\d+)+\.?"
+)
+_LETTER = re.compile(r"[^\W\d_]")
+_BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")
+_SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")
+_SIGN_AFTER = re.compile(r"[)%*]+")
+_AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
+CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
+_MOST_CAPTION = 300  # characters of others
+_NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")
+_RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # also dots that lead to a number
+_YEAR = re.compile(r"(?:19|20)\d\d(?:\s?[(*].*)?")
+_MOST_NAMES = 4  # rows of names of columns
+_CAPTION = re.compile(
+    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
+)
+_FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A block that is not yet in the document.
+
+    Attributes:
+        level: of a heading.
+        links: the texts of its links, if it holds nothing else.
+        leads: how many of these lead to other blocks.
+    """
+
+    text: str
+    kind: str = "paragraph"
+    level: int | None = None
+    page: int | None = None
+    links: tuple[str, ...] = ()
+    leads: int = 0
+
+
+@dataclass(slots=True)
+class GridCell:
+    """A cell of a table: what it holds, and the columns and rows that it spans."""
+
+    columns: int = 1
+    rows: int = 1
+    pieces: list[Piece | Grid] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(piece.text.split()) for piece in self.pieces)
+
+    @property
+    def level(self) -> int | None:
+        """The level of the heading that is all of its content."""
+        return self.pieces[0].level if len(self.pieces) == 1 else None
+
+    @property
+    def has_blocks(self) -> bool:
+        """Whether it has a table, code, or a heading above its text."""
+        several = len(self.pieces) > 1
+        return any(
+            piece.kind in ("table", "code") or (several and piece.level is not None)
+            for piece in self.pieces
+        )
+
+    @property
+    def is_long(self) -> bool:
+        most = _LONG_PARAGRAPH if len(self.pieces) < _SEVERAL else _LONG_PARAGRAPHS
+        return sum(len(piece.text) for piece in self.pieces) > most
+
+
+@dataclass(slots=True)
+class GridRow:
+    """A row of a table. `head`: the file says that its cells are names of columns."""
+
+    head: bool
+    page: int | None
+    cells: list[GridCell] = field(default_factory=list)
+
+    @property
+    def filled(self) -> list[GridCell]:
+        return [cell for cell in self.cells if cell.pieces]
+
+    @property
+    def pieces(self) -> list[Piece | Grid]:
+        return [piece for cell in self.cells for piece in cell.pieces]
+
+
+class _Value(NamedTuple):
+    """A text in the columns [start, end) of a row."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_amount(self) -> bool:
+        return _AMOUNT.match(self.text) is not None and not _YEAR.fullmatch(self.text)
+
+
+class _Line(NamedTuple):
+    """A row with its values."""
+
+    row: GridRow
+    values: list[_Value]
+
+    @property
+    def level(self) -> int | None:
+        """The level of the heading that is all of the row."""
+        alone = len(self.values) == 1 and len(self.row.filled) == 1
+        return self.row.filled[0].level if alone else None
+
+    @property
+    def is_head(self) -> bool:
+        several = len(self.values) > 1
+        return self.row.head or (several and all(c.level is not None for c in self.row.filled))
+
+    def is_title(self, columns: Sequence[int]) -> bool:
+        """Return whether it is one value over all columns of a table."""
+        first = self.values[0]
+        whole = first.start <= columns[0] and first.end > columns[-1]
+        return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.row.cells) == 1)
+
+
+@dataclass(slots=True)
+class Grid:
+    """A table as it is drawn.
+
+    Attributes:
+        named: its first row has the names of its columns.
+        is_sheet: it is a sheet of a spreadsheet: it places no prose, and may hold many tables.
+    """
+
+    caption: str = ""
+    named: bool = False
+    is_sheet: bool = False
+    rows: list[GridRow] = field(default_factory=list)
+    kind: str = "table"
+    level: int | None = None  # never a heading
+
+    @property
+    def text(self) -> str:
+        return " ".join(cell.text for row in self.rows for cell in row.filled)
+
+    @property
+    def leads(self) -> int:
+        """How many links to other blocks are all that it holds, besides numbers."""
+        pieces = [piece for row in self.rows for piece in row.pieces]
+        if any(not piece.leads and _LETTER.search(piece.text) for piece in pieces):
+            return 0
+        return sum(piece.leads for piece in pieces)
+
+    def is_layout(self) -> bool:
+        """Return whether the table only places text on the page: it has one column, or the marks
+        of a list before its items, or blocks in a cell, or prose in half of its rows.
+        """
+        if self.is_sheet:
+            return False
+        if any(cell.has_blocks for row in self.rows for cell in row.filled):
+            return True
+        long = sum(any(cell.is_long for cell in row.filled) for row in self.rows)
+        if long and long * 2 >= sum(bool(row.filled) for row in self.rows):
+            return True
+        rows = [[cell.text for cell in row.filled] for row in self.rows]
+        named = self.caption or any(row.head for row in self.rows)
+        return not named and all(
+            len(texts) < 2 or (len(texts) == 2 and _MARKER.fullmatch(texts[0])) for texts in rows
+        )
+
+    def flat(self) -> Iterator[Piece | Grid]:
+        """Yield what the cells hold, row by row. A mark or a number in a cell of its own makes the
+        text next to it an item.
+        """
+        for row in self.rows:
+            pieces = row.pieces
+            marker = row.filled[0].text if len(row.filled) == 2 else ""
+            item = pieces[1] if _MARKER.fullmatch(marker) else None
+            if isinstance(item, Piece):
+                shown = "" if _BULLET.match(marker) else f"{marker} "
+                kind = "item" if item.level is None else item.kind
+                pieces[:2] = [replace(item, text=shown + item.text, kind=kind)]
+            yield from pieces
+
+    def add_to(self, canonical: Canonical) -> None:
+        """Add the rows. Rows of one cell above a table are its titles."""
+        caption = self.caption
+        parts = list(self._parts())
+        for number, lines in enumerate(parts):
+            columns = _columns(lines)
+            level = lines[0].level
+            listed = len(lines) > _MOST_TITLES or number + 1 == len(parts)
+            untitled = (at for at, line in enumerate(lines) if not line.is_title(columns))
+            titles = next(untitled, len(lines) - 1)
+            if level is not None or (len(columns) == 1 and not listed):
+                titles = len(lines)
+            for line in lines[:titles]:
+                canonical.page = line.row.page
+                canonical.add(line.values[0].text, level=level)
+                caption += "" if level is not None else f" {line.values[0].text}"
+            if titles < len(lines):
+                _add_rows(canonical, lines[titles:], columns, caption)
+                caption = self.caption
+
+    def _parts(self) -> Iterator[list[_Line]]:
+        """Yield the rows with values, table by table: headings, new names of columns, and in a
+        sheet other columns or a single cell below an empty row begin another one.
+        """
+        part: list[_Line] = []
+        columns: set[int] = set()
+        amounts: set[int] = set()  # the columns with amounts
+        gap = False  # the row above is empty
+        for line in self._lines():
+            if not line.values:
+                gap = self.is_sheet
+                continue
+            starts = {value.start for value in line.values}
+            counted = {value.start for value in line.values if value.is_amount}
+            names = not counted and starts & amounts
+            single = len(starts) == 1 and len(columns) > 1
+            if part and (
+                part[-1].level is not None
+                or line.level is not None
+                or (line.is_head and not part[-1].is_head)
+                or (gap and (single or names or not starts <= columns))
+            ):
+                yield part
+                part = []
+                columns = set()
+                amounts = set()
+            part.append(line)
+            columns |= starts
+            amounts |= counted
+            gap = False
+        if part:
+            yield part
+
+    def _lines(self) -> Iterator[_Line]:
+        """Yield the rows with their values, without signs and lines in cells of their own."""
+        placed = [[value for value in values if value.text] for values in self._placed()]
+        narrow = [[value for value in values if value.end == value.start + 1] for values in placed]
+        marks = _columns_of(narrow, _NOTE_MARK)
+        rules = _columns_of(placed, _RULE)
+        for row, values in zip(self.rows, placed, strict=True):
+            yield _Line(row, _join_signs(values, marks, rules))
+
+    def _placed(self) -> Iterator[list[_Value]]:
+        """Yield the values of each row in their columns, also those that reach down from above."""
+        reaching: dict[int, tuple[int, _Value]] = {}  # by first column: rows to come, value
+        for row in self.rows:
+            values = {column: value for column, (_, value) in reaching.items()}
+            reaching = {column: (n - 1, v) for column, (n, v) in reaching.items() if n > 1}
+            column = 0
+            for cell in row.cells:
+                while column in values:
+                    column = values[column].end
+                value = _Value(column, column + max(cell.columns, 1), cell.text)
+                values[column] = value
+                column = value.end
+                if cell.rows > 1:
+                    text = value.text if len(value.text) * cell.rows < _MOST_REPEATED else ""
+                    reaching[value.start] = cell.rows - 1, value._replace(text=text)
+            yield [values[column] for column in sorted(values)]
+
+
+def _columns_of(rows: Sequence[Sequence[_Value]], form: re.Pattern[str]) -> set[int]:
+    """Return the columns whose values all have a form."""
+    columns: set[int] = set()
+    others: set[int] = set()
+    for value in (value for row in rows for value in row):
+        (columns if form.fullmatch(value.text) else others).update(range(value.start, value.end))
+    return columns - others
+
+
+def _join_signs(values: Sequence[_Value], marks: set[int], rules: set[int]) -> list[_Value]:
+    """Join signs in cells of their own with the amount beside them: a currency or a bracket before
+    it, a bracket or a percent sign after it, the mark of a note. Lines between columns are left
+    out.
+    """
+    joined: list[_Value] = []
+    for value in (value for value in values if value.start not in rules):
+        last = joined[-1] if joined else _Value(0, 0, "")
+        after = _SIGN_AFTER.fullmatch(value.text) and _AMOUNT.match(last.text)
+        if _SIGN_BEFORE.fullmatch(last.text) and _AMOUNT.match(value.text):
+            joined[-1] = value._replace(text=last.text + value.text)
+        elif joined and (after or value.start in marks):
+            joined[-1] = last._replace(text=last.text + value.text)
+        else:
+            joined.append(value)
+    return joined
+
+
+def _columns(lines: Sequence[_Line]) -> list[int]:
+    """Return the columns that have values; a column of spaces between others is none."""
+    spans = {(value.start, value.end) for line in lines for value in line.values}
+    columns: list[int] = []
+    for start, end in sorted(spans, key=lambda span: (span[1] - span[0], span)):
+        at = bisect_left(columns, start)
+        if at == len(columns) or columns[at] >= end:
+            columns.insert(at, start)
+    return columns
+
+
+def _add_rows(
+    canonical: Canonical, lines: Sequence[_Line], columns: Sequence[int], caption: str
+) -> None:
+    """Add the rows of a table, each on its page."""
+    names = 0 if any(line.row.head for line in lines) else _names(lines, columns)
+    table = Table(canonical, caption)
+    for number, line in enumerate(lines):
+        head = line.is_head or number < names
+        table.add_row(_cells(line.values, columns, head=head), head=head)
+    first = len(canonical.blocks)
+    canonical.page = lines[0].row.page
+    table.close()
+    for number, line in zip(range(first, len(canonical.blocks)), lines, strict=False):
+        canonical.blocks[number] = replace(canonical.blocks[number], page=line.row.page)
+
+
+def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
+    """Return how many rows at the top name columns of amounts: they have none themselves but years,
+    and if they are several, one has no value above the labels of the rows.
+    """
+    names = 0
+    for line in lines:
+        label = len(line.values) == 1 and line.values[0].start <= columns[0]
+        if label or any(v.start > columns[0] and v.is_amount for v in line.values):
+            break
+        names += 1
+    below = [line.values for line in lines[names:] if len(line.values) > 1]
+    amounts = sum(any(value.is_amount for value in values[1:]) for values in below)
+    blank = any(line.values[0].start > columns[0] for line in lines[:names])
+    most = _MOST_NAMES if blank else 1
+    return names if names <= most and amounts and amounts * 2 >= len(below) else 0
+
+
+def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[Cell]:
+    """Return the cell of each column. A value that spans columns stands in each of them, unless it
+    is alone in its row and no name of columns.
+    """
+    texts = [""] * len(columns)
+    for value in values:
+        first = bisect_left(columns, value.start)
+        last = bisect_left(columns, value.end)
+        alone = len(values) == 1 and not head
+        if alone or len(value.text) * (last - first) > _MOST_REPEATED:
+            last = first + 1
+        texts[first:last] = [value.text] * (last - first)
+    return [Cell(text) for text in texts]
+
+
+class Flow:
+    """The blocks of a page in order, with the open tables. Set `page` before adding."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece | Grid] = []
+        self.page: int | None = None
+        self._open: list[tuple[Grid, int]] = []  # open tables, and how many targets are theirs not
+        self._targets = [self.pieces]  # what blocks are added to: of the page, of open cells
+
+    @property
+    def in_cell(self) -> bool:
+        return len(self._targets) > 1
+
+    @property
+    def table(self) -> Grid | None:
+        """The innermost open table."""
+        return self._open[-1][0] if self._open else None
+
+    def add(self, text: str, kind: str = "paragraph", *, level: int | None = None) -> None:
+        """Add a block unless it is empty. `level`: of a heading."""
+        self.add_piece(Piece(text if level is None else " ".join(text.split()), kind, level))
+
+    def add_piece(self, piece: Piece) -> None:
+        """Add a block to the open cell or to the page, unless it is empty."""
+        if piece.text.strip():
+            self._targets[-1].append(replace(piece, page=self.page))
+
+    def open_table(self, grid: Grid) -> None:
+        self._open.append((grid, len(self._targets)))
+
+    def open_row(self, *, head: bool = False) -> None:
+        """Begin a row of the innermost table. `head`: its cells are names of columns."""
+        if self._open:
+            del self._targets[self._open[-1][1] :]
+            grid = self._open[-1][0]
+            grid.rows.append(GridRow(head or (grid.named and not grid.rows), self.page))
+
+    def open_cell(self, columns: int = 1, rows: int = 1) -> None:
+        """Begin a cell of the last row, which spans `columns` and `rows`."""
+        if self._open and self._open[-1][0].rows:
+            del self._targets[self._open[-1][1] :]
+            cell = GridCell(columns, rows)
+            self._open[-1][0].rows[-1].cells.append(cell)
+            self._targets.append(cell.pieces)
+
+    def close_cell(self) -> None:
+        if self._open:
+            del self._targets[self._open[-1][1] :]
+
+    def close_table(self) -> None:
+        if self._open:
+            grid, targets = self._open.pop()
+            del self._targets[targets:]
+            self._targets[-1].extend(grid.flat() if grid.is_layout() else [grid])
+
+    def add_to(self, canonical: Canonical) -> None:
+        """Add all blocks to a document. A table has the caption above it, or else below it."""
+        while self._open:
+            self.close_table()
+        for number, piece in enumerate(self.pieces):
+            if isinstance(piece, Grid):
+                piece.caption = piece.caption or self._caption_at(number)
+                piece.add_to(canonical)
+            else:
+                canonical.page = piece.page
+                kind = "paragraph" if piece.kind == CAPTION else piece.kind
+                canonical.add(piece.text, kind, level=piece.level)
+        self.pieces.clear()
+
+    def _caption_at(self, number: int) -> str:
+        """Return the caption of a table: the paragraph above it, or the one below it, unless that
+        is above another table.
+        """
+        above = self.pieces[number - 1] if number else None
+        below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
+        near = (above, None if isinstance(after, Grid) else below)
+        return next((piece.text for piece in near if _is_caption(piece)), "")
+
+
+def _is_caption(piece: Piece | Grid | None) -> TypeGuard[Piece]:
+    if not isinstance(piece, Piece):
+        return False
+    if piece.kind == CAPTION:
+        return not _FIGURE.match(piece.text)
+    named = piece.kind == "paragraph" and len(piece.text) <= _MOST_CAPTION
+    return named and _CAPTION.match(piece.text) is not None

@@ -1,0 +1,160 @@
+"""Automatic numbers of Word: computed from word/numbering.xml as a word processor shows them.
+
+Levels count from 0. An abstract definition has up to nine levels; instances (`num`) of the same
+definition count on, unless they override its levels.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from xml.etree.ElementTree import Element
+
+from runnel.text.documents.parts import attribute, value_of
+
+_LEVELS = 9
+_PLACE = re.compile(r"%([1-9])")
+_NUMBER = re.compile(r"-?\d{1,9}")
+_ROMAN = (
+    *((1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l")),
+    *((40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i")),
+)
+_MOST_ROMAN = 3999
+_MOST_LETTERS = 26 * 5
+_TEENS = (11, 12, 13)
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+class _Level(NamedTuple):
+    start: int
+    form: str  # numFmt
+    text: str  # with %1 in the place of the number of level 0
+    legal: bool  # all numbers are decimal
+    restart: int  # levels before this one restart it
+
+
+class Numbering:
+    """The numbered lists of a document, and how far they are counted."""
+
+    def __init__(self, part: Element | None) -> None:
+        self._abstract: dict[str, Element] = {}
+        self._instances: dict[str, Element] = {}
+        self._levels: dict[str, dict[int, _Level]] = {}  # by instance
+        self._starts: dict[str, dict[int, int]] = {}  # of levels that an instance begins anew
+        self._counts: dict[str, dict[int, int]] = {}  # by abstract definition and level
+        self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
+        for child in () if part is None else part:
+            if child.tag.endswith("}abstractNum"):
+                self._abstract[attribute(child, "abstractNumId")] = child
+            elif child.tag.endswith("}num"):
+                self._instances[attribute(child, "numId")] = child
+        self._linked = {
+            value_of(definition, "styleLink"): definition for definition in self._abstract.values()
+        }
+
+    def level_of(self, instance: str, style: str) -> int | None:
+        """Return the level that a paragraph style is linked to; None if there is none."""
+        definition = self._definition(instance)
+        for element in () if definition is None else definition.findall("{*}lvl"):
+            if style and value_of(element, "pStyle") == style:
+                return _integer(attribute(element, "ilvl"), 0)
+        return None
+
+    def next(self, instance: str, level: int) -> str:
+        """Count a paragraph; return its number. "" for a bullet, and for an instance or level that
+        is not defined.
+        """
+        definition = self._definition(instance)
+        if definition is None or not 0 <= level < _LEVELS:
+            return ""
+        levels = self._levels_of(instance, definition)
+        if level not in levels:
+            return ""
+        counts = self._counts.setdefault(attribute(definition, "abstractNumId"), {})
+        override = self._starts[instance].get(level)
+        if level not in counts or (override is not None and (instance, level) not in self._begun):
+            counts[level] = levels[level].start if override is None else override
+        else:
+            counts[level] += 1
+        self._begun.add((instance, level))
+        for deeper in range(level + 1, _LEVELS):
+            if deeper in counts and level < levels.get(deeper, levels[level]).restart:
+                del counts[deeper]
+        for above in range(level):
+            counts.setdefault(above, levels[above].start if above in levels else 1)
+        return _shown(levels, counts, level)
+
+    def _definition(self, instance: str) -> Element | None:
+        """Return the abstract definition of an instance, also by the style that it names."""
+        element = self._instances.get(instance)
+        definition = self._abstract.get(
+            "" if element is None else value_of(element, "abstractNumId")
+        )
+        link = "" if definition is None else value_of(definition, "numStyleLink")
+        return self._linked.get(link, definition) if link else definition
+
+    def _levels_of(self, instance: str, definition: Element) -> dict[int, _Level]:
+        if instance not in self._levels:
+            overrides = self._instances[instance].findall("{*}lvlOverride")
+            own = [level for override in overrides for level in override.findall("{*}lvl")]
+            self._levels[instance] = dict(map(_level, [*definition.findall("{*}lvl"), *own]))
+            self._starts[instance] = {
+                _integer(attribute(override, "ilvl"), 0): _integer(start, 1)
+                for override in overrides
+                if (start := value_of(override, "startOverride"))
+            }
+        return self._levels[instance]
+
+
+def _level(element: Element) -> tuple[int, _Level]:
+    number = _integer(attribute(element, "ilvl"), 0)
+    legal = element.find("{*}isLgl")
+    return number, _Level(
+        _integer(value_of(element, "start"), 0),
+        value_of(element, "numFmt"),
+        value_of(element, "lvlText"),
+        legal is not None and attribute(legal, "val") not in ("0", "false"),
+        _integer(value_of(element, "lvlRestart"), number),
+    )
+
+
+def _integer(text: str, default: int) -> int:
+    return int(text) if _NUMBER.fullmatch(text) else default
+
+
+def _shown(levels: dict[int, _Level], counts: dict[int, int], level: int) -> str:
+    """Return the text of a level with its numbers in place."""
+    own = levels[level]
+    if own.form == "bullet":
+        return ""
+
+    def number(match: re.Match[str]) -> str:
+        place = int(match[1]) - 1
+        form = levels[place].form if place in levels else "decimal"
+        if own.legal and form != "none":
+            form = "decimal"
+        return numeral(counts.get(place, 1), form) if place <= level else ""
+
+    return " ".join(_PLACE.sub(number, own.text).split())
+
+
+def numeral(number: int, form: str) -> str:
+    """Return a number in one of Word's forms; unknown forms, and numbers that a form does not
+    reach, are decimal.
+    """
+    text = str(number)
+    if form == "none":
+        text = ""
+    elif form == "decimalZero":
+        text = text.zfill(2)
+    elif form == "ordinal":
+        last = number % 10
+        text += "th" if number % 100 in _TEENS else _ENDINGS.get(last, "th")
+    elif form.endswith("Letter") and 0 < number <= _MOST_LETTERS:
+        text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
+    elif form.endswith("Roman") and 0 < number <= _MOST_ROMAN:
+        text = ""
+        for value, letters in _ROMAN:
+            text += letters * (number // value)
+            number %= value
+    return text.upper() if form.startswith("upper") else text

@@ -1,0 +1,390 @@
+"""Word documents say what is on the page: automatic numbers, symbols, changes, notes, tables."""
+
+import pytest
+from helpers.document_checks import leads, paths, read_zip, shown
+from helpers.document_files import docx
+
+from runnel.text.documents.docx import read_docx
+from runnel.text.documents.numbering import numeral
+
+
+def read(tmp_path, body, **parts):
+    docx(tmp_path / "a.docx", body, parts=parts)
+    return read_zip(read_docx, tmp_path / "a.docx")
+
+
+def texts(document):
+    return [text for _, text in shown(document)]
+
+
+def run(text, properties=""):
+    return f"<w:r><w:rPr>{properties}</w:rPr><w:t>{text}</w:t></w:r>"
+
+
+def p(text, properties=""):
+    content = text if text.startswith("<") else run(text)
+    return f"<w:p><w:pPr>{properties}</w:pPr>{content}</w:p>"
+
+
+def numbered(text, instance, level=0):
+    number = f'<w:numPr><w:ilvl w:val="{level}"/><w:numId w:val="{instance}"/></w:numPr>'
+    return p(text, number)
+
+
+def level(number, text, form="decimal", more=""):
+    return (
+        f'<w:lvl w:ilvl="{number}"><w:start w:val="1"/><w:numFmt w:val="{form}"/>{more}'
+        f'<w:lvlText w:val="{text}"/></w:lvl>'
+    )
+
+
+def abstract(number, *levels, more=""):
+    return f'<w:abstractNum w:abstractNumId="{number}">{more}{"".join(levels)}</w:abstractNum>'
+
+
+def instance(number, definition, overrides=""):
+    return f'<w:num w:numId="{number}"><w:abstractNumId w:val="{definition}"/>{overrides}</w:num>'
+
+
+def style(key, name, properties="", base="", kind="paragraph"):
+    based = f'<w:basedOn w:val="{base}"/>' if base else ""
+    return (
+        f'<w:style w:type="{kind}" w:styleId="{key}"><w:name w:val="{name}"/>{based}'
+        f"{properties}</w:style>"
+    )
+
+
+# ---- numbers -------------------------------------------------------------------------------------
+
+CLAUSES = abstract(
+    0,
+    level(0, "%1."),
+    level(1, "%1.%2"),
+    level(2, "(%3)", "lowerLetter"),
+    level(3, "(%4)", "lowerRoman"),
+)
+
+
+def test_clauses_are_numbered_and_deeper_levels_begin_again(tmp_path):
+    levels = (0, 1, 2, 2, 3, 1, 2, 0, 1)
+    body = "".join(numbered(f"c{at}", 1, deep) for at, deep in enumerate(levels))
+    document = read(tmp_path, body, numbering=CLAUSES + instance(1, 0))
+    numbers = ["1.", "1.1", "(a)", "(b)", "(i)", "1.2", "(a)", "2.", "2.1"]
+    assert texts(document) == [f"{number} c{at}" for at, number in enumerate(numbers)]
+    assert {kind for kind, _ in shown(document)} == {"item"}
+
+
+def test_instances_count_on_and_overrides_begin_again(tmp_path):
+    override = '<w:lvlOverride w:ilvl="0"><w:startOverride w:val="5"/></w:lvlOverride>'
+    other = f'<w:lvlOverride w:ilvl="0">{level(0, "Article %1", "upperRoman")}</w:lvlOverride>'
+    numbering = (
+        CLAUSES + instance(1, 0) + instance(2, 0) + instance(3, 0, override) + instance(4, 0, other)
+    )
+    body = "".join(numbered("x", number) for number in (1, 1, 2, 3, 3, 1, 4))
+    document = read(tmp_path, body, numbering=numbering)
+    assert texts(document) == ["1. x", "2. x", "3. x", "5. x", "6. x", "7. x", "Article VIII x"]
+
+
+def test_numbers_of_styles_headings_legal_numbers_and_switching_off(tmp_path):
+    legal = level(1, "%1.%2", more="<w:isLgl/>")
+    numbering = abstract(
+        0,
+        level(0, "Article %1", "upperRoman", '<w:pStyle w:val="H1"/>'),
+        legal.replace("<w:isLgl/>", '<w:isLgl/><w:pStyle w:val="H2"/>'),
+    ) + instance(1, 0)
+    listed = '<w:pPr><w:numPr><w:numId w:val="1"/></w:numPr></w:pPr>'
+    styles = (
+        style("H1", "heading 1", listed)
+        + style("H2", "heading 2", listed)
+        + style("Mine", "My own", base="H2")
+    )
+
+    def by(key, text, more=""):
+        return p(text, f'<w:pStyle w:val="{key}"/>{more}')
+
+    body = by("H1", "Fees") + by("H2", "Late") + by("H2", "Early") + by("H1", "End")
+    off = by("H1", "Off", '<w:numPr><w:numId w:val="0"/></w:numPr>') + p("plain")
+    document = read(tmp_path, body + off, numbering=numbering, styles=styles)
+    assert shown(document)[:5] == [
+        ("heading", "Article I Fees"),
+        ("heading", "1.1 Late"),
+        ("heading", "1.2 Early"),
+        ("heading", "Article II End"),
+        ("heading", "Off"),
+    ]
+    assert paths(document)["1.2 Early"] == ("Article I Fees", "1.2 Early")
+
+
+@pytest.mark.parametrize(
+    ("number", "form", "text"),
+    [
+        (3, "decimal", "3"),
+        (3, "decimalZero", "03"),
+        (28, "lowerLetter", "bb"),
+        (26, "upperLetter", "Z"),
+        (1994, "lowerRoman", "mcmxciv"),
+        (4, "upperRoman", "IV"),
+        (1, "ordinal", "1st"),
+        (12, "ordinal", "12th"),
+        (23, "ordinal", "23rd"),
+        (7, "none", ""),
+        (10**9, "lowerRoman", "1000000000"),
+        (10**9, "upperLetter", "1000000000"),
+        (0, "lowerLetter", "0"),
+        (5, "chicago", "5"),
+    ],
+)
+def test_forms_of_numbers(number, form, text):
+    assert numeral(number, form) == text
+
+
+@pytest.mark.parametrize(
+    "numbering",
+    [
+        "",
+        instance(1, 7),
+        CLAUSES,
+        abstract(0) + instance(1, 0),
+        abstract(0, level("x", "%1")) + instance("1", 0),
+        abstract(0, more='<w:numStyleLink w:val="gone"/>') + instance(1, 0),
+        abstract(0, level(0, "\u2022", "bullet")) + instance(1, 0),
+    ],
+)
+def test_numbering_that_refers_to_nothing_and_bullets_give_no_number(tmp_path, numbering):
+    document = read(tmp_path, numbered("a", 1) + numbered("b", 1, 99), numbering=numbering)
+    assert [text[-1] for text in texts(document)] == ["a", "b"] and document.warnings == ()
+    assert texts(document)[1] == "b"
+
+
+def test_hidden_and_deleted_paragraphs_are_not_counted(tmp_path):
+    hidden = numbered("b", 1).replace("</w:pPr>", "<w:rPr><w:vanish/></w:rPr></w:pPr>")
+    hidden = hidden.replace("<w:rPr></w:rPr><w:t>", "<w:rPr><w:vanish/></w:rPr><w:t>")
+    gone = numbered("", 1).replace("</w:pPr>", "<w:rPr><w:del/></w:rPr></w:pPr>")
+    body = numbered("a", 1) + hidden + gone + numbered("c", 1)
+    document = read(tmp_path, body, numbering=CLAUSES + instance(1, 0))
+    assert texts(document) == ["1. a", "2. c"]
+
+
+def test_a_style_of_lists_names_the_definition(tmp_path):
+    numbering = (
+        abstract(0, more='<w:numStyleLink w:val="L"/>')
+        + abstract(1, level(0, "%1)"), more='<w:styleLink w:val="L"/>')
+        + instance(1, 0)
+    )
+    assert texts(read(tmp_path, numbered("a", 1), numbering=numbering)) == ["1) a"]
+
+
+# ---- symbols, changes, hidden text ---------------------------------------------------------------
+
+
+def sym(font, code):
+    return f'<w:r><w:sym w:font="{font}" w:char="{code}"/></w:r>'
+
+
+def test_symbols_are_read_and_unknown_ones_are_reported(tmp_path):
+    pairs = [
+        ("Symbol", "F0B1", "\u00b1"),
+        ("Symbol", "B3", "\u2265"),
+        ("Symbol", "F062", "\u03b2"),
+        ("Wingdings", "F0FC", "\u2713"),
+        ("Wingdings", "F0A8", "\u2610"),
+        ("Wingdings 2", "F052", "\u2611"),
+        ("MS Gothic", "2612", "\u2612"),
+    ]
+    body = "".join(sym(font, code) for font, code, _ in pairs)
+    document = read(tmp_path, p(body))
+    assert document.text == "".join(sign for _, _, sign in pairs) and document.warnings == ()
+    fonts = '<w:rFonts w:ascii="Symbol"/>'
+    assert read(tmp_path, p(run("\uf0b3 2", fonts))).text == "\u2265 2"
+    fonts = '<w:rFonts w:ascii="Wingdings"/>'
+    assert read(tmp_path, p(run("\u00fc", fonts) + run(" done"))).text == "\u2713 done"
+    document = read(tmp_path, p(sym("Nobody's", "F041") + sym("Symbol", "x") + run(" end")))
+    assert document.text == "\ufffd\ufffd end" and "2" in document.warnings[0]
+
+
+def test_moved_deleted_and_hidden_text(tmp_path):
+    moved = "<w:moveFrom>" + run("Goods.") + "</w:moveFrom>"
+    body = p(run("A ") + moved + run("B")) + p("<w:moveTo>" + run("Goods.") + "</w:moveTo>")
+    assert texts(read(tmp_path, body)) == ["A B", "Goods."]
+    for change in ("del", "moveFrom"):
+        joined = p("The buyer ", f"<w:rPr><w:{change}/></w:rPr>") + p("pays.") + p("End.")
+        assert texts(read(tmp_path, joined)) == ["The buyer pays.", "End."]
+    assert texts(read(tmp_path, p("Last", "<w:rPr><w:del/></w:rPr>"))) == ["Last"]
+    row = "<w:tr><w:trPr>{}</w:trPr><w:tc>{}</w:tc><w:tc>{}</w:tc></w:tr>"
+    table = row.format("", p("a"), p("1")) + row.format("<w:del/>", p("b"), p("2"))
+    assert texts(read(tmp_path, f"<w:tbl>{table}</w:tbl>")) == ["a | 1"]
+    vanish = "<w:rPr><w:vanish/></w:rPr>"
+    styles = (
+        style("Secret", "secret", vanish)
+        + style("Char", "c", vanish, kind="character")
+        + style("Child", "child", base="Secret")
+    )
+    body = (
+        p(run("Seen.") + run("one", "<w:vanish/>") + run("two", '<w:rStyle w:val="Char"/>'))
+        + p("three", '<w:pStyle w:val="Child"/>')
+        + p(run("shown", '<w:vanish w:val="0"/>'), '<w:pStyle w:val="Secret"/>')
+    )
+    document = read(tmp_path, body, styles=styles)
+    assert texts(document) == ["Seen.", "shown"] and "11" in document.warnings[0]
+
+
+def test_alternatives_are_read_once(tmp_path):
+    def alternatives(*choices, fallback):
+        inner = "".join(f"<mc:Choice>{choice}</mc:Choice>" for choice in choices)
+        return f"<mc:AlternateContent>{inner}<mc:Fallback>{fallback}</mc:Fallback></mc:AlternateContent>"
+
+    box, old = p("In a box."), p("In an old box.")
+    body = p(run("Around. ") + f"<w:r>{alternatives(box, fallback=old)}</w:r>")
+    assert texts(read(tmp_path, body)) == ["In a box.", "Around."]
+    body = p(run("Around. ") + f"<w:r>{alternatives('', p(' '), fallback=old)}</w:r>")
+    assert texts(read(tmp_path, body)) == ["In an old box.", "Around."]
+    art = '<dgm:relIds r:dm="diagramData"/>'
+    data = "<w:pt><w:p><w:r><w:t>Step one</w:t></w:r></w:p></w:pt>"
+    body = p(f"<w:r>{alternatives(art, fallback='<w:pict/>')}</w:r>")
+    assert texts(read(tmp_path, body, diagramData=data)) == ["Step one"]
+
+
+def test_fields_and_ruby(tmp_path):
+    box = "<w:r><w:fldChar><w:ffData><w:checkBox>{}</w:checkBox></w:ffData></w:fldChar></w:r>"
+    body = p(box.format("<w:checked/>") + run(" yes ") + box.format('<w:default w:val="0"/>'))
+    assert read(tmp_path, body).text == "\u2612 yes \u2610"
+    entries = '<w:listEntry w:val="red"/><w:listEntry w:val="blue"/>'
+    listed = f"<w:r><w:ffData><w:ddList><w:result w:val='1'/>{entries}</w:ddList></w:ffData></w:r>"
+    assert read(tmp_path, p(run("It is ") + listed)).text == "It is blue"
+    ruby = (
+        f"<w:r><w:ruby><w:rt>{run('kan')}</w:rt><w:rubyBase>{run('漢')}</w:rubyBase></w:ruby></w:r>"
+    )
+    assert read(tmp_path, p(ruby + run(" x"))).text == "漢 x"
+
+
+# ---- notes ---------------------------------------------------------------------------------------
+
+
+def reference(number, kind="footnote", more=""):
+    return f'<w:r><w:{kind}Reference w:id="{number}"{more}/></w:r>'
+
+
+def note(number, text, kind="footnote"):
+    return f'<w:{kind} w:id="{number}">{p(run(" ") + run(text))}</w:{kind}>'
+
+
+def test_notes_have_their_mark_in_brackets(tmp_path):
+    custom = ' w:customMarkFollows="1"'
+    body = p(
+        run("Built in 1931")
+        + reference(7)
+        + run(" and closed")
+        + reference(3, "endnote")
+        + run(" again")
+        + reference(9, more=custom)
+        + run("*")
+        + run(" soon")
+        + reference(8)
+        + f"<w:del>{reference(5)}</w:del>"
+    )
+    footnotes = note(7, "By Ann.") + note(9, "* By Bo.") + note(8, "Or later.") + note(5, "Gone.")
+    endnotes = '<w:endnote w:type="separator" w:id="0"><w:p/></w:endnote>' + note(
+        3, "In May.", "endnote"
+    )
+    document = read(tmp_path, body, footnotes=footnotes, endnotes=endnotes)
+    assert texts(document)[0] == "Built in 1931[1] and closed[i] again* soon[2]"
+    assert shown(document)[1:] == [
+        ("note", "[1] By Ann."),
+        ("note", "* By Bo."),
+        ("note", "[2] Or later."),
+        ("note", "[i] In May."),
+    ]
+
+
+def test_raised_marks_are_apart_and_powers_stay(tmp_path):
+    raised = '<w:vertAlign w:val="superscript"/>'
+    styles = style("Up", "up", f"<w:rPr>{raised}</w:rPr>", kind="character")
+    by_style = run("1", '<w:rStyle w:val="Up"/>')
+    body = (
+        p(run("N = 40") + by_style)
+        + p(run("see it") + run("1", raised) + run(",2", raised) + run(" here"))
+        + p(run("10") + run("6", raised) + run(" m") + run("2", raised) + run(", the 1"))
+        + p(run("1", raised) + run("Median"))
+        + p(run("the 1") + run("st", raised) + run(" day"))
+    )
+    assert texts(read(tmp_path, body, styles=styles)) == [
+        "N = 40[1]",
+        "see it[1,2] here",
+        "10\u2076 m\u00b2, the 1",
+        "[1] Median",
+        "the 1st day",
+    ]
+
+
+# ---- tables --------------------------------------------------------------------------------------
+
+
+def cell(content, properties=""):
+    content = p(content) if content and not content.startswith("<w:p") else content or "<w:p/>"
+    return f"<w:tc><w:tcPr>{properties}</w:tcPr>{content}</w:tc>"
+
+
+def row(*cells, properties=""):
+    inner = "".join(one if one.startswith("<w:tc") else cell(one) for one in cells)
+    return f"<w:tr><w:trPr>{properties}</w:trPr>{inner}</w:tr>"
+
+
+HEADER = "<w:tblHeader/>"
+RESTART, CONTINUE = '<w:vMerge w:val="restart"/>', "<w:vMerge/>"
+
+
+def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value(tmp_path):
+    styles = style("Cap", "caption")
+    table = (
+        row("House", cell("Rooms", '<w:gridSpan w:val="2"/>'), properties=HEADER)
+        + row(cell("Birch", RESTART), "1A", "")
+        + row(cell("", CONTINUE), "1B", "old")
+        + row("Oak", cell("none", '<w:gridSpan w:val="2"/>'))
+    )
+    caption = p("Table 1: Houses", '<w:pStyle w:val="Cap"/>')
+    rows = ["Birch | 1A |", "Birch | 1B | old", "Oak | none | none"]
+    lead = ("Table 1: Houses", "House", "Rooms", "Rooms")
+    for body in (f"{caption}<w:tbl>{table}</w:tbl>", f"<w:tbl>{table}</w:tbl>{caption}"):
+        document = read(tmp_path, body, styles=styles)
+        assert leads(document) == dict.fromkeys(rows, lead)
+        assert ("heads", "House | Rooms | Rooms") in shown(document)
+        assert ("paragraph", "Table 1: Houses") in shown(document)
+    figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
+    document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
+    assert leads(document)[rows[0]][0] == ""
+
+
+def test_a_heading_is_no_part_of_a_row_and_prose_in_tables_is_prose(tmp_path):
+    heading = p("Fees", '<w:outlineLvl w:val="0"/>')
+    table = row(cell(heading, '<w:gridSpan w:val="2"/>')) + row("Ann", "12") + row("Bo", "13")
+    document = read(tmp_path, f"<w:tbl>{table}</w:tbl>")
+    assert shown(document) == [("heading", "Fees"), ("row", "Ann | 12"), ("row", "Bo | 13")]
+    table = row(cell(heading + p("They are due.")), cell(p("Left.") + p("Over.")))
+    kinds = [("heading", "Fees"), *(("paragraph", x) for x in ("They are due.", "Left.", "Over."))]
+    assert shown(read(tmp_path, f"<w:tbl>{table}</w:tbl>")) == kinds
+    table = row("(a)", "The first.") + row("(b)", "The second.")
+    items = [("item", "(a) The first."), ("item", "(b) The second.")]
+    assert shown(read(tmp_path, f"<w:tbl>{table}</w:tbl>")) == items
+    assert shown(read(tmp_path, f"<w:tbl>{row('Boxed.')}</w:tbl>")) == [("paragraph", "Boxed.")]
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "",
+        "<w:tr/>",
+        "<w:tr><w:tc/></w:tr>",
+        f"<w:tr>{cell('', CONTINUE)}</w:tr>",
+        *(row(cell("a", f'<w:gridSpan w:val="{size}"/>')) for size in ("-1", "0", "9" * 11)),
+        "<w:tc/>",
+    ],
+)
+def test_damaged_tables_are_no_error(tmp_path, table):
+    document = read(tmp_path, f"<w:tbl>{table}</w:tbl>{p('End.')}")
+    assert texts(document)[-1] == "End."
+
+
+def test_10_000_columns(tmp_path):
+    table = row(*(f"c{at}" for at in range(10_000))) + row(*("1" for _ in range(10_000)))
+    document = read(tmp_path, f"<w:tbl>{table}</w:tbl>")
+    assert [text.count(" | ") for text in texts(document)] == [9_999, 9_999]

@@ -1,0 +1,160 @@
+"""Spreadsheets: tables with their titles and names, merged and empty cells, formats of numbers."""
+
+import datetime
+
+import openpyxl
+import pytest
+from helpers.document_checks import leads, read_zip, shown
+from helpers.document_files import odf
+
+from runnel.text.documents.odf import read_odf
+from runnel.text.documents.xlsx import read_xlsx
+
+
+@pytest.fixture
+def book():
+    return openpyxl.Workbook()
+
+
+def read(tmp_path, book):
+    book.save(tmp_path / "a.xlsx")
+    return read_zip(read_xlsx, tmp_path / "a.xlsx")
+
+
+def rows(document):
+    return [text for kind, text in shown(document) if kind in ("row", "heads")]
+
+
+def test_merged_cells_have_their_value_and_empty_cells_keep_their_column(tmp_path, book):
+    sheet = book.active
+    sheet.append(["House", "Unit", "Rent", "Due"])
+    sheet.append(["Birch", "1A", 11400, None])
+    sheet.append([None, "1B", None, 5])
+    sheet.append(["Oak", "none", None, 7])
+    sheet.merge_cells("A2:A3")
+    sheet.merge_cells("B4:C4")
+    document = read(tmp_path, book)
+    assert rows(document) == [
+        "House | Unit | Rent | Due",
+        "Birch | 1A | 11400 |",
+        "Birch | 1B |  | 5",
+        "Oak | none | none | 7",
+    ]
+    assert leads(document)["Birch | 1A | 11400 |"] == ("", "House", "Unit", "Rent", "Due")
+
+
+def test_titles_and_tables_between_empty_rows(tmp_path, book):
+    sheet = book.active
+    for row in (
+        ["Prices of 2024"],
+        ["in crowns"],
+        [],
+        ["Good", "Unit", "Price"],
+        ["Hay", "kg", 4],
+        [],
+        ["Oats", "kg", 6],
+        [],
+        ["Good", "Size", "Weight"],
+        ["Hay", "small", 9],
+        [],
+        ["Rooms"],
+        [None, None, None, "Room", "Beds", "Price"],
+        [None, None, None, "A", 2, 400],
+        [],
+        ["Source: the office."],
+    ):
+        sheet.append(row)
+    sheet.merge_cells("A1:C1")
+    document = read(tmp_path, book)
+    of = leads(document)
+    caption = "Prices of 2024 in crowns"
+    assert of["Hay | kg | 4"] == (caption, "Good", "Unit", "Price")
+    assert of["Oats | kg | 6"] == (caption, "Good", "Unit", "Price")
+    assert of["Hay | small | 9"] == ("", "Good", "Size", "Weight")
+    assert of["A | 2 | 400"] == ("Rooms", "Room", "Beds", "Price")
+    paragraphs = [text for kind, text in shown(document) if kind == "paragraph"]
+    assert paragraphs == ["Prices of 2024", "in crowns", "Rooms"]
+    assert rows(document)[-1] == "Source: the office."
+
+
+def test_a_list_stays_a_list(tmp_path, book):
+    for text in ("Ann", "Bo", None, "Cy", "Di", "Ed"):
+        book.active.append([text])
+    assert rows(read(tmp_path, book)) == ["Ann", "Bo", "Cy", "Di", "Ed"]
+
+
+def test_names_that_the_file_marks(tmp_path, book):
+    sheet = book.active
+    sheet.append(["Name", "Town"])
+    sheet.append(["Ann", "Oslo"])
+    sheet.freeze_panes = "A2"
+    other = book.create_sheet("Other")
+    other.append(["Name", "Town"])
+    other.append(["Bo", "Bergen"])
+    other.add_table(openpyxl.worksheet.table.Table(displayName="T", ref="A1:B2"))
+    plain = book.create_sheet("Plain")
+    plain.append(["Cy", "Voss"])
+    plain.append(["Di", "Molde"])
+    of = leads(read(tmp_path, book))
+    assert of == {"Ann | Oslo": ("", "Name", "Town"), "Bo | Bergen": ("", "Name", "Town")}
+
+
+VALUES = [
+    (0.125, "0.0%", "12.5%"),
+    (datetime.timedelta(hours=30, minutes=5), "[h]:mm", "30:05"),
+    (datetime.timedelta(hours=30), "[hh]:mm:ss", "30:00:00"),
+    (datetime.time(8, 30), "h:mm", "08:30:00"),
+    (datetime.datetime(2026, 5, 3), "yyyy-mm-dd", "2026-05-03"),
+    (5521, "00000", "05521"),
+    (5521, "0000", "5521"),
+    (123456, "00000", "123456"),
+    (12345678, "000-00-0000", "012-34-5678"),
+    (42, '"A-"0000', "A-0042"),
+    (5521, "0", "5521"),
+    (5521, "#,##0.00", "5521"),
+    (1.5, "00000", "1.5"),
+    (-5, "00000", "-5"),
+    ("one_x000D_\ntwo_x005F_x000D_", "@", "one two_x000D_"),
+    (True, "General", "TRUE"),
+]
+
+
+@pytest.mark.parametrize(("value", "form", "text"), VALUES)
+def test_values_are_read_as_they_are_shown(tmp_path, book, value, form, text):
+    book.active["A1"] = value
+    book.active["A1"].number_format = form
+    assert rows(read(tmp_path, book)) == [text]
+
+
+def test_a_merged_cell_cannot_fill_the_memory(tmp_path, book):
+    book.active["A1"] = "word " * 200
+    book.active["A2"] = book.active["XFD2"] = "x"
+    book.active.merge_cells("A1:XFD1")
+    assert len(read(tmp_path, book).text) < 10_000
+
+
+CELLS = """<table:table table:name="Rent"><table:table-row>{}</table:table-row>
+<table:table-row><table:table-cell table:number-rows-spanned="2"><text:p>Birch</text:p></table:table-cell>
+<table:table-cell/><table:table-cell office:value-type="float"><text:p>4</text:p></table:table-cell></table:table-row>
+<table:table-row><table:covered-table-cell/><table:table-cell table:number-columns-repeated="2"><text:p>x</text:p>
+</table:table-cell></table:table-row></table:table>"""
+NAMES = "".join(
+    f"<table:table-cell><text:p>{name}</text:p></table:table-cell>"
+    for name in ("House", "Unit", "Rent")
+)
+
+
+def test_an_ods_sheet_and_a_table_in_a_text(tmp_path):
+    odf(tmp_path / "a.ods", "spreadsheet", CELLS.format(NAMES))
+    document = read_zip(read_odf, tmp_path / "a.ods")
+    assert rows(document) == ["House | Unit | Rent", "Birch |  | 4", "Birch | x | x"]
+    assert leads(document)["Birch | x | x"] == ("", "House", "Unit", "Rent")
+    head = f"<table:table-header-rows><table:table-row>{NAMES}</table:table-row></table:table-header-rows>"
+    span = '<table:table-cell table:number-columns-spanned="2"><text:p>none</text:p></table:table-cell>'
+    body = f"<table:table-row>{span}<table:covered-table-cell/>{NAMES[:54]}</table:table-row>"
+    body = body.replace(NAMES[:54], "<table:table-cell><text:p>y</text:p></table:table-cell>")
+    caption = "<text:p>Table 2: Rents</text:p>"
+    odf(tmp_path / "a.odt", "text", f"{caption}<table:table>{head}{body}</table:table>")
+    document = read_zip(read_odf, tmp_path / "a.odt")
+    lead = ("Table 2: Rents", "House", "Unit", "Rent")
+    assert leads(document) == {"none | none | y": lead}

@@ -1,0 +1,96 @@
+"""Slides: shapes by their places, hidden slides, tables."""
+
+import pytest
+from helpers.document_checks import leads, read_zip, shown
+from helpers.document_files import pptx, replace_in_zip
+
+from runnel.text.documents.pptx import read_pptx
+
+
+def frame(x, y, width=100, height=20, inside=""):
+    return f'<a:xfrm><a:off x="{x}" y="{y}"/><a:ext cx="{width}" cy="{height}"/>{inside}</a:xfrm>'
+
+
+def box(text, x, y, width=100, height=20, placeholder=""):
+    return (
+        f"<p:sp><p:nvSpPr><p:nvPr>{placeholder}</p:nvPr></p:nvSpPr>"
+        f"<p:spPr>{frame(x, y, width, height)}</p:spPr>"
+        f"<p:txBody><a:p><a:r><a:t>{text}</a:t></a:r></a:p></p:txBody></p:sp>"
+    )
+
+
+def group(x, y, *shapes, scale=1):
+    inside = f'<a:chOff x="1000" y="1000"/><a:chExt cx="{100 // scale}" cy="{20 // scale}"/>'
+    return (
+        f"<p:grpSp><p:grpSpPr>{frame(x, y, inside=inside)}</p:grpSpPr>{''.join(shapes)}</p:grpSp>"
+    )
+
+
+def texts(tmp_path, *shapes):
+    pptx(tmp_path / "a.pptx", ["".join(shapes)])
+    return [text for _, text in shown(read_zip(read_pptx, tmp_path / "a.pptx"))]
+
+
+@pytest.mark.parametrize(
+    ("shapes", "order"),
+    [
+        ([box("low", 0, 300), box("high", 0, 10)], "high low"),
+        ([box("right", 200, 12), box("left", 0, 15)], "left right"),
+        ([box("d", 200, 55), box("c", 0, 50), box("b", 200, 0), box("a", 0, 5)], "a b c d"),
+        (
+            [box("b2", 200, 60), box("b1", 200, 0), box("a", 0, 0, height=200)],
+            "a b1 b2",
+        ),
+        ([box("low", 0, 100), group(0, 0, box("in", 1000, 1000))], "in low"),
+        ([group(0, 200, box("in", 1000, 1000)), box("high", 0, 100)], "high in"),
+        (
+            [group(0, 0, box("far", 1000, 1018), scale=1), group(0, 0, box("in", 1000, 1000))],
+            "in far",
+        ),
+        (
+            [
+                box("body", 0, 0),
+                box("title", 0, 300, placeholder='<p:ph type="title"/>'),
+                box("x", 0, 50),
+            ],
+            "title body x",
+        ),
+        (["<p:sp/>", box("only", -5, -5), "<p:grpSp/>"], "only"),
+    ],
+)
+def test_shapes_are_read_by_their_places(tmp_path, shapes, order):
+    assert texts(tmp_path, *shapes) == order.split()
+
+
+def test_a_shape_without_a_place_comes_after_the_one_before(tmp_path):
+    body = '<p:ph type="body" idx="1"/>'
+    free = box("free", 0, 0, placeholder=body).replace(frame(0, 0), "")
+    assert texts(tmp_path, box("low", 0, 300), free, box("high", 0, 0)) == ["high", "low", "free"]
+    assert texts(tmp_path, free, box("low", 0, 300)) == ["free", "low"]
+
+
+def test_hidden_slides_are_left_out_and_reported(tmp_path):
+    pptx(tmp_path / "a.pptx", [box("one", 0, 0), box("two", 0, 0), box("three", 0, 0)])
+    hide = {"ppt/slides/slide2.xml": lambda xml: xml.replace(b"<p:sld ", b'<p:sld show="0" ')}
+    replace_in_zip(tmp_path / "a.pptx", tmp_path / "b.pptx", hide)
+    document = read_zip(read_pptx, tmp_path / "b.pptx")
+    assert document.text == "one\n\nthree" and [b.page for b in document.blocks] == [1, 3]
+    assert document.pages == 3 and document.warnings[0].endswith(": 2")
+
+
+def test_tables_with_merged_cells_and_marks_of_notes(tmp_path):
+    def cell(text, attributes=""):
+        return f"<a:tc {attributes}><a:p><a:r><a:t>{text}</a:t></a:r></a:p></a:tc>"
+
+    raised = '<a:r><a:rPr baseline="30000"/><a:t>1</a:t></a:r>'
+    table = (
+        '<p:graphicFrame><a:tbl><a:tblPr firstRow="1"/>'
+        f"<a:tr>{cell('House')}{cell('Rooms').replace('</a:r>', '</a:r>' + raised)}</a:tr>"
+        f"<a:tr>{cell('Birch', 'rowSpan=' + chr(34) + '2' + chr(34))}{cell('1A')}</a:tr>"
+        f"<a:tr>{cell('', 'vMerge=' + chr(34) + '1' + chr(34))}{cell('1B')}</a:tr>"
+        "</a:tbl></p:graphicFrame>"
+    )
+    pptx(tmp_path / "a.pptx", [table])
+    document = read_zip(read_pptx, tmp_path / "a.pptx")
+    lead = ("", "House", "Rooms[1]")
+    assert leads(document) == {"Birch | 1A": lead, "Birch | 1B": lead}
