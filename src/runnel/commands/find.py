@@ -86,6 +86,7 @@ class FileOptions:
     exclude: parameters.Exclude = None
     no_ignore: parameters.NoIgnore = False
     encoding: parameters.Encoding = None
+    language: parameters.Language = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
 
@@ -110,7 +111,13 @@ class FileOptions:
             return None
         if remember:
             cache_folder()
-        reading = (__version__, self.encoding, unit, *([self.ocr] if self.ocr else []))
+        reading = (
+            __version__,
+            self.encoding,
+            unit,
+            self.language,
+            *([self.ocr] if self.ocr else []),
+        )
         return DocumentCache(load, model, reading, display.say, keep=bool(remember))
 
     def reader(self) -> DocumentReader:
@@ -202,6 +209,7 @@ def find(
                 find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest
             )
             search = partial(search, cache=stored, progress=meter, explain=explain)
+            search = partial(search, language=reading.language)
             documents = chain([first], documents)
             with _timed(seconds, "score"):
                 findings = search(load(), query, documents)

@@ -52,6 +52,7 @@ class IndexOptions:
     include: parameters.Include = None
     exclude: parameters.Exclude = None
     no_ignore: parameters.NoIgnore = False
+    language: parameters.Language = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
     remember: Annotated[
@@ -100,6 +101,7 @@ class IndexOptions:
                 fields=fields,
                 passage_tokens=self.passage_tokens,
                 remember=self.remember,
+                language=self.language,
             )
         index = Index.open(place, self.model)
         settings = index.store.settings
@@ -108,6 +110,8 @@ class IndexOptions:
             differences.append(f"the fields {dict(settings.fields)}")
         if self.remember and not settings.remember:
             differences.append("been made without --remember")
+        if self.language not in ("auto", settings.language):
+            differences.append(f"the language {settings.language}")
         if self.passage_tokens not in (None, settings.passage_tokens):
             differences.append(f"passages of {settings.passage_tokens} tokens")
         if differences:

@@ -85,6 +85,13 @@ def search(
             "--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."
         ),
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Language of sentences that are not stored (default: the index's).",
+        ),
+    ] = None,
     ocr: parameters.OcrOption = None,
     explain: Annotated[
         bool,
@@ -120,7 +127,14 @@ def search(
     )
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(
-        query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings
+        query,
+        top_k,
+        where=where,
+        **options,
+        read=read,
+        sentences=sentences,
+        language=language,
+        timings=timings,
     )
     if not hits and not len(index):
         display.say("note: the index has no documents; `runnel index` adds them")

@@ -25,6 +25,7 @@ from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
+from runnel.text.sentences import check_language
 
 _DEPTH = 200  # passages per first-stage search
 # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al.,
@@ -52,6 +53,7 @@ class Stages:
     rerank: int | None = None
     read: int | None = None
     sentences: int = 3
+    language: str | None = None
 
     def __post_init__(self) -> None:
         weight: object = self.dense_weight
@@ -93,6 +95,13 @@ class Pipeline:
         model = self._embedder.model
         model.templates["document"].encode_query(model.tokenizer, query)
         expect_count(top_k, "top_k")
+        if stages.language is not None:
+            check_language(stages.language)
+            if self._remembers:
+                raise InputError(
+                    "this index stores its sentences as they were split when it was made; give the"
+                    " language to a new index"
+                )
         where_conditions = conditions(where, self._store.settings.fields)
         rerank = self._documents_to_rerank(stages.rerank)
         weights = self._weights
@@ -128,7 +137,9 @@ class Pipeline:
             read = stages.read
             if read is None:
                 read = len(rows) if self._remembers else _READ
-            scored_documents = self._scored(query, rows[: read if stages.sentences else 0], count)
+            scored_documents = self._scored(
+                query, rows[: read if stages.sentences else 0], count, stages.language
+            )
         ranks = [
             {name: rank for rank, name in enumerate(names, start=1)}
             for names in (*lists, relevance)
@@ -174,7 +185,9 @@ class Pipeline:
             raise InputError(
                 "this index's model has no sentence head; use another model to score sentences"
             )
-        return next(self._retriever.scan(query, self._contents([document]), progress=progress))
+        language = self._store.settings.language
+        contents = self._contents([document])
+        return next(self._retriever.scan(query, contents, language=language, progress=progress))
 
     def _documents_to_rerank(self, rerank: int | None) -> int:
         if rerank is None:
@@ -226,14 +239,23 @@ class Pipeline:
         return [document_scores(dense), document_scores(lexical)]
 
     def _scored(
-        self, query: str, documents: Sequence[DocumentRow], count: TokenCount
+        self,
+        query: str,
+        documents: Sequence[DocumentRow],
+        count: TokenCount,
+        language: str | None = None,
     ) -> dict[str, Scored]:
         """Return the scored sentences of documents, which are ranked together, by the documents'
         ids.
         """
         if not documents or self._retriever is None:
             return {}
-        scored = self._retriever.rank(query, self._contents(documents), progress=count.part())
+        scored = self._retriever.rank(
+            query,
+            self._contents(documents),
+            language=language or self._store.settings.language,
+            progress=count.part(),
+        )
         return dict(zip((document.id for document in documents), scored, strict=True))
 
     def _contents(

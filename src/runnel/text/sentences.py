@@ -32,6 +32,7 @@ from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
+from runnel.text.language import language_of
 from runnel.text.ranked import RankedText
 from runnel.text.sentence_ends import LABEL, sentence_starts
 from runnel.text.tokenizer import Encoded
@@ -48,6 +49,7 @@ _STEP = 256  # the fewest characters consumed of a window before the next
 _UNSURE = 32  # characters at the end of a window
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
+_LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
 _ITEM = re.compile(
@@ -90,8 +92,8 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
     Args:
         text: any text.
-        language: a code such as "en", "de", "zh"; sentencex falls back to a related language for
-            unknown codes.
+        language: a code (ISO 639-1) such as "en", "de", "zh"; sentencex falls back to a related
+            language for unknown codes. "auto": the language of the text, see `language_of`.
         max_chars: the longest sentence, without whitespace at its end (and at the start of the
             text). Longer sentences are cut after a full stop, else at ; or : or a line end or
             before a clause such as "(a)", else after a closing bracket, else at a comma, else at
@@ -104,8 +106,7 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     Raises:
         InputError: `language` is not a code.
     """
-    if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
-        raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
+    language = _expected(language, text)
     # 1. Blocks, which no sentence crosses.
     # 2. The sentences of each block.
     # 3. Spans from these to the next.
@@ -126,6 +127,7 @@ def split_document(
     if isinstance(document, str) or not document.blocks:
         return split_sentences(text_of(document), language, max_chars)
     text = document.text
+    language = _expected(language, text)
     starts: list[int] = []
     for block in document.blocks:
         if block.kind in _WHOLE:
@@ -134,6 +136,18 @@ def split_document(
         for start, end in _blocks(text, block.start, block.end):
             starts.extend(_starts_in_block(text, start, end, language, max_chars))
     return tile(starts, len(text))
+
+
+def check_language(language: object) -> None:
+    """Raise InputError if a value is neither "auto" nor a code of a language."""
+    if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
+        raise InputError(f"language is {language!r}; expected a code such as 'en', or 'auto'")
+
+
+def _expected(language: str, text: str) -> str:
+    """Return the code of a language; "auto" is the text's."""
+    check_language(language)
+    return language_of(text) if language == "auto" else language
 
 
 def split_paragraphs(text: str) -> np.ndarray:
