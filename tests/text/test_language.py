@@ -20,7 +20,10 @@ ENDS = Path(__file__).with_name("ends")
         ("pt", "O cão não está em casa e as crianças foram para a escola com uma amiga do pai."),
         ("nl", "De hond is niet in het huis en dat wordt een probleem voor de man van het veld."),
         ("pl", "Pies nie jest w domu i to nie jest dobre, bo jak się zgubił, to na długo."),
-        ("cs", "Pes není v domě a to je problém, který se týká nás, jako by za to nebo o tom bylo."),
+        (
+            "cs",
+            "Pes není v domě a to je problém, který se týká nás, jako by za to nebo o tom bylo.",
+        ),
         ("da", "Hunden er ikke i huset, og det er ikke godt for os at have den med."),
         ("fi", "Koira ei ole kotona ja se on ongelma, mutta hän ei ole se joka sen kun teki."),
         ("ru", "Собака не в доме, и это не так хорошо для нас, но что же с ней?"),
@@ -28,7 +31,10 @@ ENDS = Path(__file__).with_name("ends")
         ("hy", "Շունը տանը չէ։"),
         ("en", "Too short: der die das."),
         ("en", "12:00 4711 [x] {} == 3"),
-        ("en", "import os\nfor name in names:\n    if name is not None and os.path.exists(name): a"),
+        (
+            "en",
+            "import os\nfor name in names:\n    if name is not None and os.path.exists(name): a",
+        ),
         ("en", "今天天气很好。我们去公园。"),
         ("en", ""),
     ],

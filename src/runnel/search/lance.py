@@ -49,7 +49,7 @@ from runnel.search.records import (
     best_first,
 )
 from runnel.search.storage_errors import explained, no_index_error, plain_errors, plainly
-from runnel.text.words import compound_parts, letters, separated, unspaced_words
+from runnel.text.words import with_parts
 
 if TYPE_CHECKING:
     from lancedb import DBConnection
@@ -62,7 +62,6 @@ _PATIENCE = {"client_retry_timeout": "5"}
 # more passages are searched by the table's IVF_RQ index, with exact re-scoring
 EXACT_ROWS = 200_000
 _SCANNED = 20_000  # passages per list of `scan`
-_PART_BOOST = 0.5  # of the score of a word's part
 _KEPT_COMMITS = 20  # commits whose files stay for processes that search them
 _SESSION_COMMITS = 20  # commits that are read through one connection
 _CONTENT = ("documents", "passages")
@@ -92,8 +91,6 @@ class LanceStore:
         self.uri = uri
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
         self._passages: _Passages | None = None
-        # whether a passage has words of scripts without spaces, or parts of words; None: not known
-        self._parts: bool | None = None
         self._use(database)
         self._head = self._read_commits()[-1]
         self._show()
@@ -217,26 +214,12 @@ class LanceStore:
     @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages with the highest BM25 score, best first."""
-        from lancedb.query import BooleanQuery, MatchQuery, Occur
+        from lancedb.query import MatchQuery
 
         if self._head["passages"] == 0 or not query.strip():
             return []
         table = self._tables["passages"]
-        if self._parts is None:
-            rows = table.search().where("parts IS NOT NULL").select(["number"]).limit(1)
-            self._parts = rows.to_arrow().num_rows > 0
-        parts = " ".join(compound_parts(query))
-        matches: list[Any] = [MatchQuery(query, "text")]  # type: ignore[call-arg]
-        if parts:
-            matches.append(MatchQuery(parts, "text", boost=_PART_BOOST))  # type: ignore[call-arg]
-        if self._parts:
-            asked = " ".join([*letters(separated(query)), parts])
-            # words of scripts without spaces are only there; a part counts less than a whole word
-            boost = 1.0 if unspaced_words(query) else _PART_BOOST
-            matches.append(MatchQuery(asked, "parts", boost=boost))  # type: ignore[call-arg]
-        words: Any = matches[0]
-        if len(matches) > 1:  # takes five times as long
-            words = BooleanQuery([(Occur.SHOULD, match) for match in matches])
+        words: Any = MatchQuery(with_parts(query), "words")  # type: ignore[call-arg]
         # rows of whole documents have no text
         search = table.search(words, query_type="fts")
         return best_first(
@@ -320,9 +303,8 @@ class LanceStore:
         # The first passage builds BM25's index; later passages are searched row by row until
         # `optimize`.
         table = self._drafts["passages"]
-        if not _has_index(table, "text") and table.count_rows(_NOT_WHOLE):
-            table.create_index("text", config=FTS())
-            table.create_index("parts", config=FTS(base_tokenizer="whitespace"))
+        if not _has_index(table, "words") and table.count_rows(_NOT_WHOLE):
+            table.create_index("words", config=FTS())
         return self._finish("commit")
 
     @plainly
@@ -410,7 +392,7 @@ class LanceStore:
             name: self._database.open_table(name, version=self._head[name + "_version"])
             for name in _CONTENT
         }
-        self._passages = self._parts = None
+        self._passages = None
         self._commits_shown += 1
 
 

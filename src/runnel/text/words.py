@@ -55,20 +55,20 @@ def separated(text: str) -> str:
     return UNSPACED_RUN.sub(lambda match: f" {_pairs_of(match[0])} ", text)
 
 
-def compound_parts(text: str) -> list[str]:
+def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
     """Return the parts of a text's compound words in lower case: "refresh" and "token" of
     refreshToken and refresh_token, "1107" of e1107. If there is a number in it, a word with hyphens
-    also gives its letters together: "e1107" of E-1107.
+    or underscores also gives its letters together: "e1107" of E-1107.
 
-    A text's own words are not repeated: the parts of a word with hyphens, and a word that has one
-    part.
+    A text's own words are not repeated: those between hyphens, and between underscores unless words
+    may be `joined_by` these.
     """
     parts: list[str] = []
     for match in _COMPOUND.finditer(separated(text)):
         whole = match[0]
         if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
             continue
-        for word in whole.split("-"):
+        for word in re.split("-" if joined_by else "[-_]", whole):
             of_word = _PART.findall(word)
             if len(of_word) > 1:
                 parts += [part.lower() for part in of_word if len(part) > 1]
@@ -77,11 +77,12 @@ def compound_parts(text: str) -> list[str]:
     return parts
 
 
-def indexed_words(text: str) -> str:
-    """Return, with spaces between them, the words of a text that splitting it at spaces and
-    punctuation does not find: those of scripts without spaces, and the parts of compound words.
+def with_parts(text: str) -> str:
+    """Return a text, followed by the words of it that splitting it at spaces, punctuation and
+    underscores does not find: those of scripts without spaces, and the parts of compound words.
     """
-    return " ".join([*unspaced_words(text).split(), *compound_parts(text)])
+    parts = compound_parts(text, joined_by="")
+    return " ".join([text, *unspaced_words(text).split(), *parts])
 
 
 def letters(text: str) -> list[str]:
@@ -123,9 +124,9 @@ def bm25() -> ModuleType:
 
 
 def _tokenize(texts: Iterable[str], *, return_ids: bool) -> Any:
-    with_parts = (" ".join([separated(text), *compound_parts(text)]) for text in texts)
+    separate = (" ".join([separated(text), *compound_parts(text)]) for text in texts)
     return bm25().tokenize(
-        with_parts, token_pattern=_WORD, return_ids=return_ids, show_progress=False
+        separate, token_pattern=_WORD, return_ids=return_ids, show_progress=False
     )
 
 
