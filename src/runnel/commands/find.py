@@ -354,7 +354,11 @@ def show(console: Console, findings: Findings) -> None:
             console.print(Text(_INDENT) + line)
         if item.also:
             console.print(
-                Text(_INDENT + display.one_line(_also(item)), style="dim italic"), soft_wrap=True
+                Text(
+                    _INDENT + display.one_line(other_places(item.also, item.also_omitted)),
+                    style="dim italic",
+                ),
+                soft_wrap=True,
             )
         console.print()
     read = [file for file in findings.files if file.sentences]
@@ -368,15 +372,17 @@ def show(console: Console, findings: Findings) -> None:
         )
 
 
-def _also(item: AnsweringSentence) -> str:
-    """Return the other places of a sentence, the first few by name."""
+def other_places(places: Sequence[Place], omitted: int = 0) -> str:
+    """Return the other places of a sentence, the first few by name; `omitted` others are only
+    counted.
+    """
     names = list(
         dict.fromkeys(
             str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}"
-            for p in item.also
+            for p in places
         )
     )
-    others = len(names[_ALSO:]) + item.also_omitted
+    others = len(names[_ALSO:]) + omitted
     more = f" and {counted(others, 'more place')}" if others else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runnel.search.records import FieldType
     from runnel.text.folders import Selection
 
-COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
+COUNTED = ("added", "updated", "unchanged", "deleted", "empty", "failed")
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         display.say(f"note: {describe(error)}; searching the last commit of {place}")
         return
-    if changed := summary(changes, without=("unchanged",)):
+    if changed := summary(changes, without=("unchanged", "empty")):
         display.say(f"note: {place}: {changed}")
 
 

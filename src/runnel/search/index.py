@@ -36,6 +36,7 @@ class Changes:
     updated: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # paths of files without text
     # id, path or "path, line N" -> why; the others were added
     failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0  # of all new and changed documents
@@ -235,6 +236,7 @@ class Index:
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
         changes.unchanged += scan.unchanged
+        changes.empty = scan.empty
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files
             hashes.failures |= {
