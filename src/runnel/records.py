@@ -257,7 +257,9 @@ class Hit:
 
     A search of an index also fills the answering sentences, in reading order, the stored title,
     source file and metadata, the whole text as a place, and the explanation of the score. `answers`
-    is the probability that the document answers at all, None if it is not known.
+    is the probability that the document answers at all, None if it is not known. `also` has a place
+    in each of the documents that were found too and say the same: those of equal text, and those
+    with the same best sentence between the same neighbors.
     """
 
     id: str
@@ -271,6 +273,7 @@ class Hit:
     place: Place | None = None
     explanation: Explanation | None = None
     answers: float | None = None
+    also: tuple[Place, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return all but the text, ready for JSON."""
@@ -283,6 +286,7 @@ class Hit:
             "source": self.source,
             "metadata": dict(self.metadata),
             "sentences": [sentence.as_json() for sentence in self.sentences],
+            "also": [asdict(place) for place in self.also],
             "explanation": None if self.explanation is None else asdict(self.explanation),
         }
 

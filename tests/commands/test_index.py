@@ -116,7 +116,12 @@ def test_the_time_to_parse_a_file_is_chosen(run, folder, monkeypatch, caplog):
 
 
 def found(done):
-    return [Path(document["source"]).name for document in json.loads(done.out)["documents"]]
+    """Return the names of the files of a search's results, copies included."""
+    return [
+        Path(name).name
+        for document in json.loads(done.out)["documents"]
+        for name in (document["source"], *(place["file"] for place in document["also"]))
+    ]
 
 
 def test_a_project_is_indexed_and_kept_up_to_date_by_searches(run, folder, monkeypatch):
@@ -228,3 +233,32 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
         "3 unchanged, 1 deleted; 3 documents",
     ]
     assert "rows.jsonl" in caplog.text
+
+
+def test_empty_files_are_counted_and_no_error(run, tmp_path, monkeypatch):
+    folder = tmp_path / "package"
+    folder.mkdir()
+    for name, text in (("__init__.py", ""), ("b.md", " \n"), ("a.txt", "The code is 7741.")):
+        (folder / name).write_text(text)
+    for first in ("1 added", "1 unchanged"):
+        done = run("index", folder, "--to", "library")
+        assert (done.code, done.err) == (0, "") and f"{first}, 2 empty; 1 document" in done.out
+    (folder / "a.txt").write_text("")
+    shown = json.loads(run("index", folder, "--to", "library", "--json").out)
+    assert (shown["deleted"], shown["empty"], shown["failed"]) == (1, 3, 0)
+    monkeypatch.chdir(folder)
+    (folder / "a.txt").write_text("The code is 7742.")
+    assert run("index").code == 0
+    done = run("search", "code", "-l")
+    assert (done.code, done.out, done.err) == (0, "a.txt\n", "")
+
+
+def test_the_language_of_a_new_index(run, tmp_path):
+    (tmp_path / "a.txt").write_text("Am 3. Mai kam er. Das war gut.")
+    assert run("index", "a.txt", "--to", "library", "--language", "de").code == 0
+    (document,) = json.loads(run("search", "Mai", "--in", "library", "--json").out)["documents"]
+    assert next(one["text"].strip() for one in document["sentences"]) == "Am 3. Mai kam er."
+    done = run("index", "a.txt", "--to", "library", "--language", "fr")
+    assert done.code == 1 and "the language de" in done.err
+    assert run("search", "Mai", "--in", "library", "--language", "fr").code == 2
+    assert run("find", "Mai", "a.txt", "--language", "not a code").code == 2

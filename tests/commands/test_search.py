@@ -136,3 +136,19 @@ def test_nothing_here_seems_to_answer(run, library, monkeypatch):
             answers[1],
             list(answers),
         )
+
+
+def test_copies_are_one_result_that_names_the_others(run, library, tmp_path, request):
+    for name in ("copy.txt", "again.txt"):
+        (tmp_path / "files" / name).write_text((tmp_path / "files" / "heart.txt").read_text())
+    with library:
+        library.add_files(["files"])
+    arguments = ("search", "what pumps the blood", "--in", "library", "-s", 1, "-k", 1)
+    done = run(*arguments)
+    assert done.code == 0 and done.out.endswith("the body.  (and 2 more places)\n")
+    names = {f"files/{name}" for name in ("heart.txt", "copy.txt", "again.txt")}
+    assert set(run(*arguments, "-l").out.split()) == names
+    (document,) = json.loads(run(*arguments, "--json").out)["documents"]
+    assert [place["line"] for place in document["also"]] == [2, 2]
+    request.getfixturevalue("terminal")
+    assert "also at files/" in run(*arguments).out

@@ -108,6 +108,7 @@ class FakeRetriever:
         documents: Iterable[str | DocumentText],
         *,
         unit: str | None = None,
+        language: str = "auto",
         progress: Progress = None,
     ) -> Iterator[Scored]:
         words = set(query.lower().split())

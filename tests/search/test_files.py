@@ -123,7 +123,8 @@ def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(ind
     (folder / "broken.pdf").write_bytes(b"%PDF-1.4 cut off")
     (folder / "empty.txt").write_text("")
     changes = index.add_files([folder])
-    assert names(changes.failed, folder) == ["broken.pdf", "empty.txt", "new.txt"]
+    assert names(changes.failed, folder) == ["broken.pdf", "new.txt"]
+    assert names(changes.empty, folder) == ["empty.txt"] and "empty.txt" not in caplog.text
     assert all(name in caplog.text for name in changes.failed)
     assert len(index) == 5 and changes.deleted == []  # what is known of unreadable files is kept
 

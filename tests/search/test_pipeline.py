@@ -123,11 +123,13 @@ def test_remembered_documents_rank_as_whole_pairs_do(index, plain, monkeypatch):
         index.search(QUERY, sentences=0)
         assert 0 < max(read) < 20  # a document has more
     remembered = index.search(QUERY, top_k=12, timings=timings)
-    assert list(timings) == ["query", "dense", "lexical", "rerank", "fetch", "sentences"]
+    assert list(timings) == ["query", "dense", "lexical", "fetch", "rerank", "sentences"]
     assert index.search(QUERY, top_k=12, rerank=0) != remembered
     pieces = index.store.memories(["d3", "nothing", "d1"])
     assert set(pieces) == {"d1", "d3"} and plain.store.memories(["d3"]) == {}
-    from_memory = index._pipeline._rerank(QUERY, list(TEXTS), TokenCount(None))
+    from_memory = index._pipeline._rerank(
+        QUERY, list(index.store.documents(list(TEXTS)).values()), TokenCount(None)
+    )
     scores = dict(
         zip(
             TEXTS,
@@ -382,3 +384,47 @@ def test_text_that_goes_on_is_remembered_anew(remembering):
     found = dict(shown(remembering.search(QUERY, top_k=20, sentences=9)))
     assert found["d2"][-1][0] == "The river of the cat runs to the sea."
     assert remembering.check() == []
+
+
+# ---- copies --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pocket():
+    return Embedder.load("pocket")
+
+
+GATE = "The porter lives here.\n\nThe gate code is changed every Monday.\n\n"
+
+
+def test_documents_that_say_the_same_are_one_result(pocket, tmp_path):
+    """Equal texts, and equal sentences between equal neighbors; before the number is cut."""
+    with Index.create(tmp_path / "index", pocket) as index:
+        index.add(
+            [
+                *(Document(f"copy{i}", GATE + "Ask him.") for i in range(250)),
+                Document("longer", GATE + "Ask him.\n\nHe sleeps at nine. Then nobody opens."),
+                Document("other", "The list of gate codes is in the grey safe."),
+                Document("third", "A gate needs a code."),
+            ]
+        )
+        hits = index.search("gate code", 4)
+        (first,) = [hit for hit in hits if hit.id not in ("other", "third")]
+        others = [hit for hit in hits if hit is not first]
+        files = {first.id, *(place.file for place in first.also)}
+        assert files == {"longer", *(f"copy{i}" for i in range(250))}
+        assert len(first.also) == 250 and not any(hit.also for hit in others)
+        assert all(place.text.strip() == GATE.split("\n\n")[1] for place in first.also)
+        assert [hit.rank for hit in hits] == [1, 2, 3]
+        assert len(first.as_json()["also"]) == 250
+        unread = index.search("gate code", 3, sentences=0)  # only equal texts are known
+        assert len({hit.text for hit in unread}) == 3
+        assert [len(hit.also) for hit in unread if hit.id.startswith("copy")] == [249]
+        assert len(index.search("gate code", 10)) == 3
+
+
+def test_different_texts_that_share_a_sentence_are_two_results(pocket, tmp_path):
+    with Index.create(tmp_path / "index", pocket) as index:
+        for name, after in (("a", "Ask the porter."), ("b", "Ask the cook.")):
+            index.add([Document(name, "Look here. The gate code is 7741. " + after)])
+        assert len(index.search("gate code", 5)) == 2

@@ -139,6 +139,26 @@ def test_words_of_scripts_without_spaces_are_found(store):
     assert [row.document for row in store.lexical("電話", 5, [])] == ["later"]
 
 
+def test_words_are_also_their_parts_and_a_whole_word_counts_more(store):
+    """Also in rows that came after the first commit."""
+    texts = {
+        "camel": "Call refreshTokenForUser to renew it.",
+        "snake": "Call refresh_token_for_user to renew it.",
+        "prose": "You can refresh the token for a user.",
+        "pump": "Pump E-1107 leaks.",
+    }
+    later = {"other pump": "Pump E-1108 leaks, and so does 1109.", "other": "A token is a sign."}
+    for part in (texts, later):
+        add(store, *(document(name, [text], [unit(1, 0, 0, 0)]) for name, text in part.items()))
+    found = {
+        query: [row.document for row in store.lexical(query, 6, [])]
+        for query in ("refreshTokenForUser", "refresh token", "e1107", "E-1107")
+    }
+    assert found["refreshTokenForUser"][0] == "camel"
+    assert set(found["refresh token"][:3]) == {"camel", "snake", "prose"}
+    assert found["e1107"][0] == found["E-1107"][0] == "pump"
+
+
 def test_a_reader_sees_a_commit_when_it_refreshes_and_writes_after_the_writer(store, place):
     reader = place.open()
     add(store, APPLE)

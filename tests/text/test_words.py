@@ -14,7 +14,14 @@ from helpers.children import PATHS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runnel.text.words import _UNSPACED, numbered_words, unspaced_words, words_of
+from runnel.text.words import (
+    _UNSPACED,
+    compound_parts,
+    numbered_words,
+    unspaced_words,
+    with_parts,
+    words_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,8 +35,8 @@ from runnel.text.words import _UNSPACED, numbered_words, unspaced_words, words_o
         ("ພາສາ", ["ພາ", "າສ", "ສາ"]),
         ("ខ្មែរ", ["ខ្មែ", "មែរ"]),  # the sign below a letter is a mark
         ("မြန်မာ", ["မြန်", "န်မာ"]),
-        ("iPhone手机3台 v2", ["iphone", "手机", "台", "v2"]),
-        ("ＡＢＣ１２ ﾃﾞｰﾀ", ["abc12", "デー", "ータ"]),
+        ("iPhone手机3台 v2", ["iphone", "手机", "台", "v2", "phone"]),
+        ("ＡＢＣ１２ ﾃﾞｰﾀ", ["abc12", "デー", "ータ", "abc", "12"]),
         ("か\u3099き", ["がき"]),  # composed
         ("The café's naïve 한국어 слова", ["café", "naïve", "한국어", "слова"]),
         ("", []),
@@ -44,7 +51,8 @@ def test_words(text, words):
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60))
 def test_other_scripts_are_split_as_by_bm25s(text):
     text = re.sub(f"[{_UNSPACED}\uff01-\uff5e]", "-", text)
-    assert words_of([text]) == bm25s.tokenize([text], return_ids=False, show_progress=False)
+    (words,) = bm25s.tokenize([text], return_ids=False, show_progress=False)
+    assert words_of([text])[0][: len(words)] == words  # the parts of compound words follow
 
 
 @settings(max_examples=200, deadline=None)
@@ -56,6 +64,36 @@ def test_a_part_between_other_characters_has_words_of_the_whole(text):
     assert [word for word in unspaced_words(text).split() if not word.isascii()] == [
         word for word in alone if not word.isascii()
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("refreshTokenForUser", "refresh token for user"),
+        ("max_retry_count", "max retry count"),
+        ("MAX_RETRY", "max retry"),
+        ("XMLHttpRequest", "xml http request"),
+        ("getÜberlauf", ""),  # only capitals of ASCII begin a part
+        ("e1107", "1107"),
+        ("E-1107", "e1107"),
+        ("DEC-0054 and dec0054", "dec0054 dec 0054"),
+        ("max-retry", ""),  # its parts are words of the text
+        ("well-known Words, as NASA says", ""),
+        ("a_b", ""),
+        ("x" * 60 + "-1", ""),
+        ("", ""),
+    ],
+)
+def test_parts_of_compound_words(text, parts):
+    assert compound_parts(text) == parts.split()
+    assert words_of([text])[0][-1:] == parts.split()[-1:] or not parts
+
+
+def test_each_way_to_write_a_name_finds_the_others():
+    for one, other in [("e1107", "E-1107"), ("maxRetry", "max-retry"), ("max_retry", "maxRetry")]:
+        for first, second in ((one, other), (other, one)):
+            assert set(words_of([first])[0]) & set(words_of([second])[0])
+    assert with_parts("iPhone手机3台 in_a Case").endswith(" Case iPhone 手机 3 台 phone")
 
 
 def test_numbered_words_are_the_same_words_and_those_that_splitting_at_spaces_does_not_find():

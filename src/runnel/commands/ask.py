@@ -194,7 +194,15 @@ def _find_in_files(
         documents = read_documents(
             paths, reader, skipped, selection=files.selection(), cache=cache, report=say
         )
-        findings = find(retriever, question, documents, top_k=top_k, cache=cache, progress=meter)
+        findings = find(
+            retriever,
+            question,
+            documents,
+            top_k=top_k,
+            language=files.language,
+            cache=cache,
+            progress=meter,
+        )
     return excerpts_of_findings(findings), findings.answers
 
 

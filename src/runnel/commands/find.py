@@ -86,6 +86,7 @@ class FileOptions:
     exclude: parameters.Exclude = None
     no_ignore: parameters.NoIgnore = False
     encoding: parameters.Encoding = None
+    language: parameters.Language = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
 
@@ -110,7 +111,13 @@ class FileOptions:
             return None
         if remember:
             cache_folder()
-        reading = (__version__, self.encoding, unit, *([self.ocr] if self.ocr else []))
+        reading = (
+            __version__,
+            self.encoding,
+            unit,
+            self.language,
+            *([self.ocr] if self.ocr else []),
+        )
         return DocumentCache(load, model, reading, display.say, keep=bool(remember))
 
     def reader(self) -> DocumentReader:
@@ -202,6 +209,7 @@ def find(
                 find_sentences, top_k=top_k, context=context, unit=unit, min_score=lowest
             )
             search = partial(search, cache=stored, progress=meter, explain=explain)
+            search = partial(search, language=reading.language)
             documents = chain([first], documents)
             with _timed(seconds, "score"):
                 findings = search(load(), query, documents)
@@ -346,7 +354,11 @@ def show(console: Console, findings: Findings) -> None:
             console.print(Text(_INDENT) + line)
         if item.also:
             console.print(
-                Text(_INDENT + display.one_line(_also(item)), style="dim italic"), soft_wrap=True
+                Text(
+                    _INDENT + display.one_line(other_places(item.also, item.also_omitted)),
+                    style="dim italic",
+                ),
+                soft_wrap=True,
             )
         console.print()
     read = [file for file in findings.files if file.sentences]
@@ -360,15 +372,17 @@ def show(console: Console, findings: Findings) -> None:
         )
 
 
-def _also(item: AnsweringSentence) -> str:
-    """Return the other places of a sentence, the first few by name."""
+def other_places(places: Sequence[Place], omitted: int = 0) -> str:
+    """Return the other places of a sentence, the first few by name; `omitted` others are only
+    counted.
+    """
     names = list(
         dict.fromkeys(
             str(p) if str(p) != p.file else f"{p.file}, characters {p.start}-{p.end}"
-            for p in item.also
+            for p in places
         )
     )
-    others = len(names[_ALSO:]) + item.also_omitted
+    others = len(names[_ALSO:]) + omitted
     more = f" and {counted(others, 'more place')}" if others else ""
     return f"also at {'; '.join(names[:_ALSO])}{more}"
 

@@ -97,7 +97,7 @@ def _watch(index: Index, files: IndexedFiles, shown: str) -> int:
         nonlocal note
         try:
             changes = _update(index, files)
-            if summary(changes, without=("unchanged",)) or not note:
+            if summary(changes, without=("unchanged", "empty")) or not note:
                 print_changes(index, changes, shown, as_json=False)
         except (StoreBusy, InputError) as error:
             # InputError: a file or folder that was named is gone

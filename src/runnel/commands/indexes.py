@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from runnel.search.records import FieldType
     from runnel.text.folders import Selection
 
-COUNTED = ("added", "updated", "unchanged", "deleted", "failed")
+COUNTED = ("added", "updated", "unchanged", "deleted", "empty", "failed")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class IndexOptions:
     include: parameters.Include = None
     exclude: parameters.Exclude = None
     no_ignore: parameters.NoIgnore = False
+    language: parameters.Language = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
     remember: Annotated[
@@ -100,6 +101,7 @@ class IndexOptions:
                 fields=fields,
                 passage_tokens=self.passage_tokens,
                 remember=self.remember,
+                language=self.language,
             )
         index = Index.open(place, self.model)
         settings = index.store.settings
@@ -108,6 +110,8 @@ class IndexOptions:
             differences.append(f"the fields {dict(settings.fields)}")
         if self.remember and not settings.remember:
             differences.append("been made without --remember")
+        if self.language not in ("auto", settings.language):
+            differences.append(f"the language {settings.language}")
         if self.passage_tokens not in (None, settings.passage_tokens):
             differences.append(f"passages of {settings.passage_tokens} tokens")
         if differences:
@@ -185,7 +189,7 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         display.say(f"note: {describe(error)}; searching the last commit of {place}")
         return
-    if changed := summary(changes, without=("unchanged",)):
+    if changed := summary(changes, without=("unchanged", "empty")):
         display.say(f"note: {place}: {changed}")
 
 

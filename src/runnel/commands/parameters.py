@@ -65,6 +65,15 @@ ParseSeconds = Annotated[
 Encoding = Annotated[
     str | None, typer.Option(help="Text encoding (default: detect, and warn when guessing).")
 ]
+Language = Annotated[
+    str,
+    typer.Option(
+        "--language",
+        metavar="CODE",
+        help="Language, for sentence ends: de, fr (default: detect).",
+        show_default=False,
+    ),
+]
 NoIgnore = Annotated[
     bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")
 ]

@@ -7,15 +7,16 @@ import math
 import re
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runnel.commands import display, parameters
-from runnel.commands.find import place_link
+from runnel.commands.find import other_places, place_link
 from runnel.commands.indexes import expect_project, refresh_project
-from runnel.errors import InputError
+from runnel.errors import InputError, counted
 from runnel.jobs.loading import note_compiling
 from runnel.records import highest, normalize
 from runnel.text.documents.ocr import Ocr
@@ -85,6 +86,13 @@ def search(
             "--where", metavar="CONDITION", help="Filter, e.g. year>=2020; all must hold."
         ),
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="Language of sentences that are not stored (default: the index's).",
+        ),
+    ] = None,
     ocr: parameters.OcrOption = None,
     explain: Annotated[
         bool,
@@ -120,7 +128,14 @@ def search(
     )
     where = parse_conditions(conditions or [], index.store.settings)
     hits = index.search(
-        query, top_k, where=where, **options, read=read, sentences=sentences, timings=timings
+        query,
+        top_k,
+        where=where,
+        **options,
+        read=read,
+        sentences=sentences,
+        language=language,
+        timings=timings,
     )
     if not hits and not len(index):
         display.say("note: the index has no documents; `runnel index` adds them")
@@ -139,7 +154,9 @@ def search(
         for hit in hits:
             display.print_json(hit.as_json(), indent=None)
     elif form == "files":
-        display.print_names(dict.fromkeys(_file(hit) for hit in hits))
+        display.print_names(
+            dict.fromkeys(name for hit in hits for name in (_file(hit), *_copies(hit)))
+        )
     elif form == "plain" and not explain:
         for line in (line for hit in hits for line in _lines(hit)):
             display.print_text(display.one_line(line))
@@ -209,10 +226,17 @@ def _file(hit: Hit) -> str:
     """Return the file of a document, relative to the working directory if it is in it; the id of
     one without a file.
     """
-    if not hit.source:
-        return hit.id
-    path = Path(hit.source)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else hit.source
+    return _shown(hit.source) if hit.source else hit.id
+
+
+def _shown(name: str) -> str:
+    path = Path(name)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else name
+
+
+def _copies(hit: Hit) -> list[str]:
+    """Return the files of the documents that say the same, or their ids."""
+    return [_shown(place.file) for place in hit.also]
 
 
 def _lines(hit: Hit) -> list[str]:
@@ -220,7 +244,10 @@ def _lines(hit: Hit) -> list[str]:
     or its first line.
     """
     if hit.sentences or hit.place is None:
-        return [f"{_file(hit)}:{sentence.where}:{sentence.words}" for sentence in hit.sentences]
+        lines = [f"{_file(hit)}:{sentence.where}:{sentence.words}" for sentence in hit.sentences]
+        if hit.also:
+            lines[-1] += f"  (and {counted(len(hit.also), 'more place')})"
+        return lines
     title = hit.title or hit.place.text.lstrip().partition("\n")[0]
     return [f"{_file(hit)}:{hit.place.where}:{title}"]
 
@@ -261,6 +288,10 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
             console.print(Padding(body, (0, 0, 0, 4)))
             if sentence.after:
                 console.print(Padding(Text(normalize(sentence.after), style="dim"), (0, 0, 0, 6)))
+        if hit.also:
+            places = [replace(place, file=_shown(place.file)) for place in hit.also]
+            line = display.one_line(other_places(places))
+            console.print(Text("    " + line, style="dim italic"), soft_wrap=True)
         console.print()
 
 

@@ -63,6 +63,7 @@ class ReadOptions:
     save_from: int = 16_384  # documents of so many tokens get `saved`
     # for a model that reads passages, or one whose reranker shares the pass (`Reranker.shares`)
     remember: bool = False
+    language: str = "auto"  # of the documents, for sentence boundaries
     progress: Progress | None = None
 
 

@@ -91,7 +91,7 @@ class SentenceRetriever:
         *,
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
-        language: str = "en",
+        language: str = "auto",
         window: int | None = None,
         stride: int | None = None,
         progress: Progress | None = None,
@@ -110,7 +110,8 @@ class SentenceRetriever:
                 that the model was trained on.
             spans: (S, 2) character spans to score instead of units; the text between them is read
                 too. In-document word statistics count the text between two spans as a sentence.
-            language: language of the document, for sentence boundaries (ISO 639-1).
+            language: language of the document, for sentence boundaries (ISO 639-1); "auto": as its
+                first 2,000 letters tell.
             window, stride: read windows of `window` tokens that start `stride` tokens apart, each
                 from the query alone, and average the scores of sentences in several windows, as in
                 paper E (120000 and 60000); for comparison only. A sentence that fits into no window
@@ -151,7 +152,7 @@ class SentenceRetriever:
         *,
         unit: Unit | None = None,
         spans: np.ndarray | Sequence[tuple[int, int]] | None = None,
-        language: str = "en",
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> list[Sentence]:
         """Return the `top_k` best with a token, best first, ties in document order. Arguments and
@@ -174,7 +175,7 @@ class SentenceRetriever:
         documents: Documents,
         *,
         unit: Unit | None = None,
-        language: str = "en",
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[list[Sentence]]:
         """Score each of many documents, in order, as `score` does; the query is read once and its
@@ -189,7 +190,7 @@ class SentenceRetriever:
         documents: Documents,
         *,
         unit: Unit | None = None,
-        language: str = "en",
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents as `score_many` does, without an object per sentence: for long documents
@@ -206,13 +207,14 @@ class SentenceRetriever:
         documents: Documents,
         *,
         unit: Unit | None = None,
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> list[Scored]:
         """Score documents whose sentences are ranked together: as `scan`, but the second look is at
         the best of all of them.
         """
         return self.second_look(
-            list(self.first_look(query, documents, unit=unit, progress=progress))
+            list(self.first_look(query, documents, unit=unit, language=language, progress=progress))
         )
 
     def second_look(self, scored: Sequence[Scored]) -> list[Scored]:
@@ -245,7 +247,7 @@ class SentenceRetriever:
         documents: Documents,
         *,
         unit: Unit | None = None,
-        language: str = "en",
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[Scored]:
         """Score documents in order; for `second_look`, which then reads the
@@ -270,7 +272,7 @@ class SentenceRetriever:
         documents: Iterable[str | DocumentText],
         *,
         unit: Unit | None = None,
-        language: str = "en",
+        language: str = "auto",
         progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
         """Read documents once; `score`, `retrieve` and `scan` take the results in place of texts,

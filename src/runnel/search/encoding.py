@@ -31,6 +31,7 @@ from runnel.search.records import (
     PassageRow,
     content_hash,
 )
+from runnel.text.sentences import check_language
 
 log = logging.getLogger("runnel")
 _BATCH_CHARS = 2_000_000  # read and committed together: a few thousand passages
@@ -190,7 +191,12 @@ class DocumentEncoder:
     ) -> list[ReadDocument | str]:
         size = self.settings.passage_tokens
         documents = [row.document() if row.blocks else row.text for row in rows]
-        options = {"passage_tokens": size, "remember": self._one_pass, "progress": count.part()}
+        options = {
+            "passage_tokens": size,
+            "remember": self._one_pass,
+            "language": self.settings.language,
+            "progress": count.part(),
+        }
         try:
             return list(read_documents(self._embedder, documents, saved, **options))
         except InputError as error:
@@ -214,8 +220,10 @@ def new_settings(
     fields: Mapping[str, FieldType] | None = None,
     passage_tokens: int | None = None,
     remember: bool = False,
+    language: str = "auto",
 ) -> IndexSettings:
     """Return the settings of a new index. Arguments: as for `Index.create`."""
+    check_language(language)
     types = get_args(FieldType)
     valid = isinstance(fields, Mapping) and all(
         str(name).isidentifier() and kind in types for name, kind in fields.items()
@@ -247,6 +255,7 @@ def new_settings(
         size,
         dict(fields or {}),
         remember or sentences,
+        language,
     )
 
 

@@ -38,6 +38,8 @@ class Scan:
     failed: dict[str, str] = field(default_factory=dict)
     # ids of documents whose file no longer exists; complete at the end
     gone: list[str] = field(default_factory=list)
+    # files without text, which are no documents of the index
+    empty: list[str] = field(default_factory=list)
     # files in folders that are no documents, such as images
     other_kinds: list[str] = field(default_factory=list)
 
@@ -145,6 +147,9 @@ def _read_file(
     for read, last in _with_last(_distinct_rows(name, reader.read(file), scan.failed)):
         # otherwise the next run reads it and reports the rows again
         complete = last and len(scan.failed) == failed_before
+        if read.id is None and not read.text.strip():
+            scan.empty.append(name)
+            continue
         row = name if read.id is None else f"{name}#{read.id}"
         for warning in read.warnings:
             log.warning("%s: %s", row, warning)
@@ -160,9 +165,10 @@ def _read_file(
             metadata={"kind": read.kind},
             blocks=read.places().blocks,
         )
-    if not fresh and len(scan.failed) == failed_before:
+    empty = scan.empty[-1:] == [name]
+    if not fresh and not empty and len(scan.failed) == failed_before:
         log.warning("%s: %s", name, NO_ROWS)
-    if not fresh or len(scan.failed) > failed_before:
+    if (not fresh and not empty) or len(scan.failed) > failed_before:
         hashes.failures[name] = digest
     scan.gone += sorted(set(old) - fresh)
 

@@ -230,6 +230,7 @@ def find(
     top_k: int = 5,
     context: int = 1,
     unit: Unit | None = None,
+    language: str = "auto",
     min_score: float | None = None,
     cache: DocumentCache | None = None,
     progress: Progress | None = None,
@@ -248,6 +249,8 @@ def find(
         context: sentences to add before and after each; a question or heading also gets the first
             sentence below it.
         unit: "sentence", "clauses" or "paragraph"; default: the unit that the model was trained on.
+        language: of the documents, for sentence boundaries (ISO 639-1); "auto": of each document
+            what its first 2,000 letters tell.
         min_score: the lowest score to return, as the model scores; None: any.
         cache: where to store the vectors of documents that have a `content` and took long to read.
         progress: called after each step with (tokens done, total tokens).
@@ -266,11 +269,13 @@ def find(
     documents, unread = tee(documents)
     with_text = (source for source in unread if source.document.text.strip())
     if retriever.remembers:
-        vectors = _vectors(retriever, with_text, findings.unit, cache, progress)
+        vectors = _vectors(retriever, with_text, findings.unit, language, cache, progress)
         scores = retriever.first_look(query, vectors)
     else:
         texts = (source.document for source in with_text)
-        scores = retriever.first_look(query, texts, unit=findings.unit, progress=progress)
+        scores = retriever.first_look(
+            query, texts, unit=findings.unit, language=language, progress=progress
+        )
     # 2. The pool: the best sentences so far, and the documents that hold them.
     for number, source in enumerate(documents):
         if not source.document.text.strip():
@@ -315,6 +320,7 @@ def _vectors(
     retriever: SentenceRetriever,
     documents: Iterable[FileDocument],
     unit: Unit,
+    language: str,
     cache: DocumentCache | None,
     progress: Progress | None,
 ) -> Iterator[SentenceVectors]:
@@ -336,9 +342,8 @@ def _vectors(
                 parsing += source.seconds if number else 0.0  # the first was parsed before `start`
                 yield source.document
 
-        for source, vectors in zip(
-            again, retriever.remember(read(), unit=unit, progress=progress), strict=True
-        ):
+        remembering = retriever.remember(read(), unit=unit, language=language, progress=progress)
+        for source, vectors in zip(again, remembering, strict=True):
             tokens += len(vectors.ids)
             if cache is not None and source.content is not None:
                 # Documents are encoded together, so each has its share of the time.

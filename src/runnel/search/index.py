@@ -36,6 +36,7 @@ class Changes:
     updated: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
+    empty: list[str] = field(default_factory=list)  # paths of files without text
     # id, path or "path, line N" -> why; the others were added
     failed: dict[str, str] = field(default_factory=dict)
     tokens: int = 0  # of all new and changed documents
@@ -78,6 +79,7 @@ class Index:
         fields: Mapping[str, FieldType] | None = None,
         passage_tokens: int | None = None,
         remember: bool = False,
+        language: str = "auto",
     ) -> Index:
         """Create an empty index.
 
@@ -92,6 +94,8 @@ class Index:
             remember: also store the reranker's memory of every document, so that reranking costs
                 only the query's tokens (docs/search.md). A model that scores sentence vectors, such
                 as pocket, always stores these.
+            language: of all documents, for sentence boundaries (ISO 639-1); "auto": of each
+                document what its first 2,000 letters tell.
 
         Raises:
             StoreError: the place already has an index.
@@ -100,7 +104,7 @@ class Index:
         """
         if not isinstance(embedder, Embedder):
             embedder = Embedder.load(embedder)
-        settings = new_settings(embedder, fields, passage_tokens, remember)
+        settings = new_settings(embedder, fields, passage_tokens, remember, language)
         return cls(create_store(path, settings), embedder)
 
     @classmethod
@@ -232,6 +236,7 @@ class Index:
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
         changes.unchanged += scan.unchanged
+        changes.empty = scan.empty
         changes.failed |= scan.failed
         if hashes is not None:  # documents that the encoder refused, such as empty files
             hashes.failures |= {
@@ -275,6 +280,7 @@ class Index:
         rerank: int | None = None,
         read: int | None = None,
         sentences: int = 3,
+        language: str | None = None,
         timings: dict[str, float] | None = None,
         progress: Progress | None = None,
     ) -> list[Hit]:
@@ -292,15 +298,17 @@ class Index:
                 sentences are remembered, else 5, because each is read whole).
             sentences: how many sentences to return of each, in document order, equal ones once; 0:
                 none, and no document is read.
+            language: of the documents whose sentences are read (default: the index's).
             timings: filled with the seconds of each stage.
             progress: called after each step of the model with (tokens done, None).
 
         Raises:
             InputError: the query is empty, top_k is below 1, another number is negative or not
-                finite, the filter does not fit the index's fields, or the model has no reranker.
+                finite, the filter does not fit the index's fields, the model has no reranker, or a
+                language is given to an index that remembers sentences.
             StoreError: the index is damaged.
         """
-        stages = Stages(dense_weight, rerank, read, sentences)
+        stages = Stages(dense_weight, rerank, read, sentences, language)
         timings = {} if timings is None else timings
         arguments = (query, top_k, where or {}, stages, timings, TokenCount(progress))
         try:

@@ -49,7 +49,7 @@ from runnel.search.records import (
     best_first,
 )
 from runnel.search.storage_errors import explained, no_index_error, plain_errors, plainly
-from runnel.text.words import letters, separated
+from runnel.text.words import with_parts
 
 if TYPE_CHECKING:
     from lancedb import DBConnection
@@ -91,8 +91,6 @@ class LanceStore:
         self.uri = uri
         self._lock = None if "://" in uri else WriterLock(Path(uri) / "writer.lock", Path(uri))
         self._passages: _Passages | None = None
-        # whether a passage has words of scripts without spaces; None: not known yet
-        self._unspaced: bool | None = None
         self._use(database)
         self._head = self._read_commits()[-1]
         self._show()
@@ -216,19 +214,12 @@ class LanceStore:
     @plainly
     def lexical(self, query: str, count: int, where: list[Condition]) -> list[ScoredPassage]:
         """Return the passages with the highest BM25 score, best first."""
-        from lancedb.query import BooleanQuery, MatchQuery, Occur
+        from lancedb.query import MatchQuery
 
         if self._head["passages"] == 0 or not query.strip():
             return []
         table = self._tables["passages"]
-        if self._unspaced is None:
-            rows = table.search().where("unspaced IS NOT NULL").select(["number"]).limit(1)
-            self._unspaced = rows.to_arrow().num_rows > 0
-        words: Any = MatchQuery(query, "text")  # type: ignore[call-arg]
-        if self._unspaced:  # without them the same scores, in a fifth of the time
-            characters = " ".join(letters(separated(query)))
-            unspaced: Any = MatchQuery(characters, "unspaced")  # type: ignore[call-arg]
-            words = BooleanQuery([(Occur.SHOULD, words), (Occur.SHOULD, unspaced)])
+        words: Any = MatchQuery(with_parts(query), "words")  # type: ignore[call-arg]
         # rows of whole documents have no text
         search = table.search(words, query_type="fts")
         return best_first(
@@ -312,9 +303,8 @@ class LanceStore:
         # The first passage builds BM25's index; later passages are searched row by row until
         # `optimize`.
         table = self._drafts["passages"]
-        if not _has_index(table, "text") and table.count_rows(_NOT_WHOLE):
-            table.create_index("text", config=FTS())
-            table.create_index("unspaced", config=FTS(base_tokenizer="whitespace"))
+        if not _has_index(table, "words") and table.count_rows(_NOT_WHOLE):
+            table.create_index("words", config=FTS())
         return self._finish("commit")
 
     @plainly
@@ -402,7 +392,7 @@ class LanceStore:
             name: self._database.open_table(name, version=self._head[name + "_version"])
             for name in _CONTENT
         }
-        self._passages = self._unspaced = None
+        self._passages = None
         self._commits_shown += 1
 
 

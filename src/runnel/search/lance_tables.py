@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from runnel.search.records import DocumentRow, IndexSettings, PassageRow
-from runnel.text.words import unspaced_words
+from runnel.text.words import with_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,7 @@ def schemas(settings: IndexSettings) -> dict[str, pa.Schema]:
         ("text", pa.string()),
         ("page", pa.int32()),
         ("heading", pa.string()),
-        ("unspaced", pa.string()),
+        ("words", pa.string()),
         ("vector", pa.list_(pa.float32(), settings.dimension)),
     ]
     return {
@@ -64,7 +64,7 @@ def passage_table(
 ) -> pa.Table:
     """Return passages as an Arrow table; `metadata`: of their documents, by id."""
     columns = {name: [getattr(row, name) for row in rows] for name in PASSAGE_COLUMNS}
-    columns["unspaced"] = [unspaced_words(row.text) or None for row in rows]
+    columns["words"] = [with_parts(row.text) for row in rows]
     return _table("passages", columns, [metadata[row.document] for row in rows], settings)
 
 

@@ -6,18 +6,19 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 from runnel.checks import expect_count
 from runnel.errors import InputError, StateError
+from runnel.files import digest
 from runnel.models.embedder import Embedder
 from runnel.models.memory import Remembered
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.scored import Scored
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import AnsweringSentence, Explanation, Hit, RankPart
+from runnel.records import AnsweringSentence, Explanation, Hit, Place, RankPart, normalize
 from runnel.request import Progress, TokenCount
 from runnel.search.damage import TOLERANCE, damaged
 from runnel.search.encoding import reranker_of
@@ -25,6 +26,7 @@ from runnel.search.filters import Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
+from runnel.text.sentences import check_language
 
 _DEPTH = 200  # passages per first-stage search
 # reciprocal rank fusion: a document at rank r of a list gets weight / (60 + r); Cormack et al.,
@@ -41,6 +43,7 @@ _RECURRENT_WEIGHTS = (0.2, 1.0, 1.0)
 _COSINE, _WORDS = 16.0, 4.0
 _RERANKED = 50  # documents, if they are remembered
 _READ = 5  # documents whose sentences are shown, if each must be read whole
+_DEEPER = 4  # times as many passages, if copies fill the first stage
 _TOGETHER = 20  # documents whose remembered sentences are in memory together
 
 
@@ -52,6 +55,7 @@ class Stages:
     rerank: int | None = None
     read: int | None = None
     sentences: int = 3
+    language: str | None = None
 
     def __post_init__(self) -> None:
         weight: object = self.dense_weight
@@ -93,6 +97,13 @@ class Pipeline:
         model = self._embedder.model
         model.templates["document"].encode_query(model.tokenizer, query)
         expect_count(top_k, "top_k")
+        if stages.language is not None:
+            check_language(stages.language)
+            if self._remembers:
+                raise InputError(
+                    "this index stores its sentences as they were split when it was made; give the"
+                    " language to a new index"
+                )
         where_conditions = conditions(where, self._store.settings.fields)
         rerank = self._documents_to_rerank(stages.rerank)
         weights = self._weights
@@ -104,67 +115,114 @@ class Pipeline:
             documents_stored = self._store.last_commit().documents
             top_k = min(top_k, documents_stored)
             rerank = min(rerank, documents_stored)
-        # 2. Two rankings of documents, by vectors and by words.
+        # 2. Two rankings of documents, by vectors and by words, deeper if copies fill them.
         depth = max(_DEPTH, 4 * top_k, 4 * rerank)
-        lists = self._first_stage(query, where_conditions, depth, weights, timings, count)
+        passages = self._store.last_commit().passages
+        while True:
+            lists = self._first_stage(query, where_conditions, depth, weights, timings, count)
+            names = [name for name, _ in fuse(lists, weights)]
+            candidates = _Candidates(self._store, names)
+            with _timed(timings, "fetch"):
+                candidates.fetch(max(top_k, rerank))
+            if len(candidates.rows) >= max(top_k, rerank) or not candidates.copies:
+                break
+            if depth >= passages:
+                break
+            depth *= _DEEPER
         # 3. The best of both, reranked.
         relevance: dict[str, float] = {}
         if rerank:
             with _timed(timings, "rerank"):
-                best = [name for name, _ in fuse(lists, weights)[:rerank]]
-                relevance = self._rerank(query, best, count)
+                relevance = self._rerank(query, list(candidates.rows.values())[:rerank], count)
                 if self._remembers:
                     relevance = _with_first_stage(relevance, *lists)
                 relevance = dict(sorted(relevance.items(), key=lambda item: -item[1]))
-        # 4. All rankings merged.
-        ranked = fuse([*lists, relevance], weights)[:top_k]
-        with _timed(timings, "fetch"):
-            documents = self._store.documents([name for name, _ in ranked])
-        # in Qdrant, whose reads are live, a document may be gone
-        ranked = [(name, score) for name, score in ranked if name in documents]
-        rows = [documents[name] for name, _ in ranked]
-        # 5. The sentences of the best documents.
-        with _timed(timings, "sentences"):
-            read = stages.read
-            if read is None:
-                read = len(rows) if self._remembers else _READ
-            scored_documents = self._scored(query, rows[: read if stages.sentences else 0], count)
+        # 4. All rankings merged, and the sentences of the best documents: of more documents, if
+        #    several say the same.
         ranks = [
             {name: rank for rank, name in enumerate(names, start=1)}
             for names in (*lists, relevance)
         ]
-        hits = []
-        for rank, (name, score) in enumerate(ranked, start=1):
-            row = documents[name]
+        wanted = top_k
+        while True:
+            with _timed(timings, "fetch"):
+                candidates.fetch(wanted)
+            merged = fuse([*lists, relevance], weights)
+            ranked = [(name, score) for name, score in merged if name in candidates.rows][:wanted]
+            with _timed(timings, "sentences"):
+                hits = self._hits(query, ranked, candidates, stages, count)
+            if len(hits) >= top_k or len(hits) == len(ranked) or len(ranked) < wanted:
+                break
+            wanted *= 2
+        return [
+            replace(
+                hit,
+                rank=rank,
+                explanation=_explanation(
+                    [by_name.get(hit.id) for by_name in ranks], weights, relevance.get(hit.id)
+                ),
+            )
+            for rank, hit in enumerate(hits[:top_k], start=1)
+        ]
+
+    def _hits(
+        self,
+        query: str,
+        ranked: Sequence[tuple[str, float]],
+        candidates: "_Candidates",
+        stages: Stages,
+        count: TokenCount,
+    ) -> list[Hit]:
+        """Return documents with their sentences, in order, without rank and explanation; those that
+        say the same as one before are in its `also`.
+        """
+        rows = [candidates.rows[name] for name, _ in ranked]
+        read = stages.read
+        if read is None:
+            read = len(rows) if self._remembers else _READ
+        scored_documents = self._scored(
+            query, rows[: read if stages.sentences else 0], count, stages.language
+        )
+        hits: list[Hit] = []
+        said: dict[tuple[str, str, str], int] = {}  # the hit that has a sentence and its neighbors
+        for row, (name, score) in zip(rows, ranked, strict=True):
             source = FileDocument(row.file, row.document())
             (place,) = locate(source.file, source.document, [(0, len(row.text))])
-            sentences: list[AnsweringSentence] = []
+            best: list[AnsweringSentence] = []
             answers = None
             if name in scored_documents:
                 scored = scored_documents[name]
                 answers = scored.answers
-                sentences = [
+                best = [
                     sentence
                     for sentence, _ in answering(
                         source, scored, stages.sentences, calibrated=self._calibrated
                     )
                 ]
-            explanation = _explanation(
-                [ranks_of_list.get(name) for ranks_of_list in ranks], weights, relevance.get(name)
-            )
+            shown = best[0] if best else _first_line(source)
+            also = [_place_in(copy, shown) for copy in candidates.copies.get(name, ())]
+            if best:
+                around = _around(scored, best[0].index)
+                if around in said:
+                    earlier = hits[said[around]]
+                    also = [_place_in(row, shown), *also]
+                    hits[said[around]] = replace(earlier, also=(*earlier.also, *also))
+                    continue
+                said[around] = len(hits)
             hits.append(
                 Hit(
                     name,
                     score,
-                    rank,
+                    0,
                     row.text,
-                    tuple(sorted(sentences, key=lambda sentence: sentence.index)),
+                    tuple(sorted(best, key=lambda sentence: sentence.index)),
                     row.title,
                     row.source,
                     row.metadata,
                     place,
-                    explanation,
+                    None,
                     answers,
+                    tuple(also),
                 )
             )
         return hits
@@ -174,7 +232,9 @@ class Pipeline:
             raise InputError(
                 "this index's model has no sentence head; use another model to score sentences"
             )
-        return next(self._retriever.scan(query, self._contents([document]), progress=progress))
+        language = self._store.settings.language
+        contents = self._contents([document])
+        return next(self._retriever.scan(query, contents, language=language, progress=progress))
 
     def _documents_to_rerank(self, rerank: int | None) -> int:
         if rerank is None:
@@ -183,13 +243,13 @@ class Pipeline:
             raise InputError("this index's model has no rerank head; search without rerank")
         return rerank
 
-    def _rerank(self, query: str, names: Sequence[str], count: TokenCount) -> dict[str, float]:
+    def _rerank(
+        self, query: str, rows: Sequence[DocumentRow], count: TokenCount
+    ) -> dict[str, float]:
         """Return the reranker's scores of documents; documents that are not remembered are read
         whole.
         """
         assert self._reranker is not None
-        documents = self._store.documents(names)
-        rows = [documents[name] for name in names if name in documents]
         scores = self._reranker.score(
             query, list(self._contents(rows, sentences=False)), progress=count.part()
         )
@@ -226,14 +286,23 @@ class Pipeline:
         return [document_scores(dense), document_scores(lexical)]
 
     def _scored(
-        self, query: str, documents: Sequence[DocumentRow], count: TokenCount
+        self,
+        query: str,
+        documents: Sequence[DocumentRow],
+        count: TokenCount,
+        language: str | None = None,
     ) -> dict[str, Scored]:
         """Return the scored sentences of documents, which are ranked together, by the documents'
         ids.
         """
         if not documents or self._retriever is None:
             return {}
-        scored = self._retriever.rank(query, self._contents(documents), progress=count.part())
+        scored = self._retriever.rank(
+            query,
+            self._contents(documents),
+            language=language or self._store.settings.language,
+            progress=count.part(),
+        )
         return dict(zip((document.id for document in documents), scored, strict=True))
 
     def _contents(
@@ -261,6 +330,55 @@ class Pipeline:
             if document.id not in now or now[document.id].text != document.text:
                 return self._content(document, None)
             raise damaged(self._store.uri, f"document {document.id!r}: {error}") from error
+
+
+class _Candidates:
+    """The documents of a ranking, fetched as far as they are needed: of equal texts the first."""
+
+    def __init__(self, store: Store, names: Sequence[str]) -> None:
+        self._store = store
+        self._names = names
+        self._fetched = 0
+        self._first: dict[str, str] = {}  # SHA-256 of a text -> the name of its first document
+        self.rows: dict[str, DocumentRow] = {}  # of different texts
+        self.copies: dict[str, list[DocumentRow]] = {}  # of the documents in `rows`, without text
+
+    def fetch(self, count: int) -> None:
+        """Fetch documents until `count` have different texts, or there are no more."""
+        while len(self.rows) < count and self._fetched < len(self._names):
+            some = self._names[self._fetched : self._fetched + count - len(self.rows)]
+            self._fetched += len(some)
+            documents = self._store.documents(some)
+            for name in some:
+                if name not in documents:  # in Qdrant, whose reads are live, it may be gone
+                    continue
+                first = self._first.setdefault(digest(documents[name].text), name)
+                if first == name:
+                    self.rows[name] = documents[name]
+                else:
+                    self.copies.setdefault(first, []).append(documents[name])
+
+
+def _first_line(source: FileDocument) -> Place:
+    """Return the place of a document's first line with text."""
+    text = source.document.text
+    start = len(text) - len(text.lstrip())
+    end = text.find("\n", start)
+    return locate(source.file, source.document, [(start, end if end >= 0 else len(text))])[0]
+
+
+def _place_in(copy: DocumentRow, place: Place) -> Place:
+    """Return the place of the same characters in a copy of a document, or in the document."""
+    return locate(copy.file, copy.document(), [(place.start, place.end)])[0]
+
+
+def _around(scored: Scored, index: int) -> tuple[str, str, str]:
+    """Return a sentence and its neighbors, without differences of whitespace."""
+    spans = scored.spans[max(0, index - 1) : index + 2].tolist()
+    texts = [normalize(scored.text[start:end]) for start, end in spans]
+    before = [""] if index == 0 else []
+    first, sentence, *after = [*before, *texts]
+    return (first, sentence, after[0] if after else "")
 
 
 def _explanation(

@@ -33,6 +33,7 @@ class IndexSettings:
     # metadata that searches may filter by
     fields: Mapping[str, FieldType] = field(default_factory=dict)
     remember: bool = False  # whether the reranker's memory of documents is stored, in 8 bits
+    language: str = "auto"  # of the documents, for sentence boundaries
     format: int = FORMAT
 
     @staticmethod

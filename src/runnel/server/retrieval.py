@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
-from runnel.records import AnsweringSentence, Explanation, Sentence, highest
+from runnel.records import AnsweringSentence, Explanation, Place, Sentence, highest
 from runnel.request import Progress
 from runnel.server.context import Body, InContext, Query, Some
 from runnel.server.refusals import Refusal, error_responses
@@ -93,6 +93,7 @@ class SearchHit(BaseModel):
     source: str
     metadata: dict[str, Any]
     sentences: list[AnsweringSentence]
+    also: list[Place]
     explanation: Explanation
 
 

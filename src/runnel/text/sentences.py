@@ -32,20 +32,24 @@ from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import sentence_kinds, text_of
+from runnel.text.language import language_of
 from runnel.text.ranked import RankedText
+from runnel.text.sentence_ends import LABEL, sentence_starts
 from runnel.text.tokenizer import Encoded
 
 Unit = Literal["sentence", "clauses", "paragraph"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 CLAUSE_TOKENS = 20  # the fewest tokens of a unit of clauses
 
-MAX_CHARS = 1000
+MAX_CHARS = 1600
 _WHOLE = ("row", "heads")  # kinds of blocks that are one sentence
 _WINDOW = 2048
 _QUOTED_WINDOW = 256  # if an eighth of the window is quotation marks other than ASCII's
 _STEP = 256  # the fewest characters consumed of a window before the next
+_UNSURE = 32  # characters at the end of a window
 _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u2039\u203a"
 
+_LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
 _ITEM = re.compile(
@@ -54,7 +58,6 @@ _ITEM = re.compile(
     r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
     r"[ \t]+\S"
 )
-_MARKER = re.compile(r"\(\w{1,4}\)")
 _COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
 # a table row; the rule under the table's head belongs to the head
 _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")
@@ -65,45 +68,20 @@ _WORD_CHAR = re.compile(r"\S")
 # At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on
 # below the line of a caption.
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
-_LABEL = re.compile(rf"{_ITEM.pattern}|{_FIGURE}")
+_LABEL = re.compile(rf"{_ITEM.pattern}|{_FIGURE}|{LABEL}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
-_NEAR = 40  # characters before a place
-# No end though sentencex says so, if both match: before the place, and after it.
-_NO_END = (
-    # inside a file name, an identifier, a host name
-    (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
-    (r"\d\s?[A-Za-z]{1,3}\.\s+\Z", r"[a-z]"),  # 440 Hz. tone
-    (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
-    (
-        r"\w\.\s+\Z",
-        r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;",
-    ),  # J Fam Pract. 1996 Feb;42
-    (r"\b[Vv]ols?\.\s+\Z", r"\d"),
-    (r"\n[ \t]*\d{1,3}\.\s+\Z", r""),  # section / 7. This
-)
-_OPENERS = (
-    "The|This|These|That|It|If|In|For|As|When|You|We|A|An|But|And|However|There|To|Then|Unlike|By"
-    "|On|At|So"
-)
-# An end if both match, though sentencex takes it for an abbreviation.
-_END = (
-    (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
-    # (A sentence.)
-    (r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z", r""),
-    (r":[ \t]*\n\s*\Z", r"[A-Z][\w']*,? [\w-]+"),  # Acknowledgment: / Some of it
-    (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),  # Barby K, Fichtner N. Title
-    (r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z", rf"(?:{_OPENERS})[\s,]"),
-)
-_PERHAPS = re.compile(
-    r"(?:[.!?][\"'\u2019\u201d]*[)\]]?\s+|:[ \t]*\n\s*)(?=[\"'(\[\u2018\u201c]*[A-Z])"
-)
-_BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must
 # precede the cut.
 _CUTS = (
     (re.compile(r"[.!?\u2026][\"')\]\u201d\u2019]*\s+(?=\S)|[\u3002\uff01\uff1f]\s*(?=\S)"), 0.25),
-    (re.compile(r"[;:]\s+(?=\S)|\uff1b\s*(?=\S)|\n\s*(?=\S)"), 0.25),
+    (
+        re.compile(
+            r"[;:]\s+(?=\S)|\uff1b\s*(?=\S)|\n\s*(?=\S)|\s+(?=\([a-z\d]{1,4}\)\s)"  # (a) a clause
+        ),
+        0.25,
+    ),
+    (re.compile(r"[)\]]\s+(?=\S)"), 0.5),
     (re.compile(r",\s+(?=\S)|[\uff0c\u3001]\s*(?=\S)"), 0.5),
     (re.compile(r"\s+(?=\S)"), 0.0),
 )
@@ -114,11 +92,12 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
 
     Args:
         text: any text.
-        language: a code such as "en", "de", "zh"; sentencex falls back to a related language for
-            unknown codes.
+        language: a code (ISO 639-1) such as "en", "de", "zh"; sentencex falls back to a related
+            language for unknown codes. "auto": the language of the text, see `language_of`.
         max_chars: the longest sentence, without whitespace at its end (and at the start of the
-            text). Longer sentences are cut after a full stop, else at ; or : or a line end, else at
-            a comma, else at whitespace, else anywhere.
+            text). Longer sentences are cut after a full stop, else at ; or : or a line end or
+            before a clause such as "(a)", else after a closing bracket, else at a comma, else at
+            whitespace, and a longer word anywhere.
 
     Returns:
         (S, 2) int64 spans, contiguous from 0 to len(text). Whitespace between two sentences belongs
@@ -127,8 +106,7 @@ def split_sentences(text: str, language: str = "en", max_chars: int = MAX_CHARS)
     Raises:
         InputError: `language` is not a code.
     """
-    if not isinstance(language, str) or not re.fullmatch(r"[A-Za-z]{2,3}([-_]\w+)*", language):
-        raise InputError(f"language is {language!r}; expected a code such as 'en' or 'zh'")
+    language = _expected(language, text)
     # 1. Blocks, which no sentence crosses.
     # 2. The sentences of each block.
     # 3. Spans from these to the next.
@@ -149,6 +127,7 @@ def split_document(
     if isinstance(document, str) or not document.blocks:
         return split_sentences(text_of(document), language, max_chars)
     text = document.text
+    language = _expected(language, text)
     starts: list[int] = []
     for block in document.blocks:
         if block.kind in _WHOLE:
@@ -157,6 +136,18 @@ def split_document(
         for start, end in _blocks(text, block.start, block.end):
             starts.extend(_starts_in_block(text, start, end, language, max_chars))
     return tile(starts, len(text))
+
+
+def check_language(language: object) -> None:
+    """Raise InputError if a value is neither "auto" nor a code of a language."""
+    if not isinstance(language, str) or not _LANGUAGE.fullmatch(language):
+        raise InputError(f"language is {language!r}; expected a code such as 'en', or 'auto'")
+
+
+def _expected(language: str, text: str) -> str:
+    """Return the code of a language; "auto" is the text's."""
+    check_language(language)
+    return language_of(text) if language == "auto" else language
 
 
 def split_paragraphs(text: str) -> np.ndarray:
@@ -271,12 +262,15 @@ def _starts_in_block(
         # not prose; sentencex is super-linear on quotation marks
         if sum(map(window.count, _QUOTES)) > len(window) // 8:
             window = window[:_QUOTED_WINDOW]
+        final = start + len(window) == end
         edges = [
             start + offset
-            for offset in _sentence_starts(window, language)
+            for offset in sentence_starts(window, language)
             if not (label and 0 < offset < label.end() - start)
+            # at the window's end, the words that tell whether it is an end may be cut off
+            and (final or offset == 0 or offset < len(window) - _UNSURE)
         ]
-        if start + len(window) == end:
+        if final:
             edges.append(end)
         # the last sentence may continue after the window
         while edges[-1] - start < min(_STEP, len(window)):
@@ -284,30 +278,6 @@ def _starts_in_block(
         for first, last in itertools.pairwise(edges):
             yield from _cut(text, first, _end_before(text, last), max_chars)
         start = edges[-1]
-
-
-def _sentence_starts(window: str, language: str) -> list[int]:
-    """Return the offsets of the sentences in a window that starts with a non-whitespace character.
-    The first is 0.
-    """
-    import sentencex  # imported here to keep importing runnel fast
-
-    marker = _MARKER.match(window)
-    first = marker.end() if marker else 0  # "(b)": sentencex would take all for a parenthesis
-    starts = {at.end() for at in _PERHAPS.finditer(window) if _matches(_END, window, at.end())}
-    for boundary in list(sentencex.get_sentence_boundaries(language, window[first:]))[1:]:
-        match = _WORD_CHAR.search(window, first + boundary["start_index"])
-        if match and not (
-            _BARE.match(window, match.start()) or _matches(_NO_END, window, match.start())
-        ):
-            starts.add(match.start())
-    return sorted(starts | {0})
-
-
-def _matches(pairs: tuple[tuple[str, str], ...], window: str, at: int) -> bool:
-    """Return whether a pair of patterns matches before and after a place."""
-    before = window[max(0, at - _NEAR) : at]
-    return any(re.search(a, before) and re.compile(b).match(window, at) for a, b in pairs)
 
 
 def _cut(text: str, start: int, end: int, max_chars: int) -> Iterator[int]:

@@ -1,4 +1,7 @@
-"""Split texts into words for BM25. Scripts without spaces between words are split into pairs of
+"""Split texts into words for BM25. Names such as refreshTokenForUser or E-1107 count as a whole,
+and their parts count beside it.
+
+Scripts without spaces between words are split into pairs of
 neighboring characters.
 
 These scripts are Chinese and Japanese (Han, hiragana, katakana), Thai, Lao, Khmer and Burmese. A
@@ -33,7 +36,12 @@ _UNSPACED = (
 )
 UNSPACED_RUN = re.compile(f"[{_UNSPACED}]+")
 _LETTERS = re.compile(rf"[\w{_UNSPACED}]+")
+_HAS_DIGIT = re.compile(r"\d")
+_JOINED = 40  # the most characters of a word that is also indexed without its hyphens
 _FULL_WIDTH = re.compile("[\uff01-\uff5e]+")
+_COMPOUND = re.compile(r"[^\W_]++(?:[-_][^\W_]++)*+")
+# of a compound word: words of one case, a capital before them included, and numbers
+_PART = re.compile(r"[A-Z]+(?![^\W\d_A-Z])|[A-Z]?[^\W\d_A-Z]+|\d+")
 _WORD = rf"[{_UNSPACED}]+|\b\w\w+\b"  # of a text in which spaces surround the pairs
 
 
@@ -45,6 +53,36 @@ def separated(text: str) -> str:
         return text
     text = _FULL_WIDTH.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     return UNSPACED_RUN.sub(lambda match: f" {_pairs_of(match[0])} ", text)
+
+
+def compound_parts(text: str, *, joined_by: str = "_") -> list[str]:
+    """Return the parts of a text's compound words in lower case: "refresh" and "token" of
+    refreshToken and refresh_token, "1107" of e1107. If there is a number in it, a word with hyphens
+    or underscores also gives its letters together: "e1107" of E-1107.
+
+    A text's own words are not repeated: those between hyphens, and between underscores unless words
+    may be `joined_by` these.
+    """
+    parts: list[str] = []
+    for match in _COMPOUND.finditer(separated(text)):
+        whole = match[0]
+        if whole.isalpha() and (whole.islower() or whole.isupper() or whole[1:].islower()):
+            continue
+        for word in re.split("-" if joined_by else "[-_]", whole):
+            of_word = _PART.findall(word)
+            if len(of_word) > 1:
+                parts += [part.lower() for part in of_word if len(part) > 1]
+        if len(whole) <= _JOINED and _HAS_DIGIT.search(whole) and not whole.isalnum():
+            parts.append(whole.replace("-", "").replace("_", "").lower())
+    return parts
+
+
+def with_parts(text: str) -> str:
+    """Return a text, followed by the words of it that splitting it at spaces, punctuation and
+    underscores does not find: those of scripts without spaces, and the parts of compound words.
+    """
+    parts = compound_parts(text, joined_by="")
+    return " ".join([text, *unspaced_words(text).split(), *parts])
 
 
 def letters(text: str) -> list[str]:
@@ -65,8 +103,8 @@ def unspaced_words(text: str) -> str:
 
 
 def words_of(texts: Iterable[str]) -> list[list[str]]:
-    """Return the words of each text in lower case, without single letters and
-    English stop words.
+    """Return the words of each text in lower case, without single letters and English stop words;
+    the parts of its compound words follow.
     """
     return _tokenize(texts, return_ids=False)
 
@@ -86,8 +124,9 @@ def bm25() -> ModuleType:
 
 
 def _tokenize(texts: Iterable[str], *, return_ids: bool) -> Any:
+    separate = (" ".join([separated(text), *compound_parts(text)]) for text in texts)
     return bm25().tokenize(
-        map(separated, texts), token_pattern=_WORD, return_ids=return_ids, show_progress=False
+        separate, token_pattern=_WORD, return_ids=return_ids, show_progress=False
     )
 
 

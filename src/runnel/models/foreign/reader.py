@@ -38,7 +38,7 @@ class WholeReader(TextReader):
         for text, encoded in zip(
             texts, template.encode_batch(model.tokenizer, "document", texts), strict=True
         ):
-            sentences = split_sentences(text)
+            sentences = split_sentences(text, options.language)
             spans.append(
                 passage_spans(
                     text, sentences, passage_bounds(sentence_of_tokens(sentences, encoded), most)

@@ -112,7 +112,7 @@ class PassageReader(Reader):
         width = model.backbone.hidden_size
         requests = []
         for document, one in zip(ranked, encoded, strict=True):
-            tokens = read_sentences(document, [one])
+            tokens = read_sentences(document, [one], language=options.language)
             sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
             mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text

@@ -121,7 +121,8 @@ class VectorScorer:
         progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
         """Read documents to remember them; `precision` is of states, which there are none of."""
-        return self.read(sentence_tokens(self.model, self.template, documents), progress)
+        tokens = sentence_tokens(self.model, self.template, documents, language="auto")
+        return self.read(tokens, progress)
 
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""

@@ -179,7 +179,7 @@ class StateReader(TextReader):
         )
         for text, one in zip(texts, encoded, strict=True):
             rendered = template.render(model.tokenizer, document=one.ids)
-            sentences = split_sentences(text)
+            sentences = split_sentences(text, options.language)
             own = one.shifted(-len(prompt))  # the prompt has negative offsets
             bounds = sentence_of_tokens(sentences, own)
             bounds[0] = np.searchsorted(own.starts, 0)

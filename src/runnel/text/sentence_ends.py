@@ -1,0 +1,242 @@
+"""Where sentences end inside a block: sentencex's ends, corrected.
+
+sentencex takes quoted speech for one sentence, so it does not see quotation marks. Its other faults
+are pairs of patterns, before and after a place: `_NO_END`, where no sentence ends although
+sentencex says so, and `_END`, where one ends although it does not.
+"""
+
+from __future__ import annotations
+
+import re
+
+_NEAR = 48  # characters before a place that a pattern looks at
+_WORD_CHAR = re.compile(r"\S")
+_MARKER = re.compile(r"\(\w{1,4}\)")
+# Quotation marks, but no apostrophes, and none of Chinese and Japanese text, whose quotations are
+# not set off by spaces.
+_WIDE = "\u2e80-\u9fff\uf900-\uffef"
+_QUOTATION = re.compile(
+    rf"(?<![{_WIDE}])[\"`\u2018\u201a-\u201f\u00ab\u00bb\u2039\u203a](?![{_WIDE}])"
+    r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
+    r"|<(?![A-Za-z/!])"
+)
+_OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
+_CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
+_LOWER = r"[a-z\u00df-\u00f6\u00f8-\u00ff]"
+_OPENERS = (
+    "The|This|These|That|Those|It|Its|If|In|For|As|When|You|Your|We|Our|I|A|An|But|And|Or|However"
+    "|There|Here|To|Then|Thus|Unlike|By|On|At|So|He|She|His|Her|They|Their|My|No|Not|Who|What|Where"
+    "|Why|How|Each|All|Some|Both|Any|One|Since|While|After|Before|Under|With|From|See|Please|Also"
+    "|First|Second|Now|Do|Does|Is|Are|Was|Did|Don|Let|Nobody|Nothing|Everyone|Someone|Many|Most"
+    "|Several|Few|Others?|Such|Between|Because|Although|Though|Even|Just|Only|Perhaps|Maybe|Yes"
+    "|Therefore|Hence|Moreover|Finally|Next|Later|Meanwhile|During|Until|Without|Within|Which"
+    "|Can|Could|Will|Would|Should|Must|Has|Have|Had"
+)
+_GERMAN_OPENERS = (
+    "Der|Die|Das|Es|Er|Sie|Wir|Ich|Ein|Eine|In|Im|Am|Auf|Bei|Mit|Nach|F\u00fcr|Von|Zu|Aber|Und"
+    "|Wenn|Dann|Dies\\w*|Da|Hier|Heute|Sp\u00e4ter|Danach|Daher"
+)
+_MONTHS_AND_DAYS = (
+    "Jan|Feb|Mar|Apr|June?|July?|Aug|Sept?|Oct|Nov|Dec|Mon|Tues?|Wed|Thurs?|Fri|Sat|Sun"
+)
+# after a time of day: "5 p.m. Monday", "5 p.m. Eastern time"
+_TIMES = (
+    rf"(?:(?:{_MONTHS_AND_DAYS}|January|February|March|April|August|(?:Sept|Nov|Dec)ember|October"
+    r"|\w+day|Eastern|Pacific|Central|Mountain|Local)\b|[A-Z]{2,4}\b)"
+)
+# abbreviations of what has a number: "Eq. 4", "Nos. (2) and (3)", "Exh. A"
+_NUMBERED = (
+    r"[Ee]qs?|EQ|[Ff]igs?|[Tt]abs?|[Nn]os?|NO|[Nn]r|[Aa]rts?|[Ss]ecs?|[Ss]ects?|[Ss]ubsecs?|[Cc]hs?"
+    r"|[Cc]haps?|[Vv]ols?|VOL|[Pp]ars?|[Pp]aras?|[Pp]ts?|[Cc]ls?|[Cc]ols?|[Ff]ol|[Rr]efs?|[Rr]eg"
+    r"|App|Ann|Appx|[Ee]xh?s?|[Ss]ched|[Ss]uppl|[Ss]er|[Ii]ss|[Tt]it|[Bb]k|[Ll]n|[Ll]l?|[Pp]p?|[Nn]n?"
+    r"|[Ff]n|[Pp]rop|[Tt]hm|[Dd]ef|[Cc]or|[Ll]em|[Aa]lg|[Ss]tat|L|ss?|S|Rn|Rz"
+    r"|[Aa]bs|[Aa]bb|[Aa]bschn|[Zz]iff|[Kk]ap|Bd|Bl|Anm|[Nn]\u00fam|[Pp]\u00e1gs?|[Pp]\u00e1rr"
+    r"|[Aa]pdo|[Cc]ap|[Tt]el|[Ee]xt|[Vv]er|[Rr]ev|[Vv]"
+)
+# ... of what stands before a number or a name, in the middle of a sentence
+_BEFORE = (
+    r"approx|c|ca|cca|cf|max|min|incl|excl|al|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
+    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
+)
+_UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
+_SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
+# What begins a block and is no sentence of its own: a section's number, a speaker.
+LABEL = (
+    rf"(?:(?:{_SECTIONS})[ \t]*\d[\w.()-]*\."
+    r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chairman|Chair|Judge|Justice)"
+    r"[ \t]+[A-Z][A-Z'-]{2,}\.)[ \t]+\S"
+)
+# pairs of patterns, the second first: it matches at a place, or not, and the other one before it
+_NO_END = tuple(
+    (re.compile(before), re.compile(after))
+    for before, after in (
+        # inside a file name, an identifier, a host name
+        (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
+        (r"", r"[,;:)\]\u2026]"),
+        # "Go!" he said. "Go!" Mary said. -Who? -he asked.
+        (rf"[.!?\u2026]{_CLOSERS}+\s+\Z", _LOWER),
+        (
+            rf"[!?]{_CLOSERS}+\s+\Z",
+            rf"(?!(?:{_OPENERS})\b)(?:[A-Z][\w.'-]*\s+){{1,3}}"
+            r"(?:said|asked|cried|replied|answered|told|added|shouted|whispered|muttered|called)\b",
+        ),
+        (r"[.!?\u2026]\s+\Z", rf"[\u2013\u2014-]\s?{_LOWER}"),
+        # what has a number, and the number
+        (rf"(?<![\w.])(?<!\d\s)(?:{_NUMBERED})\.\s+\Z", r"[\d(\[\u00a7#]"),
+        (rf"(?<![\w.])(?=[A-Z]\w)(?!No)(?:{_NUMBERED})\.\s+\Z", r"[IVXLC]+\b|[A-Z]\b"),
+        (
+            rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
+            r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
+        ),
+        (r"\b(?:Pub|Fa|Inkl|Zzgl|Exkl|Hr|Univ|Assn)\.\s+\Z", r"[A-Z]"),
+        (r"\b[ap]\.\s?m\.\s+\Z", _TIMES),
+        (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
+        (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
+        (r"\.\s?[\[(][^\])]*[\])]\s+\Z", _LOWER),  # et al. [7] found
+        # "Ltd. and", "II. was", "Subsec. (a)"; "u. a. (2009)", "p. m. del"
+        (r"(?<![\w.])[A-Z]\w{0,4}\.\s+\Z", _LOWER),
+        (r"(?<![^\W_])[^\W\d_]\.\s+\Z", rf"{_LOWER}|[\d(\[]"),
+        (r"\b(?:Ltd|Inc|Corp|Co|Pty|LLC|Jr|Sr)\.\s+\Z", r"[(\d&]|(?:Ltd|Inc|Co|plc|LLC)\b"),
+        (
+            r"(?<![\w\u00b0])(?<!\d\s)[A-Z]\.\s+\Z",
+            rf"(?!(?:{_OPENERS})\b)[A-Z][\w'-]*(?<!\W)",
+        ),  # D. Ruiz
+        (r"[\s(]['\"\u2018\u201c][.!?]['\"\u2019\u201d]\s+\Z", r"[a-z]"),  # a '.' and more
+        # J Fam Pract. 1996 Feb;42
+        (r"\w\.\s+\Z", r"(?:19|20)\d\d(?: \w{3}(?:-\w{3})?(?: \d\d?)?)?;"),
+        # a number alone: section / 7. This; Steps: 1. Open it. 2. Close it
+        (
+            rf"(?:\n[ \t]*|(?<!\w)(?!(?:{_NUMBERED}|{_BEFORE}|{_MONTHS_AND_DAYS})\.)"
+            r"[\w'-]+[.!?:;]\)?\s+)\(?\d{1,3}[.)]\s+\Z",
+            r"",
+        ),
+        # a section's title: in "Item 1A. Risks"
+        (rf"(?:[.!?:]\s+|[\"\u201c(])(?:{_SECTIONS})\s*\d[\w.()-]*\.\s+\Z", r""),
+        (r"\d(?:-| )?(?:mg|ml|kg|mm|cm|in|ft|oz|lb)\.,?\s+\Z", r"\d"),  # 50-mg., 75-mg.
+    )
+)
+# In these languages a full stop makes a number an ordinal: am 3. Mai, im 19. Jahrhundert.
+_ORDINALS = (
+    (
+        re.compile(r"(?<![\w.,])(?<!\.\s)\d{1,2}\.\s+\Z"),
+        re.compile(rf"(?!(?:{_GERMAN_OPENERS})\b)"),
+    ),
+)
+_ORDINAL_LANGUAGES = frozenset("de lb da nb nn no fi et lv cs sk sl hr sr bs hu is fo tr".split())
+_END = tuple(
+    (re.compile(before), re.compile(after))
+    for before, after in (
+        (r"(?<!\w)(?:etc|\d+\s?(?:hrs?|min|sec|oz|lbs?|kg|cm|mm|k?Hz))\.\s+\Z", r""),
+        # (A sentence.)
+        (
+            r"(?<![\s.(])(?<!\betc)(?<!\bal)(?<!\bInc)[.!?][\"'\u2019\u201d]*[)\]]\s+\Z",
+            r"",
+        ),
+        (r":[ \t]*\n\s*\Z", r"[A-Z][\w']*,? [\w-]+"),  # Acknowledgment: / Some of it
+        # Barby K, Fichtner N. Title
+        (r"\b[^\W\d_]{1,3}, [A-Z][\w-]+ [A-Z]{1,3}\.\s+\Z", r""),
+        (
+            r"\b(?:[A-Z]{1,5}|(?!e\.g|i\.e)\w+[/.]\w{1,4})\.\s+\Z",
+            rf"(?:{_OPENERS})[\s,']",
+        ),
+        (r"\b(?:May|March|June|July)\.\s+\Z", r"(?!\d)"),
+        (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),
+        # 5 p.m. Bring it; but not: 5 p.m. Eastern time
+        (
+            r"\b[ap]\.\s?[ma]\.\s+\Z",
+            rf"(?!{_TIMES})",
+        ),
+        (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),
+        (r"[a-z\d_-]{2,}[/.][a-z]{1,4}\.\s+\Z", r""),  # in config.yaml. Edit it
+        (r",\s(?:[A-Z]\.){2}\s+\Z", r"[A-Z]"),  # Washington, D.C. Congress met
+        (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),
+        (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
+        (r"[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]\s+\Z", r""),
+    )
+)
+_PERHAPS = re.compile(
+    rf"(?:[.!?\u2026]{_CLOSERS}*[)\]]?\s+|:[ \t]*\n\s*|[:;]-?[()DP]\s+"
+    r"|[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]\s+)(?=[\"'(\[\u2018\u201c]*[A-Z])"
+)
+_BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
+# the number of a note after the full stop: "thin.3 It", "thin.[3] It"
+_NOTE = re.compile(
+    rf"[.!?]{_CLOSERS}*(?:\d{{1,3}}(?:[,\u2013-]\d{{1,3}})*|[\u00b9\u00b2\u00b3\u2070-\u2079]+"
+    r"|(?:\[\d{1,3}(?:[, \u2013-]+\d{1,3})*\])+)\s+(?=[\"'(\u2018\u201c]*[A-Z])"
+)
+_NOTED = re.compile(rf"(?:\b(?!(?:{_NUMBERED})\Z)[^\W\d_]{{2,}}|\))\Z")  # before it
+# "old.Change it": the words around a full stop without space after it
+_GLUED = re.compile(r"[.!?](?=([A-Z][^\W\d_A-Z]*+)[,']?(?:\s+([^\W\d_]*+)|\Z))")
+_LAST_WORDS = re.compile(r"(?<![\w.])(\w++)[,\u2019']?\s+[^\W\d_A-Z]{2,}\Z")
+_BEFORE_NAMES = frozenset(
+    "a an the of in from to by with via like and or use uses using used call calls calling import"
+    " imports class classes module method function file files host package type object at on for"
+    " see is are was than into if when as".split()
+)
+_AFTER_NAMES = frozenset(
+    "is are was were has have had can could will would should must may might does do and or in to"
+    " for of with from by object objects class classes instance instances method methods module"
+    " file files field property type as returns takes".split()
+)
+_OBJECTS = frozenset(
+    "the a an it them this that these those your his her its our my all any each until if when"
+    " me him us".split()
+)
+
+
+def sentence_starts(window: str, language: str) -> list[int]:
+    """Return the offsets of the sentences in a window that starts with a non-whitespace character.
+    The first is 0.
+    """
+    import sentencex  # imported here to keep importing runnel fast
+
+    # 1. The ends that sentencex sees without quotation marks.
+    starts = {0}
+    marker = _MARKER.match(window)
+    first = marker.end() if marker else 0  # "(b)": sentencex would take all for a parenthesis
+    bare = _QUOTATION.sub(" ", window)
+    ordinals = language.partition("-")[0].lower() in _ORDINAL_LANGUAGES
+    for boundary in list(sentencex.get_sentence_boundaries(language, bare[first:]))[1:]:
+        match = _WORD_CHAR.search(bare, first + boundary["start_index"])
+        if match is None:
+            break
+        at = match.start()
+        while window[at - 1] in _OPENING:
+            at -= 1
+        if not (
+            _BARE.match(window, at)
+            or _matches(_NO_END, window, at)
+            or (ordinals and _matches(_ORDINALS, window, at))
+        ):
+            starts.add(at)
+    # 2. Others.
+    for perhaps in _PERHAPS.finditer(window):
+        if perhaps.end() not in starts and _matches(_END, window, perhaps.end()):
+            starts.add(perhaps.end())
+    for note in _NOTE.finditer(window):
+        if _NOTED.search(window, max(0, note.start() - _NEAR), note.start()):
+            starts.add(note.end())
+    for stop in _GLUED.finditer(window):
+        words = _LAST_WORDS.search(window, max(0, stop.start() - _NEAR), stop.start())
+        if words and not _is_name(words[1], stop[1], stop[2] or ""):
+            starts.add(stop.end())
+    return sorted(starts)
+
+
+def _matches(
+    pairs: tuple[tuple[re.Pattern[str], re.Pattern[str]], ...], window: str, at: int
+) -> bool:
+    """Return whether a pair of patterns matches before and after a place."""
+    near = max(0, at - _NEAR)
+    return any(
+        after.match(window, at) and before.search(window, near, at) for before, after in pairs
+    )
+
+
+def _is_name(previous: str, begin: str, following: str) -> bool:
+    """Return whether "is old.Change it", with its words around "old", holds the name of a file, a
+    host or a part of a program: not if a sentence may begin with its second part.
+    """
+    if re.fullmatch(_OPENERS, begin) or following in _OBJECTS:
+        return False
+    return len(begin) < 5 or previous.lower() in _BEFORE_NAMES or following in ("", *_AFTER_NAMES)

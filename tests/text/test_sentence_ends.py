@@ -1,0 +1,120 @@
+"""Ends of sentences: hard cases by kind, and texts of ten kinds with the ends marked by hand."""
+
+from pathlib import Path
+
+import pytest
+
+from runnel.text.sentences import MAX_CHARS, split_document, split_sentences
+
+ENDS = Path(__file__).with_name("ends")
+LANGUAGES = {"german": "de", "spanish": "es"}
+
+
+def starts(text: str, language: str = "en") -> set[int]:
+    """Return where sentences begin, without the first."""
+    return set(split_sentences(text, language)[1:, 0].tolist())
+
+
+def unmarked(marked: str) -> tuple[str, set[int]]:
+    """Return a text without its marks, and where they were."""
+    pieces = marked.split("¦")
+    places = {len("".join(pieces[:number])) for number in range(1, len(pieces))}
+    return "".join(pieces), places
+
+
+def test_ends_of_ten_kinds_of_text():
+    """At least 97 of 100 are found, and 97 of 100 are right; also of each half of the texts."""
+    for half in (0, 1):
+        marks, found, right = 0, 0, 0
+        for path in sorted(ENDS.glob("*.txt")):
+            paragraphs = path.read_text(encoding="utf-8").strip().split("\n\n")
+            middle = (len(paragraphs) + 1) // 2
+            for paragraph in paragraphs[middle:] if half else paragraphs[:middle]:
+                text, places = unmarked(paragraph)
+                ends = starts(text, LANGUAGES.get(path.stem, "en"))
+                marks += len(places)
+                found += len(ends)
+                right += len(places & ends)
+        assert marks > 150
+        assert right >= 0.97 * marks and right >= 0.97 * found
+
+
+ENGLISH = [
+    # abbreviations before a number, a bracket, a letter
+    "Olsen et al. [7] measured it. ¦Smith et al. (2004) did not. ¦It was by Lee et al. ¦The rest is.",
+    "See Eq. 4. ¦Figs. 2 and 3, Eqs. (5), Tab. 1 and Ref. [9] agree. ¦Cf. Sect. 3, p. 12, pp. 4-5.",
+    "It weighs approx. 5 kg, max. 7 kg (min. 2 kg). ¦It is ca. 3 m long. ¦See No. 3, vol. 2, art. 5.",
+    "Under par. (2), cl. 3 and Sched. B it lapses. ¦Exh. A shows it. ¦So does App. C. ¦See Vol. I.",
+    "The answer is no. ¦I have 3. ¦You have 4. ¦They left on Feb. 3. ¦He came.",
+    "The 50-mg., 75-mg. and 100-mg. tablets are white. ¦Add 2 tbsp. sugar and 3 oz. of salt. ¦Stir.",
+    "Acme Co., Ltd. (the Seller) and Foo Pty. Ltd. agree. ¦It was signed by Acme Inc. ¦They left.",
+    # numbers alone, and labels
+    "Steps: 1. Open it. ¦2. Wait. ¦3. Close it. ¦Done.",
+    "Sec. 4. A person may not do so. ¦See Sec. 4. ¦It applies.",
+    "The CHAIRMAN. Let us begin. ¦Thank you.",
+    'See "Item 1A. Risk Factors" and Note 14. ¦The rest follows.',
+    # months, times of day, acronyms
+    "Volumes fell in May. ¦Loans grew in Aug. and Sept. ¦They fell in Dec. ¦It was cold.",
+    "Meet at 5 p.m. ¦Bring it at 10 a.m. Monday, or 9 a.m. Eastern time. ¦Interest is 1.5% p.a. ¦No",
+    "He lives in the U.S. ¦The U.S. Navy left. ¦They met in Washington, D.C. ¦Congress was there.",
+    # without space, and notes
+    "The oil is old.¦Change it now.¦Then call us. ¦Volumes fell.¦Loans grew.",
+    "It is in os.Path here, in numpy.Array and example.Com. ¦Call foo.Bar() or a.B. ¦See README.Md.",
+    "Use threading.Thread for it. ¦The socket.Socket is a class. ¦Node.Js runs. ¦Edit config.yaml. ¦X",
+    "The wall is thin.3 ¦It cracked.[4] ¦Repairs followed.5,6 ¦Nobody paid. ¦Version 1.2 is old.",
+    # quotations
+    '"Go!" he said. ¦"Go!" Mary said. ¦"Go!" ¦She went.',
+    '"Now, Tom! ¦Before it gets dark. ¦You know it." ¦"I know," he said. ¦"But what shall I do?"',
+    "“Sit down,” said Holmes. ¦“You are wet. ¦It rains.” ¦“So it does!” Holmes cried. ¦He smiled.",
+    "'I know. ¦I saw him go.' ¦'When?' ¦'At dawn.' ¦The dog's owner wasn't there. ¦It's odd.",
+    'He called it "odd." ¦She said: "We were lucky. ¦It was close." ¦They left.',
+    "P < 0.05 was taken as good. ¦Values are means.",
+    # other signs
+    "I got an error :( ¦It works now :) ¦Love it 👍 ¦Still nothing... ¦I forgot.",
+    "It is 37 °C. ¦Colonies of S. aureus grew. ¦J. Brandt saw D. melanogaster. ¦Plan B. ¦Nobody came.",
+]
+OTHERS = [
+    ("de", "Am 3. Mai kam er. ¦Im 19. Jahrhundert nicht. ¦Es ist Nr. 5. ¦Abb. 3 zeigt es. ¦Gut."),
+    ("de", "„Nein!“, rief sie. ¦„Ich gehe. ¦Es ist spät.“ ¦Sie ist 12. ¦Das war z. B. gut."),
+    (
+        "es",
+        "Llegó a las 5 p. m. del 3 de mayo. ¦Lo dijo D. Manuel. ¦Véase la pág. 27, párr. 2. ¦El fin.",
+    ),
+    ("es", "—¿Viene usted? —preguntó ella. ¦—Sí. ¦«Qué bien», pensó. ¦Son aprox. 400."),
+]
+
+
+@pytest.mark.parametrize(
+    ("language", "marked"), [*(("en", text) for text in ENGLISH), *OTHERS], ids=str
+)
+def test_hard_cases(language, marked):
+    text, places = unmarked(marked)
+    assert starts(text, language) == places
+
+
+def test_the_language_of_a_text_decides():
+    german = "Das Haus ist nicht alt und wird auf dem Feld stehen. Am 3. Mai kam er."
+    assert len(split_sentences(german, "auto")) == len(split_sentences(german, "de")) == 2
+    assert len(split_sentences(german)) == 3
+    assert len(split_document(german, "auto")) == 2
+
+
+CLAUSE = (
+    "the Supplier shall deliver the goods to the place that the Customer has named in the order"
+)
+
+
+def test_a_long_sentence_of_a_law_is_whole_and_a_longer_one_is_cut_between_its_clauses():
+    whole = "If " + ", and if ".join([CLAUSE] * 15) + "."
+    assert 1400 < len(whole) < MAX_CHARS and len(split_sentences(whole)) == 1
+    for joined, follows in (("; ", "the"), (" (b) ", "(b)"), (" (see the annex) ", "the")):
+        text = "If " + joined.join(f"{CLAUSE}, and so on" for _ in range(40)) + "."
+        pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
+        assert len(pieces) > 2 and all(len(piece.strip()) <= MAX_CHARS for piece in pieces)
+        assert all(piece.startswith(follows) for piece in pieces[1:])
+
+
+def test_no_word_is_cut_that_is_shorter_than_the_limit():
+    text = " ".join(f"word{number}" for number in range(2000))
+    pieces = [text[start:end] for start, end in split_sentences(text).tolist()]
+    assert [word for piece in pieces for word in piece.split()] == text.split()
