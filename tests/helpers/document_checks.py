@@ -9,6 +9,8 @@ from runnel.text.documents.document import DocumentText, Limits
 from runnel.text.documents.parts import Archive
 from runnel.text.sentences import split_sentences
 
+KINDS = "heading paragraph item row heads line code note contents".split()
+
 
 def check(document: DocumentText) -> DocumentText:
     """Blocks are ordered, disjoint and trimmed; between them there is white space alone; pages
@@ -20,11 +22,13 @@ def check(document: DocumentText) -> DocumentText:
     for block in blocks:
         assert 0 <= block.start < block.end <= len(text)
         assert text[block.start : block.end] == text[block.start : block.end].strip()
-        assert block.kind in ("heading", "paragraph", "item", "row", "code", "note", "contents")
+        assert block.kind in KINDS
         assert all(title == " ".join(title.split()) for title in block.headings)
     edges = [0, *(edge for block in blocks for edge in (block.start, block.end)), len(text)]
     for before, after in list(pairwise(edges))[::2]:
         assert before <= after and not text[before:after].strip(), text[before:after]
+    edges = [edge for span in document.unread for edge in span]
+    assert edges == sorted(set(edges)) and all(0 <= edge <= len(text) for edge in edges)
     pages = [block.page for block in blocks if block.page is not None]
     assert pages == sorted(pages) and all(
         page in range(1, (document.pages or 0) + 1) for page in pages
