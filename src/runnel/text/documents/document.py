@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -24,7 +23,9 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
+from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
+from runnel.text.documents.unread import unread_in
 from runnel.text.lines import GZIP, ZSTD
 
 # ---- kinds and limits ----------------------------------------------------------------------------
@@ -73,7 +74,7 @@ def recognize(head: bytes, name: str) -> str:
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
-        if entry.takes == "markup" and text_by_name:
+        if text_by_name and kind != "pdf":
             continue  # such as HTML in Markdown
         if entry.begins is not None and re.match(entry.begins, begin):
             return kind
@@ -133,7 +134,6 @@ _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
-_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,9 @@ class Block:
 
     Attributes:
         kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "),
-            "heads" (a row of column names), "line" (an entry of a log, a chat, settings), "code",
-            "note" or "contents" (a line of a table of contents).
+            "heads" (a row of column names), "line" (an entry of a log, a chat, settings or a list,
+            with the lines that continue it), "code", "note" or "contents" (a line of a table of
+            contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
         lead: of a row the caption and the name of each column, of a table that has them.
@@ -173,8 +174,10 @@ class DocumentText:
         encoding: used to decode the bytes, if there was a choice.
         warnings: for the user, a sentence each.
         scanned: pages of a PDF, from 1, that are pictures without text.
-        unread: stretches [start, end) of the text that are not ranked: line numbers, page marks,
-            hyphens at line ends.
+        unread: spans of the text, ascending and disjoint, that are shown but not read: without them
+            the text is what a person would read aloud. They are line numbers, hyphens at line ends,
+            marks and heads of pages inside a sentence, tags and escapes of Markdown, and encoded
+            data. A space that separates words is never part of one.
     """
 
     text: str
@@ -288,21 +291,28 @@ def straighten(text: str) -> str:
 
 
 class Canonical:
-    """A text under construction. Set `page` before adding its blocks."""
+    """A text under construction. Set `page` before adding its blocks.
+
+    Attributes:
+        above: levels of the headings that a part of the document, such as the body of a mail,
+            cannot close.
+        unread: spans as in `DocumentText`, in any order.
+    """
 
     def __init__(self, warning: str | None = None) -> None:
         self.blocks: list[Block] = []
         self.warnings = [warning] if warning else []
         self.page: int | None = None
+        self.above = 0
+        self.unread: list[tuple[int, int]] = []
         self.length = 0
-        self.unread: list[tuple[int, int]] = []  # as of `DocumentText`
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
 
     def open_heading(self, level: int, title: str) -> None:
         """Put the following blocks under `title`, which closes headings of its level and below."""
         self.close_headings(level)
-        self._headings.append((level, " ".join(title.split())))
+        self._headings.append((self.above + level, " ".join(title.split())))
 
     @property
     def deepest(self) -> int:
@@ -310,7 +320,7 @@ class Canonical:
         return self._headings[-1][0] if self._headings else 0
 
     def close_headings(self, level: int) -> None:
-        while self._headings and self._headings[-1][0] >= level:
+        while self._headings and self._headings[-1][0] >= self.above + level:
             self._headings.pop()
 
     def add(
@@ -337,6 +347,16 @@ class Canonical:
         self._parts.append(text)
         self.mark(self.length, self.length + len(text), kind, lead)
         self.length += len(text)
+
+    def add_source(self, text: str) -> int:
+        """Append a text unchanged, whose blocks will be marks in it; return where it begins."""
+        if self.length:
+            self._parts.append(BREAK)
+            self.length += len(BREAK)
+        start = self.length
+        self._parts.append(text)
+        self.length += len(text)
+        return start
 
     def add_slide(self, number: int, title: str) -> None:
         """Put the following blocks under the title of a slide, which is added, or under "Slide 3"
@@ -381,39 +401,99 @@ class Canonical:
             encoding=encoding,
             warnings=tuple(self.warnings),
             scanned=scanned,
-            unread=tuple(self.unread),
+            unread=_disjoint(self.unread),
         )
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
-    headings.
-    """
+    """Read plain text: `add_plain`."""
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
-    titles = deque(titles_in(text))
-    start = 0
+    add_plain(canonical, text)
+    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
 
-    def mark(last: int, kind: str) -> None:
-        """Add the text from the end of the block before to `last`."""
-        nonlocal start
-        words = text[start:last].strip()
-        first = last - len(text[start:last].lstrip())
-        if canonical.page is not None:
-            canonical.page += text.count("\f", start, first)
-        if words:
-            canonical.mark(first, first + len(words), kind)
-        if canonical.page is not None:
-            canonical.page += text.count("\f", first, last)
-        start = last
 
-    for end in chain((match.end() for match in _PARAGRAPH_END.finditer(text)), [len(text)]):
+def add_plain(canonical: Canonical, text: str) -> None:
+    """Add plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
+    headings, `Entries` lines that are blocks, `unread_in` what is not read.
+    """
+    marks = _PlainMarks(canonical, text)
+    gaps = deque(sorted(marks.unread.joined))
+    prose = not marks.entries.log and not marks.unread.turns
+    titles = deque(titles_in(text) if prose else ())
+    for end in marks.unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            mark(first, "paragraph")
+            while gaps and gaps[0][1] <= first:
+                gaps.popleft()
+            if gaps and gaps[0][0] <= first:
+                continue  # the head of a page
+            marks.add_lines(first)
             canonical.open_heading(level, title)
-            mark(last, "heading")
-        mark(end, "paragraph")
-    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+            marks.add(last, "heading")
+        marks.add_lines(end)
+
+
+class _PlainMarks:
+    """The blocks of a plain text, which are added from its start on."""
+
+    def __init__(self, canonical: Canonical, text: str) -> None:
+        self.canonical = canonical
+        self.text = text
+        self.offset = canonical.add_source(text)
+        self.entries = Entries(text)
+        self.unread = unread_in(text, log=self.entries.log is not None)
+        canonical.warnings += self.unread.warnings
+        canonical.unread += [
+            (self.offset + start, self.offset + end) for start, end in self.unread.spans
+        ]
+        self._start = 0  # the end of the block before
+        self._gaps = deque(sorted(self.unread.joined))
+
+    def add(self, last: int, kind: str) -> None:
+        """Add the text up to `last` as a block."""
+        words = self.text[self._start : last].strip()
+        first = last - len(self.text[self._start : last].lstrip())
+        if self.canonical.page is not None:
+            self.canonical.page += self.text.count("\f", self._start, first)
+        if words:
+            self.canonical.mark(self.offset + first, self.offset + first + len(words), kind)
+        if self.canonical.page is not None:
+            self.canonical.page += self.text.count("\f", first, last)
+        self._start = last
+
+    def add_lines(self, last: int) -> None:
+        """Add the text up to `last`: its entries, or a paragraph."""
+        if turns := self.unread.turns:
+            self.add(last, "line" if self._start >= turns[0] else "paragraph")
+            return
+        body = self.text[self._start : last].rstrip()
+        at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
+        while self._gaps and self._gaps[0][1] <= at:
+            self._gaps.popleft()
+        whole = not body or (self._gaps and self._gaps[0][0] < last)
+        lines = [] if whole else self.text[at : self._start + len(body)].split("\n")
+        found = self.entries.of(lines) if lines else []
+        if not found:
+            self.canonical.close_headings(SECTIONS)
+            self.add(last, "paragraph")
+        for entry in found:
+            at += sum(len(line) + 1 for line in lines[entry.first : entry.last])
+            if entry.level:
+                self.canonical.close_headings(entry.level)
+            if entry.kind == "heading":
+                self.canonical.open_heading(entry.level, entry.title)
+            self.add(min(at, last), entry.kind)
+
+
+def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans in order, those that touch or overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)
