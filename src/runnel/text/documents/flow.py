@@ -337,7 +337,7 @@ def _add_rows(
 
 def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
     """Return how many rows at the top name columns of amounts: they have none themselves but years,
-    and if they are several, one has no value above the labels of the rows.
+    and if they are several, one has merged cells, or none above the labels of the rows.
     """
     names = 0
     for line in lines:
@@ -347,8 +347,11 @@ def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
         names += 1
     below = [line.values for line in lines[names:] if len(line.values) > 1]
     amounts = sum(any(value.is_amount for value in values[1:]) for values in below)
-    blank = any(line.values[0].start > columns[0] for line in lines[:names])
-    most = _MOST_NAMES if blank else 1
+    several = any(
+        line.values[0].start > columns[0] or any(v.end > v.start + 1 for v in line.values)
+        for line in lines[:names]
+    )
+    most = _MOST_NAMES if several else 1
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
 
 
@@ -394,7 +397,8 @@ class Flow:
     def add_piece(self, piece: FlowBlock) -> None:
         """Add a block to the open cell or to the page, unless it is empty."""
         if piece.text.strip():
-            self._targets[-1].append(replace(piece, page=self.page))
+            paged = piece if self.page is None else replace(piece, page=self.page)
+            self._targets[-1].append(paged)
 
     def open_table(self, grid: TableBlock) -> None:
         self._open.append((grid, len(self._targets)))

@@ -281,7 +281,7 @@ class _Page:
             return
         start = self.opened.get(node.tag, 0)
         text = "".join(self.inline[start:]).strip()
-        before = "".join(self.inline[:start][-4:])
+        before = "".join(self.inline[max(start - 4, 0) : start])
         if node.tag == "sup":
             self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
         elif node.tag == "label":
@@ -357,6 +357,8 @@ class _Page:
 
     def _flush(self) -> None:
         """Add the inline text as a block."""
+        if not self.inline:
+            return
         text = "".join(self.inline)
         links = tuple(self.links)
         inner = self.inner if self.inner == len(links) else 0
