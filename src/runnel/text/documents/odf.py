@@ -106,6 +106,7 @@ class _Content:
             self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
 
     def _open_page(self, page: Element) -> None:
+        self._add_blocks()
         self.pages += 1
         self.canonical.page = self.flow.page = self.pages
         self.title = next(
