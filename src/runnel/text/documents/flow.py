@@ -33,7 +33,8 @@ _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # also dots that lead to a nu
 _YEAR = re.compile(r"(?:19|20)\d\d(?:\s?[(*].*)?")
 _MOST_NAMES = 4  # rows of names of columns
 _CAPTION = re.compile(
-    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
+    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
+    r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
@@ -380,10 +381,6 @@ class Flow:
             tuple[TableBlock, int]
         ] = []  # open tables, and how many targets are theirs not
         self._targets = [self.pieces]  # what blocks are added to: of the page, of open cells
-
-    @property
-    def in_cell(self) -> bool:
-        return len(self._targets) > 1
 
     @property
     def table(self) -> TableBlock | None:

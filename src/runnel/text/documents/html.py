@@ -366,7 +366,8 @@ class _Page:
         self.links = []
         self.inner = 0
         only_links = _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
-        if only_links and not self.flow.in_cell and any(map(_NAVIGATION.fullmatch, links)):
+        navigates = only_links and any(map(_NAVIGATION.fullmatch, links))
+        if navigates and self.flow.table is None:
             return
         kind = self.kinds[-1]
         if kind == "code":
