@@ -27,6 +27,8 @@ def check(document: DocumentText) -> DocumentText:
     edges = [0, *(edge for block in blocks for edge in (block.start, block.end)), len(text)]
     for before, after in list(pairwise(edges))[::2]:
         assert before <= after and not text[before:after].strip(), text[before:after]
+    edges = [edge for span in document.unread for edge in span]
+    assert edges == sorted(set(edges)) and all(0 <= edge <= len(text) for edge in edges)
     pages = [block.page for block in blocks if block.page is not None]
     assert pages == sorted(pages) and all(
         page in range(1, (document.pages or 0) + 1) for page in pages

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
@@ -24,7 +23,9 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.formats import FORMATS, Format
 from runnel.records import Places
+from runnel.text.documents.entries import SECTIONS, Entries
 from runnel.text.documents.headings import titles_in
+from runnel.text.documents.unread import unread_in
 from runnel.text.lines import GZIP, ZSTD
 
 # ---- kinds and limits ----------------------------------------------------------------------------
@@ -133,7 +134,6 @@ _UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
-_PARAGRAPH_END = re.compile(r"\n[^\S\n\f]*\n\s*|\f")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +142,9 @@ class Block:
 
     Attributes:
         kind: "heading", "paragraph", "item" (of a list), "row" (of a table, cells joined by " | "),
-            "heads" (a row of column names), "line" (an entry of a log, a chat, settings), "code",
-            "note" or "contents" (a line of a table of contents).
+            "heads" (a row of column names), "line" (an entry of a log, a chat, settings or a list,
+            with the lines that continue it), "code", "note" or "contents" (a line of a table of
+            contents).
         page: from 1; slides are pages; None if the kind of file has none.
         headings: titles above this block, outermost first; a heading's own path ends with itself.
         lead: of a row the caption and the name of each column, of a table that has them.
@@ -173,8 +174,10 @@ class DocumentText:
         encoding: used to decode the bytes, if there was a choice.
         warnings: for the user, a sentence each.
         scanned: pages of a PDF, from 1, that are pictures without text.
-        unread: stretches [start, end) of the text that are not ranked: line numbers, page marks,
-            hyphens at line ends.
+        unread: spans of the text, ascending and disjoint, that are shown but not read: without them
+            the text is what a person would read aloud. They are line numbers, hyphens at line ends,
+            marks and heads of pages inside a sentence, tags and escapes of Markdown, and encoded
+            data. A space that separates words is never part of one.
     """
 
     text: str
@@ -288,21 +291,28 @@ def straighten(text: str) -> str:
 
 
 class Canonical:
-    """A text under construction. Set `page` before adding its blocks."""
+    """A text under construction. Set `page` before adding its blocks.
+
+    Attributes:
+        above: levels of the headings that a part of the document, such as the body of a mail, cannot
+            close.
+        unread: spans as in `DocumentText`, in any order.
+    """
 
     def __init__(self, warning: str | None = None) -> None:
         self.blocks: list[Block] = []
         self.warnings = [warning] if warning else []
         self.page: int | None = None
+        self.above = 0
+        self.unread: list[tuple[int, int]] = []
         self.length = 0
-        self.unread: list[tuple[int, int]] = []  # as of `DocumentText`
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
 
     def open_heading(self, level: int, title: str) -> None:
         """Put the following blocks under `title`, which closes headings of its level and below."""
         self.close_headings(level)
-        self._headings.append((level, " ".join(title.split())))
+        self._headings.append((self.above + level, " ".join(title.split())))
 
     @property
     def deepest(self) -> int:
@@ -310,7 +320,7 @@ class Canonical:
         return self._headings[-1][0] if self._headings else 0
 
     def close_headings(self, level: int) -> None:
-        while self._headings and self._headings[-1][0] >= level:
+        while self._headings and self._headings[-1][0] >= self.above + level:
             self._headings.pop()
 
     def add(
@@ -337,6 +347,16 @@ class Canonical:
         self._parts.append(text)
         self.mark(self.length, self.length + len(text), kind, lead)
         self.length += len(text)
+
+    def add_source(self, text: str) -> int:
+        """Append a text unchanged, whose blocks will be marks in it; return where it begins."""
+        if self.length:
+            self._parts.append(BREAK)
+            self.length += len(BREAK)
+        start = self.length
+        self._parts.append(text)
+        self.length += len(text)
+        return start
 
     def add_slide(self, number: int, title: str) -> None:
         """Put the following blocks under the title of a slide, which is added, or under "Slide 3"
@@ -381,19 +401,31 @@ class Canonical:
             encoding=encoding,
             warnings=tuple(self.warnings),
             scanned=scanned,
-            unread=tuple(self.unread),
+            unread=_disjoint(self.unread),
         )
 
 
 def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
-    headings.
-    """
+    """Read plain text: `add_plain`."""
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
-    titles = deque(titles_in(text))
+    add_plain(canonical, text)
+    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+
+
+def add_plain(canonical: Canonical, text: str) -> None:
+    """Add plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
+    headings, `Entries` lines that are blocks, `unread_in` what is not read.
+    """
+    offset = canonical.add_source(text)
+    entries = Entries(text)
+    unread = unread_in(text, log=entries.log is not None)
+    canonical.warnings += unread.warnings
+    canonical.unread += [(offset + first, offset + last) for first, last in unread.spans]
+    titles = deque(() if entries.log or unread.turns else titles_in(text))
+    gaps = deque(sorted(unread.joined))
     start = 0
 
     def mark(last: int, kind: str) -> None:
@@ -404,16 +436,53 @@ def read_plain(decoded: Decoded) -> DocumentText:
         if canonical.page is not None:
             canonical.page += text.count("\f", start, first)
         if words:
-            canonical.mark(first, first + len(words), kind)
+            canonical.mark(offset + first, offset + first + len(words), kind)
         if canonical.page is not None:
             canonical.page += text.count("\f", first, last)
         start = last
 
-    for end in chain((match.end() for match in _PARAGRAPH_END.finditer(text)), [len(text)]):
+    def mark_lines(last: int) -> None:
+        """Add the text up to `last`: its entries, or a paragraph."""
+        body = text[start:last].rstrip()
+        first = start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
+        lines = text[first : start + len(body)].split("\n")
+        if unread.turns:
+            mark(last, "line" if start >= unread.turns[0] else "paragraph")
+            return
+        while gaps and gaps[0][1] <= first:
+            gaps.popleft()
+        found = entries.of(lines) if body and not (gaps and gaps[0][0] < last) else []
+        if not found:
+            canonical.close_headings(SECTIONS)
+            mark(last, "paragraph")
+        at = 0
+        for entry in found:
+            while at < entry.last:
+                first += len(lines[at]) + 1
+                at += 1
+            if entry.level:
+                canonical.close_headings(entry.level)
+            if entry.kind == "heading":
+                canonical.open_heading(entry.level, entry.title)
+            mark(min(first, last), entry.kind)
+
+    for end in unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            mark(first, "paragraph")
+            if any(gap[0] <= first < gap[1] for gap in gaps):
+                continue
+            mark_lines(first)
             canonical.open_heading(level, title)
             mark(last, "heading")
-        mark(end, "paragraph")
-    return canonical.finish("txt", text=text, pages=pages, encoding=decoded.encoding)
+        mark_lines(end)
+
+
+def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return spans in order, those that touch or overlap as one."""
+    joined: list[tuple[int, int]] = []
+    for start, end in sorted(spans):
+        if joined and start <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(end, joined[-1][1]))
+        else:
+            joined.append((start, end))
+    return tuple(joined)

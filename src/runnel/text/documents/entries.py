@@ -1,0 +1,215 @@
+"""Lines of plain text that are entries: of logs, chats, settings, tables and lists.
+
+The lines of a paragraph are entries if most of them begin alike (a time stamp, a level, a name and
+a colon, a key and its value, a code), if they have columns, or if they are short and were not
+wrapped: the first word of the next line would have fitted. A line that does not begin like the
+others continues the entry above it. Prose, verse and quoted mail have no entries.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+_LOOK = 200  # characters of a line that are looked at
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
+_DATE = (
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
+    r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
+    rf"(?:\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
+)
+_TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
+_LEVEL = (
+    "TRACE|DEBUG|INFO|INFORMATION|NOTICE|WARN|WARNING|ERR|ERROR|SEVERE|FATAL|CRITICAL|CRIT|ALERT"
+    "|EMERG|PANIC|VERBOSE"
+)
+_WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
+_SIGN = re.compile(
+    r"(?:\x1b\[[\d;]*+m)*+(?:"  # colors of a terminal
+    rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
+    rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b)"
+    r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
+    r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
+    r"|(?P<comment>[#;])"
+    rf"|(?P<key>(?![-*>][ ])[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
+    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d)\S{1,40}(?=\s))"
+    r")"
+)
+_OF_LOGS = ("stamp", "level", "bracket", "speaker")
+_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
+_ITEM = re.compile(
+    r"\s*(?:[-*+>|\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]\s|\(?[a-z]{1,4}\)\s)"
+)
+_STOP = re.compile(r"[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
+# begins lines of verse and of prose, hardly of lists
+_JOINING = re.compile(
+    r"(?:And|But|Or|Of|To|In|With|For|Who|That|Where|When|Then|As|If|So|Which|From|On|By|The|A|I"
+    r"|You|He|She|We|They|It|My|Your|His|Her|Our|Their|Upon|Nor|Yet|While|Till|Like)\b"
+)
+_SECTION = re.compile(r"\[{1,2}([^\[\]]{1,80})\]{1,2}")
+_SHORT_KEY = re.compile(r"[\"']?\S{1,60}(?:[ ][^\s:=]{1,60})?[ \t]*(?:=|:(?=\s|\Z))")
+_PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
+_CLEAR = 0.6  # of the lines of a paragraph
+_STAMPED = 1 / 3  # of the lines of a log: stack traces have many lines
+_INDENTED = 0.4  # of all lines begin with keys
+_CODES = 0.8
+_FEW = 3  # lines
+_LIST = 5  # lines of a list whose lines do not begin alike, at least
+_SHORT = 60  # characters of such a line
+_WRAPPED = 45  # characters of a line of prose, at least
+_MARGIN = 5  # characters by which lines that were wrapped may differ
+SECTIONS = 20  # level of the name of a section, below all titles
+
+
+class Entry(NamedTuple):
+    """The lines [first, last) of a paragraph.
+
+    Attributes:
+        kind: "line"; "heading" is the name of a section of settings.
+        level: of such a heading; of a line, the level of the sections that end before it; or 0.
+    """
+
+    first: int
+    last: int
+    kind: str = "line"
+    level: int = 0
+    title: str = ""
+
+
+class Entries:
+    """The entries of a text, found paragraph by paragraph.
+
+    Attributes:
+        log: the sign that begins the entries of a file that is a log or a chat; None: another file.
+    """
+
+    def __init__(self, text: str) -> None:
+        # 1. Whether the file as a whole is a log, or settings.
+        # 2. The keys of records, which begin several paragraphs: such a paragraph is one entry.
+        signs: Counter[str | None] = Counter()
+        keys: Counter[str] = Counter()
+        flush = count = 0  # lines that are not indented; all lines
+        for match in re.finditer(r"[^\n\f]+", text):
+            line = match[0]
+            if line.isspace():
+                continue
+            sign = _sign(line)
+            count += 1
+            flush += not line[0].isspace()
+            if sign == "key" or not line[0].isspace():
+                signs[sign] += 1
+            if sign == "key" and text[max(0, match.start() - 2) : match.start()] in ("\n\n", "", "\f"):
+                keys[_key(line)] += 1
+        best = max(_OF_LOGS, key=lambda sign: signs[sign])
+        least = flush * (_STAMPED if best == "stamp" else _CLEAR)
+        self.log = best if signs[best] >= max(_FEW, least) else None
+        settings = signs["key"] + signs["comment"]
+        most = max(_CLEAR * signs.total(), _INDENTED * count)
+        self._settings = signs["key"] >= _FEW and settings >= most
+        self._records = {key for key, count in keys.items() if count > 1}
+
+    def of(self, lines: Sequence[str]) -> list[Entry]:
+        """Return the entries of a paragraph from its lines, which have text; [] for prose."""
+        if self.log:
+            return _from(
+                (n for n, line in enumerate(lines) if line[0] > " " and _sign(line) == self.log),
+                len(lines),
+            )
+        signs = [_sign(line) for line in lines]
+        counts = Counter(
+            sign for sign, line in zip(signs, lines, strict=True) if sign == "key" or line[0] > " "
+        )
+        del counts["comment"]
+        base = counts.total()
+        del counts[None]
+        main, count = counts.most_common(1)[0] if counts else ("", 0)
+        if main == "key" and not _are_keys(lines, count, base):
+            return []
+        if main == "key" or (self._settings and signs[0] in ("key", "comment")):
+            if _key(lines[0]) in self._records:
+                return [Entry(0, len(lines))]
+            return list(_settings(lines, signs))
+        if main != "code" and count >= max(2, _CLEAR * base):
+            return _from((n for n, sign in enumerate(signs) if sign == main), len(lines))
+        if counts.total() >= max(_FEW, _CODES * base):
+            return _from((n for n, sign in enumerate(signs) if sign in counts), len(lines))
+        return _from(range(len(lines)), len(lines)) if _are_rows(lines) else []
+
+
+def _sign(line: str) -> str | None:
+    """Return the sign that begins a line."""
+    match = _SIGN.match(line[:_LOOK].lstrip())
+    return match.lastgroup if match else None
+
+
+def _are_keys(lines: Sequence[str], count: int, base: int) -> bool:
+    """Return whether lines, of which `count` of `base` begin like keys, are no wrapped prose."""
+    if count < max(2, _CLEAR * base, _INDENTED * len(lines)):
+        return False
+    short = all(_SHORT_KEY.match(line.lstrip()) for line in lines)
+    return short or max(map(len, lines)) < _WRAPPED or _fitting(lines) >= 0.5
+
+
+def _fitting(lines: Sequence[str]) -> float:
+    """Return the share of lines that were not wrapped: the next line's first word would fit."""
+    width = max(map(len, lines)) - _MARGIN
+    return sum(
+        len(line) + 1 + len(after[:_LOOK].split(maxsplit=1)[0]) <= width
+        for line, after in pairwise(lines)
+    ) / (len(lines) - 1)
+
+
+def _key(line: str) -> str:
+    return re.split("[:=]", line[:_LOOK], maxsplit=1)[0].strip()
+
+
+def _from(starts: Iterable[int], end: int) -> list[Entry]:
+    """Return entries that begin at these lines, and before the first of them."""
+    edges = sorted({0, *starts, end})
+    return [Entry(first, last) for first, last in pairwise(edges)]
+
+
+def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Entry]:
+    """Yield keys with their values, comments, and as headings the names of sections."""
+    depths = [len(line) - len(line.lstrip()) for line in lines]
+    starts = [
+        n
+        for n, sign in enumerate(signs)
+        if n == 0
+        or sign == "key"
+        or (sign == "comment" and signs[n - 1] != "comment")
+        or _SECTION.fullmatch(lines[n].strip())
+        or _SECTION.fullmatch(lines[n - 1].strip())
+    ]
+    for first, last in pairwise([*starts, len(lines)]):
+        words = lines[first].strip()
+        level = SECTIONS + 1 + depths[first]
+        if section := _SECTION.fullmatch(words):
+            yield Entry(first, last, "heading", SECTIONS, section[1])
+        elif (
+            (parent := _PARENT.fullmatch(words))
+            and last == first + 1 < len(lines)
+            and depths[last] > depths[first]
+        ):
+            yield Entry(first, last, "heading", level, parent[1])
+        else:
+            yield Entry(first, last, "line", level if signs[first] == "key" else 0)
+
+
+def _are_rows(lines: Sequence[str]) -> bool:
+    """Return whether lines that do not begin alike are the rows of a table or of a list."""
+    count = len(lines)
+    if count < _FEW or any(map(_ITEM.match, lines)):
+        return False
+    if sum(_COLUMNS.search(line) is not None for line in lines) >= _CODES * count:
+        return True
+    lines = [line.strip() for line in lines]
+    stops = sum(_STOP.search(line) is not None for line in lines)
+    joining = sum(_JOINING.match(line) is not None for line in lines)
+    if _fitting(lines) < _CLEAR or 10 * max(stops, joining) > count:
+        return False
+    commas = {line.count(",") for line in lines}
+    return (len(commas) == 1 and commas != {0}) or (count >= _LIST and max(map(len, lines)) <= _SHORT)
