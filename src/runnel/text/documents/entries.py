@@ -35,7 +35,7 @@ _SIGN = re.compile(
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
     rf"|(?P<key>(?![-*>][ ])[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
-    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d)\S{1,40}(?=\s))"
+    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
     r")"
 )
 _OF_LOGS = ("stamp", "level", "bracket", "speaker")
@@ -57,6 +57,8 @@ _STAMPED = 1 / 3  # of the lines of a log: stack traces have many lines
 _INDENTED = 0.4  # of all lines begin with keys
 _CODES = 0.8
 _FEW = 3  # lines
+_TURNS = 4  # of speakers, at least ...
+_TURN_LINES = 0.2  # ... and of the lines that are not indented
 _LIST = 5  # lines of a list whose lines do not begin alike, at least
 _SHORT = 60  # characters of such a line
 _WRAPPED = 45  # characters of a line of prose, at least
@@ -89,8 +91,10 @@ class Entries:
     def __init__(self, text: str) -> None:
         # 1. Whether the file as a whole is a log, or settings.
         # 2. The keys of records, which begin several paragraphs: such a paragraph is one entry.
+        # 3. The names of speakers, who speak in turn: a turn may have several lines.
         signs: Counter[str | None] = Counter()
-        keys: Counter[str] = Counter()
+        opening: Counter[str] = Counter()  # keys of the first lines of paragraphs
+        names: Counter[str] = Counter()  # keys that may be names of speakers
         flush = count = 0  # lines that are not indented; all lines
         for match in re.finditer(r"[^\n\f]+", text):
             line = match[0]
@@ -101,40 +105,53 @@ class Entries:
             flush += not line[0].isspace()
             if sign == "key" or not line[0].isspace():
                 signs[sign] += 1
-            if sign == "key" and text[max(0, match.start() - 2) : match.start()] in ("\n\n", "", "\f"):
-                keys[_key(line)] += 1
+            if sign == "key" and text[max(0, match.start() - 2) : match.start()] in ("", "\n\n"):
+                opening[_key(line)] += 1
+            if sign == "key" and line[0].isupper():
+                names[_key(line)] += 1
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * (_STAMPED if best == "stamp" else _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
         settings = signs["key"] + signs["comment"]
         most = max(_CLEAR * signs.total(), _INDENTED * count)
         self._settings = signs["key"] >= _FEW and settings >= most
-        self._records = {key for key, count in keys.items() if count > 1}
+        self._records = {key for key, count in opening.items() if count > 1}
+        turns = Counter({name: count for name, count in names.items() if count > 1})
+        talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
+        self._speakers = set(turns) - self._records if talk else set()
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
         if self.log:
             return _from(
-                (n for n, line in enumerate(lines) if line[0] > " " and _sign(line) == self.log),
+                (
+                    n
+                    for n, line in enumerate(lines)
+                    if not line[0].isspace() and _sign(line) == self.log
+                ),
                 len(lines),
             )
         signs = [_sign(line) for line in lines]
+        turns = [n for n, line in enumerate(lines) if _key(line) in self._speakers]
+        if turns:
+            return _from(turns, len(lines))
         counts = Counter(
-            sign for sign, line in zip(signs, lines, strict=True) if sign == "key" or line[0] > " "
+            sign
+            for sign, line in zip(signs, lines, strict=True)
+            if sign == "key" or not line[0].isspace()
         )
         del counts["comment"]
         base = counts.total()
         del counts[None]
         main, count = counts.most_common(1)[0] if counts else ("", 0)
-        if main == "key" and not _are_keys(lines, count, base):
-            return []
-        if main == "key" or (self._settings and signs[0] in ("key", "comment")):
-            if _key(lines[0]) in self._records:
+        begins = signs[0] in ("key", "comment") or _SECTION.fullmatch(lines[0].strip())
+        if (self._settings and begins) or (main == "key" and _are_keys(lines, count, base)):
+            if _key(lines[0]) in self._records and len(lines) > 1:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
-        if main != "code" and count >= max(2, _CLEAR * base):
+        if main not in ("key", "code") and count >= max(2, _CLEAR * base):
             return _from((n for n, sign in enumerate(signs) if sign == main), len(lines))
-        if counts.total() >= max(_FEW, _CODES * base):
+        if main != "key" and counts.total() >= max(_FEW, _CODES * base):
             return _from((n for n, sign in enumerate(signs) if sign in counts), len(lines))
         return _from(range(len(lines)), len(lines)) if _are_rows(lines) else []
 
@@ -209,7 +226,10 @@ def _are_rows(lines: Sequence[str]) -> bool:
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)
     joining = sum(_JOINING.match(line) is not None for line in lines)
-    if _fitting(lines) < _CLEAR or 10 * max(stops, joining) > count:
+    width = max(map(len, lines))
+    named = sum(not line[0].islower() for line in lines) >= _CODES * count
+    narrow = width < _WRAPPED and named
+    if (not narrow and _fitting(lines) < _CLEAR) or 10 * max(stops, joining) > count:
         return False
     commas = {line.count(",") for line in lines}
-    return (len(commas) == 1 and commas != {0}) or (count >= _LIST and max(map(len, lines)) <= _SHORT)
+    return (len(commas) == 1 and commas != {0}) or (count >= _LIST and width <= _SHORT)

@@ -21,6 +21,7 @@ _TURN = re.compile(
 )
 _LINES = 10  # of a transcript, at least
 _MOST = 0.7  # of its lines have numbers
+_PROSE = 25  # characters of at least half of the lines, if they are not counted page by page
 _WRAPPED = 0.1  # of its lines begin inside a sentence
 _HEADS = 6  # lines between two pages, at most
 
@@ -234,7 +235,7 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
     pages = sum(_NUMBERED.match(lines[at].words)[1] == "1" for at in numbers)  # type: ignore[index]
     running = sum(rests[at][0].islower() for at in written)
     turns = sum(_TURN.match(rests[at]) is not None for at in written)
-    long = sum(len(rests[at]) >= _LONG for at in written) >= len(written) / 2
+    long = sum(len(rests[at]) >= _PROSE for at in written) >= len(written) / 2
     if (
         len(numbers) < max(_LINES, _MOST * len(lines))
         or (running < _WRAPPED * len(written) and turns < 2)
