@@ -36,6 +36,14 @@ _CODE = (
 _HTML = rb"(?is)\s*+(?:<\?xml[^>]*+>\s*+)?(?><!--.*?-->\s*+)*+<(!doctype\s+html|html)[\s>]"
 # Other bytes may come before it; a text that mentions it does not end the line there.
 _PDF = rb"(?s)[\t\n\r \xef\xbb\xbf]*%PDF-|.{0,1016}?%PDF-\d\.\d[ \t]*[\r\n%]"
+# An XML declaration, not before a web page.
+_XML = rb"(?is)\s*+<\?xml\s(?!.{,2000}<html[\s>])"
+# A mailbox, or headers of which one is only of mail.
+_MAIL = (
+    rb"(?i)From \S+ [^\n]*\d\d:\d\d[^\n]*\d{4}\r?\n[\w-]+:"
+    rb"|(?:[a-z][a-z\d-]*:[^\n]*\n|[ \t][^\n]*\n)*?"
+    rb"(?:received|return-path|message-id|mime-version|delivered-to|x-mailer):"
+)
 FORMATS = {
     "txt": Format("document:read_plain", "text"),
     "md": Format("markdown:read_markdown", "text", ".md .markdown"),
@@ -46,7 +54,17 @@ FORMATS = {
     "csv": Format("rows:read_row_documents", "rows", ".csv"),
     "tsv": Format("rows:read_row_documents", "rows", ".tsv"),
     "pdf": Format("pdf:read_pdf", "file", begins=_PDF),
+    "mail": Format("mail:read_mail", "file", ".eml .mbox .mbx .mht .mhtml", begins=_MAIL),
     "html": Format("html:read_html", "markup", ".html .htm .xhtml", begins=_HTML),
+    "xml": Format("data:read_xml", "markup", ".xml .rss .atom .opml", begins=_XML),
+    "json": Format("data:read_json", "markup", ".json .geojson"),
+    "ipynb": Format("notebook:read_notebook", "markup", ".ipynb"),
+    "srt": Format(
+        "subtitles:read_subtitles",
+        "markup",
+        ".srt .vtt",
+        begins=rb"WEBVTT\b|\s*\d+\r?\n[\d:]{7,9},\d{3} -->",
+    ),
     "epub": Format("epub:read_epub", "archive", ".epub", parts=("META-INF/container.xml",)),
     "docx": Format("docx:read_docx", "archive", ".docx", parts=("word/",)),
     "pptx": Format("pptx:read_pptx", "archive", ".pptx", parts=("ppt/presentation.xml",)),

@@ -7,6 +7,7 @@ text (`DocumentText.unread`) not at all. The other text is the document's own.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -16,6 +17,8 @@ import numpy as np
 from runnel.text.documents.document import Block, DocumentText
 from runnel.text.documents.table import row_edits
 from runnel.text.kinds import text_of
+
+_BREAK_TAG = re.compile(r"</?(?:br|hr|p|div|li|tr|t[dh])\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,8 +104,15 @@ def _edits(document: DocumentText) -> Iterator[tuple[int, int, str]]:
     unread = deque(document.unread)
     for block in document.blocks:
         while unread and unread[0][0] < block.start:
-            yield (*unread.popleft(), "")
+            yield _left_out(document.text, *unread.popleft())
         if block.lead:
             yield from row_edits(document.text, block)
-    for start, end in unread:
-        yield start, end, ""
+            while unread and unread[0][0] < block.end:
+                unread.popleft()  # a row's own edits reach over all of it
+    for span in unread:
+        yield _left_out(document.text, *span)
+
+
+def _left_out(text: str, start: int, end: int) -> tuple[int, int, str]:
+    """Return the edit for an unread span; a tag that ends a line or a cell is a space."""
+    return start, end, " " if _BREAK_TAG.match(text, start, end) else ""

@@ -74,7 +74,7 @@ def recognize(head: bytes, name: str) -> str:
     begin = head.removeprefix(b"\xef\xbb\xbf").replace(b"\0", b"")
     text_by_name = FORMATS[by_name].takes == "text" and by_name != "txt"
     for kind, entry in FORMATS.items():
-        if entry.takes == "markup" and text_by_name:
+        if text_by_name and kind != "pdf":
             continue  # such as HTML in Markdown
         if entry.begins is not None and re.match(entry.begins, begin):
             return kind

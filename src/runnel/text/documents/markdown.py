@@ -1,78 +1,116 @@
-"""Read Markdown. The canonical text is the file's own; blocks are marks in it."""
+r"""Read Markdown. The canonical text is the file's own; blocks are marks in it.
+
+Html in it is read as a page shows it: tags, comments, scripts and styles are not read, nor are the
+backslashes of escaped signs such as "2\.".
+"""
+
+from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from runnel.files import Decoded
-from runnel.text.documents.document import Canonical, DocumentText, straighten
+from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
+from runnel.text.documents.unread import (
+    Unread,
+    unread_clauses,
+    unread_data,
+    unread_hyphens,
+    unread_marks,
+)
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ITEM = re.compile(r"[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]+\S")
+_ITEM = re.compile(r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+\S|<li[ >])")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
+_DASHES = r"[ \t]*:?-++:?[ \t]*+"
+_TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
+_BAR = re.compile(r"(?<!\\)\|")
+_CAPTION = re.compile(r"[*_]{0,2}(?:Table|Tabelle)\b|.*:\Z")
+_CAPTION_CHARS = 200
+_KEY = re.compile(r"[\w\"'][\w .\"'-]*:(?:\s|\Z)|[-#\s]")
+_RULE = re.compile(r" {0,3}([-*_])(?:[ \t]*\1){2,}[ \t]*\Z")
+_TITLE = re.compile(r"^title[ \t]*[:=][ \t]*(\S.*)$", re.MULTILINE | re.IGNORECASE)
+_FRONT_LINES = 200
 
-
-class _Marks:
-    """The blocks of a Markdown text: lines are collected until the block ends."""
-
-    def __init__(self, text: str, canonical: Canonical) -> None:
-        self.text = text
-        self.canonical = canonical
-        self.title: str | None = None  # the first heading of level 1
-        self.start: int | None = None
-        self.end = 0
-        self.kind = "paragraph"
-
-    def take(self, start: int, end: int, kind: str) -> None:
-        """Add a line to the open block, or open a block."""
-        if self.start is None:
-            self.start = start
-            self.kind = kind
-        self.end = end
-
-    def close(self) -> None:
-        """End the open block, if there is one."""
-        if self.start is not None:
-            block = self.text[self.start : self.end]
-            start = self.start + len(block) - len(block.lstrip())
-            if block.strip():
-                self.canonical.mark(start, start + len(block.strip()), self.kind)
-        self.start = None
-
-    def close_heading(self, level: int, words: str) -> None:
-        """End the open block, which is a heading."""
-        self.canonical.open_heading(level, words)
-        if level == 1:
-            self.title = self.title or words
-        self.kind = "heading"
-        self.close()
+_NAMES = (
+    "a|abbr|address|article|aside|b|big|blockquote|body|br|button|caption|center|cite|code|col"
+    "|colgroup|dd|del|details|div|dl|dt|em|figcaption|figure|font|footer|h[1-6]|head|header|hr"
+    "|html|i|iframe|img|input|ins|kbd|label|li|main|mark|meta|nav|ol|p|picture|pre|q|s|samp"
+    "|section|small|source|span|strike|strong|sub|summary|sup|table|tbody|td|tfoot|th|thead|tr|tt"
+    "|u|ul|var|video|wbr"
+)
+_ANY_TAG = re.compile(r"</?[A-Za-z][^<>]*>")
+_ESCAPE = r"\\(?=[!-/:-@\[-`{-~])"
+# code stays as it is
+_MARKUP = re.compile(
+    r"(?P<code>(`+)(?!`)[^`].{0,1000}?(?<!`)\2(?!`))"
+    rf"|<!--.*?(?:-->|\Z)|</?(?:{_NAMES})(?:\s[^<>]*)?/?>|{_ESCAPE}",
+    re.IGNORECASE | re.DOTALL,
+)
+# a line that begins a block of html
+_HTML = re.compile(
+    r"[ \t]*</?(?:address|blockquote|caption|center|dd|details|div|dl|dt|figure|h[1-6]|hr|li|ol|p"
+    r"|section|summary|table|ul)\b",
+    re.IGNORECASE,
+)
+_HTML_HEADING = re.compile(r"[ \t]*<h([1-6])\b[^>]*>(.*?)</h\1>[ \t]*\Z", re.IGNORECASE)
+# opens what ends only with its closing tag, over blank lines too
+_OPENING = re.compile(r"[ \t]*<(?:(!--)|(script|style|table)\b)", re.IGNORECASE)
+_ROW_END = re.compile(r"</(?:tr|caption)>", re.IGNORECASE)
+_CELL = re.compile(r"<t([hd])\b[^>]*>(.*?)(?=</?t[hdr]\b|\Z)", re.IGNORECASE | re.DOTALL)
+_TABLE_CAPTION = re.compile(r"<caption\b[^>]*>(.*?)</caption>", re.IGNORECASE | re.DOTALL)
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
-    """Read Markdown: headings (`# ...`, or underlined), code, list items, table rows, paragraphs;
-    front matter is code.
-    """
-    text = straighten(decoded.text)
+    """Read Markdown: `add_markdown`."""
     canonical = Canonical(decoded.warning)
+    text = straighten(decoded.text)
+    title = add_markdown(canonical, text)
+    return canonical.finish("md", text=text, title=title, encoding=decoded.encoding)
+
+
+def add_markdown(canonical: Canonical, text: str) -> str | None:
+    """Add Markdown: headings (`# ...`, or underlined), code, list items, rows of tables with the
+    names of their columns, paragraphs; front matter is code. Return the title: that of the front
+    matter, or the first heading of level 1.
+    """
+    text = straighten(text)
     marks = _Marks(text, canonical)
-    fence: str | None = None  # the closing fence of open code
+    closing: str | None = None  # what ends the open code, comment or table
+    lines = text.split("\n")
+    front = _front_matter(lines)
     end = -1
-    for number, line in enumerate(text.split("\n")):
+    for number, line in enumerate(lines):
         start = end + 1
         end = start + len(line)
-        if fence is not None:
+        below = lines[number + 1] if number + 1 < len(lines) else ""
+        if number < front:
             marks.take(start, end, "code")
-            if line.strip().startswith(fence) and not line.strip().strip(fence[0]):
+            if number == front - 1:
+                title = _TITLE.search(text, 0, end)
+                marks.title = title[1].strip(" \t\"'") if title else None
                 marks.close()
-                fence = None
-            continue
-        opening = _FENCE.match(line) or (re.match("(---)$", line) if number == 0 else None)
-        if opening:
+        elif closing is not None:
+            marks.take(start, end, marks.kind)
+            if _closes(line, closing):
+                marks.close()
+                closing = None
+        elif opening := _FENCE.match(line):
             marks.close()
-            fence = opening[1]
+            closing = opening[1]
             marks.take(start, end, "code")
-        elif not line.strip():
+        elif opening := _OPENING.match(line):
             marks.close()
+            closing = "-->" if opening[1] else f"</{opening[2].lower()}>"
+            marks.take(start, end, {"-->": "unread", "</table>": "table"}.get(closing, "unread"))
+            if _closes(line, closing):
+                marks.close()
+                closing = None
+        elif not line.strip():
+            if not marks.goes_on(end):
+                marks.close()
         elif heading := _ATX.match(line):
             marks.close()
             words = line[heading.end() :].strip()
@@ -80,6 +118,10 @@ def read_markdown(decoded: Decoded) -> DocumentText:
             words = bare.strip() if not bare or bare[-1] in " \t" else words
             marks.take(start, end, "heading")
             marks.close_heading(len(heading[1]), words)
+        elif heading := _HTML_HEADING.match(line):
+            marks.close()
+            marks.take(start, end, "heading")
+            marks.close_heading(int(heading[1]), heading[2])
         elif (
             marks.start is not None
             and marks.kind == "paragraph"
@@ -88,14 +130,162 @@ def read_markdown(decoded: Decoded) -> DocumentText:
             words = text[marks.start : marks.end].strip()
             marks.take(start, end, "heading")
             marks.close_heading(1 if rule[1][0] == "=" else 2, words)
+        elif marks.start is None and _RULE.match(line):
+            marks.take(start, end, "paragraph")
+            marks.close()
+        elif "|" in line and _TABLE_RULE.match(below):
+            marks.close()
+            marks.take(start, end, HEADS)
+        elif marks.start is not None and marks.kind == HEADS:
+            marks.take(start, end, HEADS)
+            marks.open_table()
+        elif _ROW.match(line) or (marks.names and "|" in line):
+            marks.close(keep_table=True)
+            marks.take(start, end, "row")
         else:
-            kind = "paragraph"
-            if _ROW.match(line):
-                kind = "row"
-            elif _ITEM.match(line):
-                kind = "item"
-            if kind != "paragraph" or marks.kind == "row":
+            kind = "item" if _ITEM.match(line) else "paragraph"
+            if kind != "paragraph" or marks.kind == "row" or _HTML.match(line):
                 marks.close()
             marks.take(start, end, kind)
     marks.close()
-    return canonical.finish("md", text=text, title=marks.title, encoding=decoded.encoding)
+    marks.finish()
+    return marks.title
+
+
+def _front_matter(lines: list[str]) -> int:
+    """Return the number of lines of the front matter: keys between two rules, at the beginning."""
+    if lines[0].rstrip() not in ("---", "+++"):
+        return 0
+    for number, line in enumerate(lines[1:_FRONT_LINES], start=1):
+        if line.rstrip() in (lines[0].rstrip(), "..."):
+            return number + 1 if number > 1 else 0
+        key = _KEY.match(line) if lines[0][0] == "-" else re.match(r"[\w\[#\s}\]\"']", line)
+        if not line.strip() or not key or (number == 1 and line[0] in "- "):
+            return 0
+    return 0
+
+
+def _closes(line: str, closing: str) -> bool:
+    if closing[0] in "`~":
+        words = line.strip()
+        return words.startswith(closing) and not words.strip(closing[0])
+    return closing in line.lower()
+
+
+class _Marks:
+    """The blocks of a Markdown text: lines are collected until the block ends."""
+
+    def __init__(self, text: str, canonical: Canonical) -> None:
+        self.text = text
+        self.canonical = canonical
+        self.offset = canonical.add_source(text)
+        self.title: str | None = None
+        self.start: int | None = None
+        self.end = 0
+        self.kind = "paragraph"
+        self.names: tuple[str, ...] = ()  # caption and names of the open table's columns
+        self.unread = Unread()
+        unread_clauses(text, self.unread)
+        unread_marks(text, self.unread)
+        unread_data(text, self.unread)
+        unread_hyphens(text, self.unread)
+        self._gaps = {start: end for start, end in self.unread.joined}
+
+    def goes_on(self, end: int) -> bool:
+        """Return whether the open block goes on below a blank line that ends here."""
+        return self.start is not None and self._gaps.get(self.end, 0) > end
+
+    def take(self, start: int, end: int, kind: str) -> None:
+        """Add a line to the open block, or open a block."""
+        if self.start is None:
+            self.start = start
+            self.kind = kind
+        self.end = end
+
+    def close(self, *, keep_table: bool = False) -> None:
+        """End the open block, if there is one, and the table that it is in."""
+        if self.start is not None:
+            block = self.text[self.start : self.end]
+            start = self.start + len(block) - len(block.lstrip())
+            end = start + len(block.strip())
+            if start < end and self.kind == "table":
+                self._close_html_table(start, end)
+            elif start < end:
+                self._mark(start, end, self.kind, self.names if self.kind == "row" else ())
+        self.start = None
+        if not keep_table:
+            self.names = ()
+
+    def close_heading(self, level: int, words: str) -> None:
+        """End the open block, which is a heading; without words it is none."""
+        words = _ANY_TAG.sub("", words).strip()
+        if words:
+            self.canonical.open_heading(level, words)
+            if level == 1:
+                self.title = self.title or words
+        self.kind = "heading"
+        self.close()
+
+    def open_table(self) -> None:
+        """End the open block, which is the names of a table's columns and the rule below them."""
+        above = self.canonical.blocks[-1] if self.canonical.blocks else None
+        caption = ""
+        if above is not None and above.kind == "paragraph" and above.start >= self.offset:
+            words = self.text[above.start - self.offset : above.end - self.offset]
+            caption = words if _CAPTION.match(words) and len(words) <= _CAPTION_CHARS else ""
+        first = self.text[self.start or 0 : self.end].strip().split("\n")[0]
+        names = tuple(_words(cell) for cell in _BAR.split(first))
+        self.close()
+        self.names = (_words(caption).rstrip(":"), *names)
+
+    def _close_html_table(self, start: int, end: int) -> None:
+        """Add the rows of a table in html, with the names of its columns."""
+        edges = [start, *(m.end() for m in _ROW_END.finditer(self.text, start, end)), end]
+        if len(edges) > 2 and not _CELL.search(self.text, edges[-2], end):
+            edges.pop(-2)
+        caption = _TABLE_CAPTION.search(self.text, start, end)
+        names: tuple[str, ...] = ()
+        for first, last in zip(edges, edges[1:], strict=False):
+            first = last - len(self.text[first:last].lstrip())
+            cells = _CELL.findall(self.text[first:last])
+            if not cells:
+                self._mark(first, last, "paragraph")
+            elif not names and all(sign in "hH" for sign, _ in cells):
+                names = tuple(_words(cell) for _, cell in cells)
+                self._mark(first, last, HEADS)
+            else:
+                # the first name is of the place before the first cell
+                lead = (_words(caption[1]) if caption else "", "", *names)
+                self._mark(first, last, "row", lead)
+
+    def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
+        """Add a block, and what is not read in it."""
+        words = self.text[start:end]
+        if kind == "unread":
+            self.unread.spans.append((start, end))
+            kind = "note"
+        elif kind not in ("code", "row"):
+            self.unread.spans += [(start + a, start + b) for a, b in _markup(words)]
+        self.canonical.mark(self.offset + start, self.offset + end, kind, lead)
+
+    def finish(self) -> None:
+        """Add what is not read."""
+        self.canonical.warnings += self.unread.warnings
+        self.canonical.unread += [
+            (self.offset + start, self.offset + end) for start, end in self.unread.spans
+        ]
+
+
+def _markup(words: str) -> Iterator[tuple[int, int]]:
+    """Yield the comments, tags and escapes of a block."""
+    if _ANY_TAG.fullmatch(words.lstrip("# \t")):  # such as <Legalese>
+        yield 0, len(words)
+        return
+    for match in _MARKUP.finditer(words):
+        if match["code"] is None:
+            yield match.span()
+
+
+def _words(markup: str) -> str:
+    """Return the words of a cell or a caption, without markup."""
+    return " ".join(re.sub(_ESCAPE, "", _ANY_TAG.sub(" ", markup)).replace("**", "").split())

@@ -13,7 +13,15 @@ from typing import NamedTuple
 from runnel.text.documents.document import HEADS, Block, Canonical
 
 SEPARATOR = " | "
-_BAR = re.compile(r"[ \t]*(?<!\\)\|[ \t]*|\Z")
+# What separates cells: a bar, or in Markdown the tags of a table in html. Spaces are matched from
+# their first on, so that many take no time.
+_PARTS = r"(?:</?t(?:able|head|body|foot|r)\b[^>]*>\s*)"
+_BAR = re.compile(
+    r"(?:(?<![ \t])[ \t]++)?(?<!\\)\|[ \t]*"
+    rf"|(?:(?<!\s)\s++)?(?:</t[dh]>\s*{_PARTS}*|{_PARTS}+|(?=<t[dh]\b))(?:<t[dh]\b[^>]*>\s*)?"
+    r"|\Z",
+    re.IGNORECASE,
+)
 _DIGIT = re.compile(r"\d")
 _HEAD_CHARS = 60
 _LEAST_COLUMNS = 3  # of a table whose first row is taken for names without being marked as such

@@ -166,6 +166,11 @@ def unread_clauses(text: str, unread: Unread) -> None:
             unread.join(*match.span("gap"))
 
 
+def unread_marks(text: str, unread: Unread) -> None:
+    """Add page marks and join the sentences that they cut."""
+    _join_pages(list(_lines(text)), unread)
+
+
 def unread_hyphens(text: str, unread: Unread) -> None:
     """Add hyphens, with the white space after them, at which a line of the printed page ended.
 

@@ -1,0 +1,178 @@
+"""Read JSON and XML: their strings and numbers in order, with the names that they need.
+
+- A short value is a line, "name: value"; several in a list are one line.
+- An object in a list that only has short values is a record: one block, a line for each value.
+- A longer text is paragraphs, under its name if that says what the text is ("text" does not).
+- An object is below its title, if it has one, else below its name if it has short values: names
+  that only give structure are left out.
+- The attributes of XML elements are values, unless the element has a text of its own. Elements
+  inside a sentence are part of it. Null, empty values, comments and base64 are left out.
+
+Files that cannot be parsed are read as plain text, with a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+from xml.etree import ElementTree
+
+from runnel.files import Decoded
+from runnel.text.documents.document import Canonical, DocumentText, read_plain
+from runnel.text.documents.html import add_page
+from runnel.text.documents.parts import tag
+from runnel.text.documents.unread import is_data
+
+# A string or a number; a list; the names and values of an object, which may repeat.
+Value = str | list[Any] | tuple[tuple[str, Any], ...]
+
+_SHORT_WORDS = 12
+_SHORT_CHARS = 200
+_TITLES = ("title", "heading", "head", "headline", "name", "label")
+# names that say nothing of a text
+_TEXTS = frozenset("text body content contents description value summary message p para".split())
+_HTML = re.compile(r"</[a-z][a-z0-9]{0,9}>|<(?:br|p|hr)[ /]*>", re.IGNORECASE)
+_ENTITY = re.compile(r"<!ENTITY", re.IGNORECASE)
+_PARAGRAPHS = re.compile(r"\n\s*\n")
+_CONSTANTS = {None: "", True: "true", False: "false"}
+
+
+def read_json(decoded: Decoded) -> DocumentText:
+    """Read a JSON object or array."""
+    try:
+        value = json.loads(
+            decoded.text, object_pairs_hook=tuple, parse_int=str, parse_float=str, parse_constant=str
+        )
+    except (ValueError, RecursionError) as error:
+        return _as_plain(decoded, f"not valid JSON ({error})")
+    return _read(decoded, value, "json")
+
+
+def read_xml(decoded: Decoded) -> DocumentText:
+    """Read an XML document that is no web page."""
+    if _ENTITY.search(decoded.text):  # they may expand without bound
+        return _as_plain(decoded, "its XML declares entities, which are not read")
+    try:
+        root = ElementTree.fromstring(decoded.text)
+        value = ((tag(root), _value(root)),)
+    except (ElementTree.ParseError, ValueError, RecursionError) as error:
+        return _as_plain(decoded, f"not valid XML ({error})")
+    return _read(decoded, value, "xml")
+
+
+def _as_plain(decoded: Decoded, problem: str) -> DocumentText:
+    document = read_plain(decoded)
+    return replace(document, warnings=(*document.warnings, f"{problem}; read as plain text"))
+
+
+def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
+    canonical = Canonical(decoded.warning)
+    data = 0
+    waiting: list[tuple[str | None, Any, int]] = [("", value, 1)]  # name, or None in a list; level
+    while waiting:
+        name, value, level = waiting.pop()
+        canonical.close_headings(level)
+        if isinstance(value, tuple) and name is None and _is_record(value):
+            canonical.add("\n".join(f"{key}: {_text(inner)}" for key, inner in value), "line")
+        elif isinstance(value, tuple):
+            waiting += reversed(list(_object(canonical, name or "", value, level)))
+        elif isinstance(value, list):
+            waiting += reversed(list(_list(canonical, name or "", value, level)))
+        elif is_data(_text(value)):
+            data += 1
+        else:
+            _add_text(canonical, name or "", _text(value), level)
+    if data:
+        canonical.warnings.append(f"values of encoded data (base64) are not read: {data:,}")
+    return canonical.finish(kind, encoding=decoded.encoding)
+
+
+def _object(
+    canonical: Canonical, name: str, pairs: tuple[tuple[str, Any], ...], level: int
+) -> Iterator[tuple[str, Any, int]]:
+    """Add the heading of an object, and yield its values."""
+    title = next(
+        (n for n, (key, value) in enumerate(pairs) if key.lower() in _TITLES and _is_short(value)),
+        None,
+    )
+    heading = name if any(_is_short(value) for _, value in pairs) else ""
+    if title is not None:
+        heading = _text(pairs[title][1])
+    if heading:
+        canonical.add(heading, level=level)
+        level += 1
+    for number, (key, value) in enumerate(pairs):
+        if number != title:
+            yield key, value, level
+
+
+def _list(
+    canonical: Canonical, name: str, values: list[Any], level: int
+) -> Iterator[tuple[str | None, Any, int]]:
+    """Add a list of short values, or the heading of a list; yield the values that are left."""
+    if values and all(map(_is_short, values)):
+        _add_text(canonical, name, ", ".join(map(_text, values)), level)
+        return
+    if name and any(map(_is_record, values)):
+        canonical.add(name, level=level)
+        level += 1
+    for value in values:
+        yield None, value, level
+
+
+def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
+    """Add a string: a line with its name, or paragraphs."""
+    if not text.strip():
+        return
+    if _HTML.search(text):
+        above = canonical.above
+        canonical.above = above + level
+        add_page(canonical, text)
+        canonical.above = above
+    elif _is_short(text):
+        canonical.add(f"{name}: {text}" if name else text, "line")
+    else:
+        if name and name.lower() not in _TEXTS:
+            canonical.add(name, level=level)
+        for paragraph in _PARAGRAPHS.split(text):
+            canonical.add(paragraph)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _CONSTANTS[value]
+
+
+def _is_short(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return False
+    text = _text(value).strip()
+    return (
+        0 < len(text) <= _SHORT_CHARS and "\n" not in text and len(text.split()) <= _SHORT_WORDS
+    )
+
+
+def _is_record(value: Any) -> bool:
+    """Return whether a value is an object with short values alone, or with empty ones."""
+    return isinstance(value, tuple) and all(
+        not isinstance(inner, list | tuple) and (_is_short(inner) or not _text(inner).strip())
+        for _, inner in value
+    )
+
+
+def _value(element: ElementTree.Element) -> Value:
+    """Return an element's text, or its attributes and elements; equal neighbors are a list."""
+    texts = [element.text, *(child.tail for child in element)]
+    if any(text and text.strip() for text in texts):
+        text = "".join(element.itertext())
+        return text if len(element) == 0 else " ".join(text.split())
+    pairs: list[tuple[str, Any]] = [
+        (key, value) for key, value in element.attrib.items() if not key.startswith("{")
+    ]
+    for name, group in groupby(element, tag):
+        values = [_value(child) for child in group]
+        pairs.append((name, values[0] if len(values) == 1 else values))
+    return tuple(pairs)

@@ -1,0 +1,192 @@
+"""Read mail: a message (.eml), a mailbox (.mbox), or a page saved with its pictures (.mht).
+
+A message has its subject as a heading, its other headers as lines, and its body: plain text if
+there is one, else html. Attached messages are read below it; other attachments are named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.errors import HeaderParseError
+from email.header import Header, decode_header
+from email.message import Message
+from typing import BinaryIO
+
+from runnel.errors import ReadError
+from runnel.text.documents.document import Canonical, DocumentText, Limits, add_plain, straighten
+from runnel.text.documents.html import add_page
+
+_HEADERS = ("From", "To", "Cc", "Date")
+_PLAIN = ("text/plain", "text/markdown")
+_SEPARATOR = re.compile(rb"From .*\d\d:\d\d.*\d{4}")
+_QUOTED_SEPARATOR = re.compile(rb"^>(>*From )", re.MULTILINE)
+
+
+def read_mail(path: str, limits: Limits) -> DocumentText:
+    """Read the messages of a file."""
+    reader = _Mail(limits)
+    title = ""
+    with open(path, "rb") as file:
+        for data in _messages(file):
+            limits.check(len(data), "unpacked_bytes", "a message")
+            message = message_from_bytes(data)
+            title = "" if reader.count else _header(message, "Subject")
+            reader.add(message, 1)
+    return reader.finish(title)
+
+
+def _messages(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the bytes of each message of a mailbox, or of the only one."""
+    lines: list[bytes] = []
+    mailbox = None
+    blank = True
+    for line in file:
+        begins = blank and line.startswith(b"From ") and _SEPARATOR.match(line)
+        mailbox = begins is not None and bool(begins) if mailbox is None else mailbox
+        if mailbox and begins:
+            if lines:
+                yield _QUOTED_SEPARATOR.sub(rb"\1", b"".join(lines))
+            lines = []
+        else:
+            lines.append(line)
+        blank = not line.strip()
+    yield _QUOTED_SEPARATOR.sub(rb"\1", b"".join(lines)) if mailbox else b"".join(lines)
+
+
+class _Mail:
+    """The canonical text of messages, and what is not in it."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.canonical = Canonical()
+        self.count = 0
+        self.empty = 0  # messages without a body
+        self.attachments = 0
+
+    def add(self, message: Message, depth: int) -> None:
+        """Add a message whose subject is a heading of level `depth`."""
+        self.count += 1
+        self.canonical.above = 0
+        subject = _header(message, "Subject") or f"Mail {self.count:,} (no subject)"
+        self.canonical.add(subject, level=depth)
+        for name in _HEADERS:
+            if value := _header(message, name):
+                self.canonical.add(f"{name}: {value}", "line", join="\n")
+        self.canonical.above = depth
+        attachments: list[str] = []
+        attached: list[Message] = []
+        before = self.canonical.length
+        for body in _bodies(message, attachments, attached, message):
+            self._add_body(body)
+            self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the messages")
+        self.empty += self.canonical.length == before
+        self.canonical.close_headings(1)
+        if attachments:
+            self.canonical.add(f"Attachments: {', '.join(attachments)}", "line")
+            self.attachments += len(attachments)
+        for inner in attached:
+            self.add(inner, depth + 1)
+
+    def _add_body(self, part: Message) -> None:
+        text = straighten(self._decoded(part))
+        if part.get_content_type() != "text/html":
+            if text.strip():
+                add_plain(self.canonical, text)
+            return
+        try:
+            add_page(self.canonical, text)
+        except ReadError as error:
+            self.canonical.warnings.append(f"the body of mail {self.count:,} is not read: {error}")
+
+    def _decoded(self, part: Message) -> str:
+        """Return the text of a body. An encoding that is missing or wrong is guessed, with a
+        warning.
+        """
+        payload = part.get_payload(decode=True)
+        data = payload if isinstance(payload, bytes) else b""
+        charset = part.get_content_charset() or "utf-8"
+        try:
+            return data.decode(charset)
+        except (LookupError, ValueError):
+            text, used = _guessed(data)
+            self.canonical.warnings.append(
+                f"the body of mail {self.count:,} is not valid {charset}; read as {used}"
+            )
+            return text
+
+    def finish(self, title: str) -> DocumentText:
+        warnings = self.canonical.warnings
+        if self.empty:
+            whose = f"{self.empty:,} of {self.count:,} mails have" if self.count > 1 else "it has"
+            warnings.append(f"{whose} no body that is text")
+        if self.attachments:
+            warnings.append(f"attachments are named but not read: {self.attachments:,}")
+        return self.canonical.finish("mail", title=title)
+
+
+def _bodies(
+    part: Message, attachments: list[str], attached: list[Message], root: Message
+) -> list[Message]:
+    """Return the parts of a message that are its body; add its attachments to the lists."""
+    kind = part.get_content_type()
+    payload = part.get_payload()
+    if kind == "message/rfc822" and isinstance(payload, list):
+        attached += [message for message in payload if isinstance(message, Message)]
+        return []
+    if isinstance(payload, list):
+        found = [
+            bodies
+            for inner in payload
+            if isinstance(inner, Message)
+            and (bodies := _bodies(inner, attachments, attached, root))
+        ]
+        if kind == "multipart/alternative":
+            found.sort(key=lambda bodies: bodies[0].get_content_type() not in _PLAIN)
+        # the other parts of a saved page are its frames
+        only = 1 if kind in ("multipart/alternative", "multipart/related") else len(found)
+        return [body for bodies in found[:only] for body in bodies]
+    name = _decode(part.get_filename() or "")
+    if part is root or (
+        kind in (*_PLAIN, "text/html")
+        and not name
+        and part.get_content_disposition() != "attachment"
+    ):
+        return [part]
+    # pictures and styles that a page shows are none
+    if name or not (part["Content-ID"] or part["Content-Location"]):
+        attachments.append(name or kind)
+    return []
+
+
+def _header(message: Message, name: str) -> str:
+    """Return the values of a header, decoded."""
+    return ", ".join(" ".join(_decode(value).split()) for value in message.get_all(name, ()))
+
+
+def _decode(value: str | Header) -> str:
+    try:
+        parts = decode_header(value)
+    except HeaderParseError:
+        return str(value)
+    words = []
+    for data, charset in parts:
+        if isinstance(data, str):
+            words.append(data)
+            continue
+        try:
+            words.append(data.decode(charset or "ascii"))
+        except (LookupError, ValueError):
+            words.append(_guessed(data)[0])
+    return "".join(words)
+
+
+def _guessed(data: bytes) -> tuple[str, str]:
+    """Return text in an unknown encoding, and what it was taken for."""
+    for encoding in ("utf-8", "cp1252"):
+        try:
+            return data.decode(encoding), encoding
+        except UnicodeDecodeError:
+            continue
+    return data.decode("latin-1"), "latin-1"

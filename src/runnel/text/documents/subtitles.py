@@ -1,0 +1,104 @@
+"""Read subtitles (.srt, .vtt): what is spoken, joined over cues to sentences.
+
+Each block begins where a sentence or a speaker begins, and its heading is the time of its first
+cue. Numbers, times, tags, notes and styles are no text.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from runnel.files import Decoded
+from runnel.text.documents.document import Canonical, DocumentText, read_plain, straighten
+
+_TIME = r"(?:(\d{1,3}):)?(\d{1,2}):(\d{2})[.,]\d{1,3}"
+_TIMES = re.compile(rf"[ \t]*{_TIME}[ \t]*-->[ \t]*{_TIME}")
+_NO_CUE = re.compile(r"\ufeff?WEBVTT|(?:NOTE|STYLE|REGION)(?:\s|\Z)|\d+\Z")
+_VOICE = re.compile(r"<v(?:\.[^\s>]*)?[ \t]+([^>]*)>")
+_TAG = re.compile(r"</?[a-z\d][^>]*>|\{\\[^}]*\}", re.IGNORECASE)
+_ROLLING = re.compile(r"<\d\d:\d\d")  # times of words: each cue repeats the line before
+_DASH = re.compile(r"[-\u2013\u2014][ \t]*(?=\S)")
+_ENDED = re.compile(r"[.!?\u2026\u3002\uff01\uff1f][\"')\]\u201d\u2019\u266a]*\Z")
+_PAUSE_S = 8  # after which something else begins
+_LONGEST = 400  # characters without the end of a sentence
+
+
+class _Line(NamedTuple):
+    """A line that is spoken, from a second to another. `begins`: somebody else speaks."""
+
+    start: int
+    end: int
+    speaker: str
+    words: str
+    begins: bool
+
+
+def read_subtitles(decoded: Decoded) -> DocumentText:
+    """Read subtitles; a file without cues is read as plain text, with a warning."""
+    canonical = Canonical(decoded.warning)
+    words: list[str] = []
+    last: _Line | None = None
+    first: _Line | None = None
+    for line in _lines(straighten(decoded.text)):
+        if last is not None and (
+            line.begins
+            or line.speaker != last.speaker
+            or _ENDED.search(last.words)
+            or line.start - last.end > _PAUSE_S
+            or sum(map(len, words)) > _LONGEST
+        ):
+            _add(canonical, first or last, words)
+            words = []
+        if not words:
+            first = line
+        words.append(line.words)
+        last = line
+    if last is None or first is None:
+        plain = read_plain(decoded)
+        return replace(plain, warnings=(*plain.warnings, "no subtitles in it; read as plain text"))
+    _add(canonical, first, words)
+    return canonical.finish("srt", encoding=decoded.encoding)
+
+
+def _add(canonical: Canonical, first: _Line, words: list[str]) -> None:
+    minutes, seconds = divmod(first.start, 60)
+    canonical.open_heading(1, f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}")
+    speaker = f"{first.speaker}: " if first.speaker else ""
+    canonical.add(speaker + " ".join(words))
+
+
+def _lines(text: str) -> Iterator[_Line]:
+    """Yield the lines of all cues that have text."""
+    rolling = _ROLLING.search(text) is not None
+    shown: list[str] = []  # the lines of the cue before
+    start = end = -1
+    speaker = ""
+    for cue in re.split(r"\n(?:[ \t]*\n)+", text):
+        lines = cue.strip("\n").split("\n")
+        times = next((match for line in lines[:2] if (match := _TIMES.match(line))), None)
+        if times:
+            hours, minutes, seconds, *rest = (int(part or 0) for part in times.groups())
+            start = hours * 3600 + minutes * 60 + seconds
+            end = rest[0] * 3600 + rest[1] * 60 + rest[2]
+            lines = lines[1 if _TIMES.match(lines[0]) else 2 :]
+            speaker = ""
+        elif start < 0 or _NO_CUE.match(lines[0]):
+            continue
+        before = shown
+        shown = []
+        for line in lines:
+            begins = False
+            if voice := _VOICE.search(line):
+                begins = bool(speaker) and speaker != voice[1].strip()
+                speaker = voice[1].strip()
+            words = " ".join(html.unescape(_TAG.sub("", line)).split())
+            if dash := _DASH.match(words):
+                begins = True
+                words = words[dash.end() :]
+            shown.append(words)
+            if words and not (rolling and words in before):
+                yield _Line(start, end, speaker, words, begins)
