@@ -223,6 +223,8 @@ def _read_table(file: RowFile) -> Iterator[tuple[LinePlace, Document]]:
         )
     for number, (line, values) in enumerate(table.rows, start=1):
         place = lines.place(line)
+        if problem := table.problems.pop(line, None):
+            notify(f"warning: {place}: {problem}")
         key = values.get("id", values.get("_id", str(number)))
         _check_id(key, place)
         yield place, Document(key, row_text(values))

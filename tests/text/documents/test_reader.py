@@ -406,7 +406,7 @@ def test_bad_rows_are_named_after_those_before_and_a_first_one_may_tell_another_
     assert rows("b.jsonl", documents) == [("1", "x"), ("2", "y")]
 
 
-def test_csv_and_tsv(rows):
+def test_csv_and_tsv(rows, tmp_path):
     content = 'id,title,text\n1,T,"a, ""b""\nc"\n\n2,,plain\n'
     assert rows("a.csv", content) == [("1", 'T a, "b"\nc'), ("2", "plain")]
     western = "id;text\nx;caf\xe9\n".encode("cp1252")
@@ -415,11 +415,27 @@ def test_csv_and_tsv(rows):
         (western, None, " .*0xe9"),
         (western, "utf-16", " .*BOM"),
         ('{"text": "a"}', "punycode", " .*Invalid"),
-        ("a,b\n1,2,3\n", None, ", line 2"),
         ('a,b\n1,"2"x\n', None, ", line 2"),
     ):
         with pytest.raises(ReadError, match=rf"a\.csv{reason}"):
             rows("a.csv", content, encoding=encoding)
+    with DocumentReader() as reader:
+        (tmp_path / "ragged.csv").write_text(
+            "sep=;\nPrices;;\n\nname;;name\nox;3;a\nant;1;b;c\n\nelk\nbee;2;d;\nfly;0;e\n"
+        )
+        ragged = list(map(check, reader.read(tmp_path / "ragged.csv")))
+    assert [row.text.split("\n") for row in ragged] == [
+        ["name: ox", "column 2: 3", "name (2): a"],
+        ["name: ant", "column 2: 1", "name (2): b;c"],  # nothing is lost
+        ["name: elk"],
+        ["name: bee", "column 2: 2", "name (2): d"],
+        ["name: fly", "column 2: 0", "name (2): e"],
+    ]
+    assert {row.title for row in ragged} == {"Prices"} and ragged[0].blocks[0].kind == "row"
+    warned = {row.line: row.warnings for row in ragged if row.warnings}
+    assert set(warned) == {6, 8, 9} and all(f"line {n}" in warned[n][0] for n in warned)
+    assert rows("a.csv", "id,text\n1,one, two\n2,x\n3,y\n")[0] == ("1", "one, two")
+    assert rows("a.csv", '"a, b, c";"d, e, f"\n1;2\n') == [("1", "a, b, c: 1\nd, e, f: 2")]
     named = [("1", "name: ox\nsize: 3"), ("2", "name: ant\nsize: 1\nnote: small")]
     assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []

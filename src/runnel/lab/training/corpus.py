@@ -30,7 +30,7 @@ def read_corpus(path: str | Path) -> Iterator[Document]:
             yield parse_document(row, where)
     elif kind == "csv" or "text" in first.split("\t"):
         lines = Lines(open_bytes(path.absolute()), str(path))
-        for number, values in read_table(lines, kind).rows:
+        for number, values in read_table(lines, kind, strict=True).rows:
             yield parse_document(values, lines.place(number))
     else:
         for where, line in read_lines(path):

@@ -285,9 +285,9 @@ def _by_sign(graded: Sequence[tuple[str, float]]) -> tuple[tuple[str, ...], tupl
 def _read_columns(path: Path, kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the rows of csv or tsv under their header; fields in quotes may hold line ends."""
     lines = Lines(open_bytes(path), str(path))
-    names, rows = read_table(lines, kind, names=True)
-    names = [name.strip() for name in names]
-    for number, row in rows:
+    table = read_table(lines, kind, names=True, strict=True)
+    names = table.names
+    for number, row in table.rows:
         if len(row) < len(names):
             expected = f"expected {len(names)} fields ({', '.join(names)})"
             raise InputError(

@@ -45,7 +45,11 @@ def read_json(decoded: Decoded) -> DocumentText:
     """Read a JSON object or array."""
     try:
         value = json.loads(
-            decoded.text, object_pairs_hook=tuple, parse_int=str, parse_float=str, parse_constant=str
+            decoded.text,
+            object_pairs_hook=tuple,
+            parse_int=str,
+            parse_float=str,
+            parse_constant=str,
         )
     except (ValueError, RecursionError) as error:
         return _as_plain(decoded, f"not valid JSON ({error})")
@@ -114,10 +118,11 @@ def _list(
     canonical: Canonical, name: str, values: list[Any], level: int
 ) -> Iterator[tuple[str | None, Any, int]]:
     """Add a list of short values, or the heading of a list; yield the values that are left."""
-    if values and all(map(_is_short, values)):
+    sentences = any(not isinstance(v, list | tuple) and _text(v)[-1:] in (*".!?",) for v in values)
+    if values and all(map(_is_short, values)) and not sentences:
         _add_text(canonical, name, ", ".join(map(_text, values)), level)
         return
-    if name and any(map(_is_record, values)):
+    if name and (sentences or any(map(_is_record, values))) and name.lower() not in _TEXTS:
         canonical.add(name, level=level)
         level += 1
     for value in values:
@@ -134,7 +139,8 @@ def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
         add_page(canonical, text)
         canonical.above = above
     elif _is_short(text):
-        canonical.add(f"{name}: {text}" if name else text, "line")
+        said = name and name.lower() not in _TEXTS
+        canonical.add(f"{name}: {text}" if said else text, "line")
     else:
         if name and name.lower() not in _TEXTS:
             canonical.add(name, level=level)
@@ -151,7 +157,10 @@ def _is_short(value: Any) -> bool:
         return False
     text = _text(value).strip()
     return (
-        0 < len(text) <= _SHORT_CHARS and "\n" not in text and len(text.split()) <= _SHORT_WORDS
+        0 < len(text) <= _SHORT_CHARS
+        and "\n" not in text
+        and len(text.split()) <= _SHORT_WORDS
+        and not _HTML.search(text)
     )
 
 

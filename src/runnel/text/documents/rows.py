@@ -8,11 +8,12 @@ from typing import BinaryIO
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
-from runnel.text.documents.document import DocumentText, Limits, read_plain
+from runnel.text.documents.document import Canonical, DocumentText, Limits, read_plain
 from runnel.text.lines import Lines, keys, parse_object
-from runnel.text.tables import read_table, row_text
+from runnel.text.tables import Table, read_table, row_text
 
 NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
+_LONGEST_ROW = 1000  # characters of the values of a row that are one block
 
 
 def read_row_documents(
@@ -34,6 +35,7 @@ def read_row_documents(
         advice="give its encoding or convert it",
     )
     rows: Iterable[tuple[int, Mapping[str, object]]]
+    table: Table | None = None
     if kind == "jsonl":
         rows = (
             (number, parse_object(line, lines.place(number)))
@@ -41,20 +43,33 @@ def read_row_documents(
             if line.strip()
         )
     else:
-        rows = read_table(lines, kind, longest=limits.unpacked_bytes).rows
+        table = read_table(lines, kind, longest=limits.unpacked_bytes)
+        rows = table.rows
     for number, (line_number, values) in enumerate(rows, start=1):
         if kind == "jsonl":
             _expect_document(values, number, f"{name}, row {number}")
         encoding = (lines.encoding or "utf-8").removesuffix("-sig")
         key = values.get("id", values.get("_id"))
-        title = values.get("title")
+        title = values.get("title") or (table.caption if table else None)
+        problem = table.problems.pop(line_number, None) if table else None
+        document = _read_row(row_text(values), encoding, "text" in values)
         yield replace(
-            read_plain(Decoded(row_text(values), encoding)),
+            document,
             kind=kind,
             id=str(number if key is None or key == "" else key),
             title=title if isinstance(title, str) and title else None,
             line=line_number,
+            warnings=(*document.warnings, *([f"line {line_number:,}: {problem}"] if problem else [])),
         )
+
+
+def _read_row(text: str, encoding: str, is_text: bool) -> DocumentText:
+    """Read a row: its text as plain text, or its values with their names as one block."""
+    if is_text or len(text) > _LONGEST_ROW:
+        return read_plain(Decoded(text, encoding))
+    canonical = Canonical()
+    canonical.add(text, "row")
+    return canonical.finish("txt", encoding=encoding)
 
 
 def _expect_document(values: Mapping[str, object], number: int, place: str) -> None:
