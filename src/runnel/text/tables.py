@@ -2,9 +2,11 @@
 
 csv has a first line of column names, perhaps below a line "sep=;" and lines of a title, which have
 one value. Rows have as many values as most of the first rows; values beyond the last column belong
-to it, as in a text with a comma that should be in quotes. tsv has one if a column is called "text", or if there are not
-two columns. Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs;
-or, if the first line has four columns with a URL in the second, MS MARCO's id, url, title and body.
+to it, as in a text with a comma that should be in quotes.
+
+tsv has a first line of names if a column is called "text", or if there are not two columns.
+Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the first
+line has four columns with a URL in the second, MS MARCO's id, url, title and body.
 """
 
 import csv

@@ -294,8 +294,8 @@ class Canonical:
     """A text under construction. Set `page` before adding its blocks.
 
     Attributes:
-        above: levels of the headings that a part of the document, such as the body of a mail, cannot
-            close.
+        above: levels of the headings that a part of the document, such as the body of a mail,
+            cannot close.
         unread: spans as in `DocumentText`, in any order.
     """
 
@@ -419,62 +419,73 @@ def add_plain(canonical: Canonical, text: str) -> None:
     """Add plain text. Paragraphs end at blank lines, pages at form feeds; `titles_in` describes
     headings, `Entries` lines that are blocks, `unread_in` what is not read.
     """
-    offset = canonical.add_source(text)
-    entries = Entries(text)
-    unread = unread_in(text, log=entries.log is not None)
-    canonical.warnings += unread.warnings
-    canonical.unread += [(offset + first, offset + last) for first, last in unread.spans]
-    titles = deque(() if entries.log or unread.turns else titles_in(text))
-    gaps = deque(sorted(unread.joined))
-    start = 0
-
-    def mark(last: int, kind: str) -> None:
-        """Add the text from the end of the block before to `last`."""
-        nonlocal start
-        words = text[start:last].strip()
-        first = last - len(text[start:last].lstrip())
-        if canonical.page is not None:
-            canonical.page += text.count("\f", start, first)
-        if words:
-            canonical.mark(offset + first, offset + first + len(words), kind)
-        if canonical.page is not None:
-            canonical.page += text.count("\f", first, last)
-        start = last
-
-    def mark_lines(last: int) -> None:
-        """Add the text up to `last`: its entries, or a paragraph."""
-        body = text[start:last].rstrip()
-        first = start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
-        lines = text[first : start + len(body)].split("\n")
-        if unread.turns:
-            mark(last, "line" if start >= unread.turns[0] else "paragraph")
-            return
-        while gaps and gaps[0][1] <= first:
-            gaps.popleft()
-        found = entries.of(lines) if body and not (gaps and gaps[0][0] < last) else []
-        if not found:
-            canonical.close_headings(SECTIONS)
-            mark(last, "paragraph")
-        at = 0
-        for entry in found:
-            while at < entry.last:
-                first += len(lines[at]) + 1
-                at += 1
-            if entry.level:
-                canonical.close_headings(entry.level)
-            if entry.kind == "heading":
-                canonical.open_heading(entry.level, entry.title)
-            mark(min(first, last), entry.kind)
-
-    for end in unread.paragraph_ends(text):
+    marks = _PlainMarks(canonical, text)
+    gaps = deque(sorted(marks.unread.joined))
+    prose = not marks.entries.log and not marks.unread.turns
+    titles = deque(titles_in(text) if prose else ())
+    for end in marks.unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            if any(gap[0] <= first < gap[1] for gap in gaps):
-                continue
-            mark_lines(first)
+            while gaps and gaps[0][1] <= first:
+                gaps.popleft()
+            if gaps and gaps[0][0] <= first:
+                continue  # the head of a page
+            marks.add_lines(first)
             canonical.open_heading(level, title)
-            mark(last, "heading")
-        mark_lines(end)
+            marks.add(last, "heading")
+        marks.add_lines(end)
+
+
+class _PlainMarks:
+    """The blocks of a plain text, which are added from its start on."""
+
+    def __init__(self, canonical: Canonical, text: str) -> None:
+        self.canonical = canonical
+        self.text = text
+        self.offset = canonical.add_source(text)
+        self.entries = Entries(text)
+        self.unread = unread_in(text, log=self.entries.log is not None)
+        canonical.warnings += self.unread.warnings
+        canonical.unread += [
+            (self.offset + start, self.offset + end) for start, end in self.unread.spans
+        ]
+        self._start = 0  # the end of the block before
+        self._gaps = deque(sorted(self.unread.joined))
+
+    def add(self, last: int, kind: str) -> None:
+        """Add the text up to `last` as a block."""
+        words = self.text[self._start : last].strip()
+        first = last - len(self.text[self._start : last].lstrip())
+        if self.canonical.page is not None:
+            self.canonical.page += self.text.count("\f", self._start, first)
+        if words:
+            self.canonical.mark(self.offset + first, self.offset + first + len(words), kind)
+        if self.canonical.page is not None:
+            self.canonical.page += self.text.count("\f", first, last)
+        self._start = last
+
+    def add_lines(self, last: int) -> None:
+        """Add the text up to `last`: its entries, or a paragraph."""
+        if turns := self.unread.turns:
+            self.add(last, "line" if self._start >= turns[0] else "paragraph")
+            return
+        body = self.text[self._start : last].rstrip()
+        at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
+        while self._gaps and self._gaps[0][1] <= at:
+            self._gaps.popleft()
+        whole = not body or (self._gaps and self._gaps[0][0] < last)
+        lines = [] if whole else self.text[at : self._start + len(body)].split("\n")
+        found = self.entries.of(lines) if lines else []
+        if not found:
+            self.canonical.close_headings(SECTIONS)
+            self.add(last, "paragraph")
+        for entry in found:
+            at += sum(len(line) + 1 for line in lines[entry.first : entry.last])
+            if entry.level:
+                self.canonical.close_headings(entry.level)
+            if entry.kind == "heading":
+                self.canonical.open_heading(entry.level, entry.title)
+            self.add(min(at, last), entry.kind)
 
 
 def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

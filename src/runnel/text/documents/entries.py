@@ -34,7 +34,7 @@ _SIGN = re.compile(
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
-    rf"|(?P<key>(?![-*>][ ])[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
+    rf"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
     r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
     r")"
 )
@@ -90,10 +90,11 @@ class Entries:
 
     def __init__(self, text: str) -> None:
         # 1. Whether the file as a whole is a log, or settings.
-        # 2. The keys of records, which begin several paragraphs: such a paragraph is one entry.
+        # 2. The keys of records, which begin several paragraphs, above another: they are one entry.
         # 3. The names of speakers, who speak in turn: a turn may have several lines.
         signs: Counter[str | None] = Counter()
-        opening: Counter[str] = Counter()  # keys of the first lines of paragraphs
+        pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
+        opening = ""
         names: Counter[str] = Counter()  # keys that may be names of speakers
         flush = count = 0  # lines that are not indented; all lines
         for match in re.finditer(r"[^\n\f]+", text):
@@ -105,20 +106,21 @@ class Entries:
             flush += not line[0].isspace()
             if sign == "key" or not line[0].isspace():
                 signs[sign] += 1
-            if sign == "key" and text[max(0, match.start() - 2) : match.start()] in ("", "\n\n"):
-                opening[_key(line)] += 1
-            if sign == "key" and line[0].isupper():
-                names[_key(line)] += 1
+            key = _key(line) if sign == "key" else ""
+            begins = text[max(0, match.start() - 2) : match.start()] in ("", "\n\n")
+            pairs[opening, key] += bool(opening and key and not begins)
+            opening = key if begins else ""
+            names[key] += line[0].isupper() and key != ""
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * (_STAMPED if best == "stamp" else _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
         settings = signs["key"] + signs["comment"]
         most = max(_CLEAR * signs.total(), _INDENTED * count)
         self._settings = signs["key"] >= _FEW and settings >= most
-        self._records = {key for key, count in opening.items() if count > 1}
+        self._records = {first for (first, _), count in pairs.items() if count > 1}
         turns = Counter({name: count for name, count in names.items() if count > 1})
         talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
-        self._speakers = set(turns) - self._records if talk else set()
+        self._speakers = set(turns) if talk and not self._records else set()
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
@@ -78,75 +79,20 @@ def add_markdown(canonical: Canonical, text: str) -> str | None:
     """
     text = straighten(text)
     marks = _Marks(text, canonical)
-    closing: str | None = None  # what ends the open code, comment or table
     lines = text.split("\n")
     front = _front_matter(lines)
-    end = -1
-    for number, line in enumerate(lines):
+    if front:
+        end = sum(map(len, lines[:front])) + front - 1
+        title = _TITLE.search(text, 0, end)
+        marks.title = title[1].strip(" \t\"'") if title else None
+        marks.take(0, end, "code")
+        marks.close()
+    end = sum(map(len, lines[:front])) + front - 1
+    for line, below in zip(lines[front:], [*lines[front + 1 :], ""], strict=True):
         start = end + 1
         end = start + len(line)
-        below = lines[number + 1] if number + 1 < len(lines) else ""
-        if number < front:
-            marks.take(start, end, "code")
-            if number == front - 1:
-                title = _TITLE.search(text, 0, end)
-                marks.title = title[1].strip(" \t\"'") if title else None
-                marks.close()
-        elif closing is not None:
-            marks.take(start, end, marks.kind)
-            if _closes(line, closing):
-                marks.close()
-                closing = None
-        elif opening := _FENCE.match(line):
-            marks.close()
-            closing = opening[1]
-            marks.take(start, end, "code")
-        elif opening := _OPENING.match(line):
-            marks.close()
-            closing = "-->" if opening[1] else f"</{opening[2].lower()}>"
-            marks.take(start, end, {"-->": "unread", "</table>": "table"}.get(closing, "unread"))
-            if _closes(line, closing):
-                marks.close()
-                closing = None
-        elif not line.strip():
-            if not marks.goes_on(end):
-                marks.close()
-        elif heading := _ATX.match(line):
-            marks.close()
-            words = line[heading.end() :].strip()
-            bare = words.rstrip("#")  # # signs may close a heading
-            words = bare.strip() if not bare or bare[-1] in " \t" else words
-            marks.take(start, end, "heading")
-            marks.close_heading(len(heading[1]), words)
-        elif heading := _HTML_HEADING.match(line):
-            marks.close()
-            marks.take(start, end, "heading")
-            marks.close_heading(int(heading[1]), heading[2])
-        elif (
-            marks.start is not None
-            and marks.kind == "paragraph"
-            and (rule := _UNDERLINE.match(line))
-        ):
-            words = text[marks.start : marks.end].strip()
-            marks.take(start, end, "heading")
-            marks.close_heading(1 if rule[1][0] == "=" else 2, words)
-        elif marks.start is None and _RULE.match(line):
-            marks.take(start, end, "paragraph")
-            marks.close()
-        elif "|" in line and _TABLE_RULE.match(below):
-            marks.close()
-            marks.take(start, end, HEADS)
-        elif marks.start is not None and marks.kind == HEADS:
-            marks.take(start, end, HEADS)
-            marks.open_table()
-        elif _ROW.match(line) or (marks.names and "|" in line):
-            marks.close(keep_table=True)
-            marks.take(start, end, "row")
-        else:
-            kind = "item" if _ITEM.match(line) else "paragraph"
-            if kind != "paragraph" or marks.kind == "row" or _HTML.match(line):
-                marks.close()
-            marks.take(start, end, kind)
+        if not marks.add_open(line, start, end):
+            marks.add_line(line, below, start, end)
     marks.close()
     marks.finish()
     return marks.title
@@ -184,6 +130,7 @@ class _Marks:
         self.end = 0
         self.kind = "paragraph"
         self.names: tuple[str, ...] = ()  # caption and names of the open table's columns
+        self.closing: str | None = None  # what ends the open code, comment or table of html
         self.unread = Unread()
         unread_clauses(text, self.unread)
         unread_marks(text, self.unread)
@@ -191,9 +138,77 @@ class _Marks:
         unread_hyphens(text, self.unread)
         self._gaps = {start: end for start, end in self.unread.joined}
 
-    def goes_on(self, end: int) -> bool:
-        """Return whether the open block goes on below a blank line that ends here."""
-        return self.start is not None and self._gaps.get(self.end, 0) > end
+    def add_open(self, line: str, start: int, end: int) -> bool:
+        """Add a line of code, of a comment or of a table of html; False: it is none."""
+        if self.closing is None:
+            fence = _FENCE.match(line)
+            element = _OPENING.match(line)
+            if fence is None and element is None:
+                return False
+            self.close()
+            if fence:
+                self.closing = fence[1]
+                self.take(start, end, "code")
+                return True
+            name = (element[2] or "").lower() if element else ""
+            self.closing = f"</{name}>" if name else "-->"
+            self.take(start, end, "table" if name == "table" else "unread")
+        else:
+            self.take(start, end, self.kind)
+        if _closes(line, self.closing):
+            self.close()
+            self.closing = None
+        return True
+
+    def add_line(self, line: str, below: str, start: int, end: int) -> None:
+        """Add another line, above the line `below`."""
+        if not line.strip():
+            # the number of a clause is joined to the text below it
+            if self.start is None or self._gaps.get(self.end, 0) <= end:
+                self.close()
+        elif self._add_heading(line, start, end):
+            return
+        elif self.start is None and _RULE.match(line):
+            self.take(start, end, "paragraph")
+            self.close()
+        elif "|" in line and _TABLE_RULE.match(below):
+            self.close()
+            self.take(start, end, HEADS)
+        elif self.start is not None and self.kind == HEADS:
+            self.take(start, end, HEADS)
+            self._open_table()
+        elif _ROW.match(line) or (self.names and "|" in line):
+            self.close(keep_table=True)
+            self.take(start, end, "row")
+        else:
+            kind = "item" if _ITEM.match(line) else "paragraph"
+            if kind != "paragraph" or self.kind == "row" or _HTML.match(line):
+                self.close()
+            self.take(start, end, kind)
+
+    def _add_heading(self, line: str, start: int, end: int) -> bool:
+        """Add a heading, or the rule below it; False: the line is none."""
+        if heading := _ATX.match(line):
+            words = line[heading.end() :].strip()
+            bare = words.rstrip("#")  # # signs may close a heading
+            words = bare.strip() if not bare or bare[-1] in " \t" else words
+            level = len(heading[1])
+        elif heading := _HTML_HEADING.match(line):
+            words = heading[2]
+            level = int(heading[1])
+        elif (
+            self.start is not None and self.kind == "paragraph" and (rule := _UNDERLINE.match(line))
+        ):
+            words = self.text[self.start : self.end].strip()
+            self.take(start, end, "heading")
+            self._close_heading(1 if rule[1][0] == "=" else 2, words)
+            return True
+        else:
+            return False
+        self.close()
+        self.take(start, end, "heading")
+        self._close_heading(level, words)
+        return True
 
     def take(self, start: int, end: int, kind: str) -> None:
         """Add a line to the open block, or open a block."""
@@ -216,7 +231,7 @@ class _Marks:
         if not keep_table:
             self.names = ()
 
-    def close_heading(self, level: int, words: str) -> None:
+    def _close_heading(self, level: int, words: str) -> None:
         """End the open block, which is a heading; without words it is none."""
         words = _ANY_TAG.sub("", words).strip()
         if words:
@@ -226,7 +241,7 @@ class _Marks:
         self.kind = "heading"
         self.close()
 
-    def open_table(self) -> None:
+    def _open_table(self) -> None:
         """End the open block, which is the names of a table's columns and the rule below them."""
         above = self.canonical.blocks[-1] if self.canonical.blocks else None
         caption = ""
@@ -245,7 +260,7 @@ class _Marks:
             edges.pop(-2)
         caption = _TABLE_CAPTION.search(self.text, start, end)
         names: tuple[str, ...] = ()
-        for first, last in zip(edges, edges[1:], strict=False):
+        for first, last in pairwise(edges):
             first = last - len(self.text[first:last].lstrip())
             cells = _CELL.findall(self.text[first:last])
             if not cells:

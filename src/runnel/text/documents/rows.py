@@ -59,7 +59,10 @@ def read_row_documents(
             id=str(number if key is None or key == "" else key),
             title=title if isinstance(title, str) and title else None,
             line=line_number,
-            warnings=(*document.warnings, *([f"line {line_number:,}: {problem}"] if problem else [])),
+            warnings=(
+                *document.warnings,
+                *([f"line {line_number:,}: {problem}"] if problem else []),
+            ),
         )
 
 

@@ -40,7 +40,12 @@ _HYPHEN = re.compile(
     r"(?<![^\W_])([^\W\d_]{2,}+)([-\u2010\u00ac\u00ad](?:[ ]|[ \t]*\n[ \t]*))([^\W\d_]{2,}+)"
 )
 _WORDS = re.compile(r"[^\W\d_]++(?:-[^\W\d_]++)*+")
-_JOINERS = frozenset("and or nor to und oder bis et ou".split())
+# words that begin no second half of a word
+_JOINERS = frozenset(
+    "and or nor to und oder bis et ou but then so the an he she it they we you this that these"
+    " those his her its their our my your is was are were had has have not no yes as at by for from if in"
+    " of on with who which what when where why how there here".split()
+)
 # begin words that keep their hyphen
 _COMPOUNDS = frozenset(
     "all anti better cross co ever ex far full half hand hard high ill inter large life light long"
@@ -50,6 +55,7 @@ _COMPOUNDS = frozenset(
 _DATA = re.compile(
     r"(?<![A-Za-z0-9+/_=-])(?:[A-Za-z0-9+/_-]{40,}+=*+(?:\n[ \t]*+)?)++(?:[A-Za-z0-9+/_-]++={1,2})?"
 )
+_LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
 _DATA_CHARS = 200
 _COLOR = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]")
 # what no text has, besides a terminal's escape sequences
@@ -136,11 +142,18 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
 def unread_data(text: str, unread: Unread) -> None:
     """Add runs of base64, which are no text."""
     for match in _DATA.finditer(text):
-        run = match[0]
-        mixed = re.search("[a-z]", run) and re.search("[A-Z]", run) and re.search(r"\d", run)
-        if len(run) >= _DATA_CHARS and mixed:
-            unread.spans.append((match.start(), match.start() + len(run.rstrip())))
-            unread.warnings.append(data_left_out(len(run)))
+        end = match.end()
+        if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
+            end = last.end()
+        run = text[match.start() : end].rstrip()
+        if len(run) >= _DATA_CHARS and _is_mixed(run):
+            unread.spans.append((match.start(), match.start() + len(run)))
+            unread.warnings.append(f"{len(run):,} characters of encoded data (base64) are not read")
+
+
+def _is_mixed(text: str) -> bool:
+    """Return whether a text has letters of both cases and digits."""
+    return all(re.search(sign, text) for sign in ("[a-z]", "[A-Z]", r"\d"))
 
 
 def is_data(text: str) -> bool:
@@ -148,11 +161,6 @@ def is_data(text: str) -> bool:
     found = Unread()
     unread_data(text, found)
     return sum(end - start for start, end in found.spans) > len(text) / 2
-
-
-def data_left_out(characters: int) -> str:
-    """Return the warning for base64 that is not read."""
-    return f"{characters:,} characters of encoded data (base64) are not read"
 
 
 def unread_clauses(text: str, unread: Unread) -> None:
@@ -242,7 +250,8 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
     turns = sum(_TURN.match(rests[at]) is not None for at in written)
     long = sum(len(rests[at]) >= _PROSE for at in written) >= len(written) / 2
     if (
-        len(numbers) < max(_LINES, _MOST * len(lines))
+        len(written) < _LINES
+        or len(numbers) < _MOST * len(lines)
         or (running < _WRAPPED * len(written) and turns < 2)
         or (pages < 2 and not long)
     ):
@@ -256,7 +265,7 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
         start = line.first + numbers[at]
         other = [n for n in range(above + 1, at) if n not in numbers]
         empty = at - above - 1 - len(other)
-        if other and (rests[at] is None or int(line.words.split()[0]) != 1 or len(other) > _HEADS):
+        if other and (int(line.words.split()[0]) != 1 or len(other) > _HEADS):
             unread.spans.append((line.first, start))
         elif _TURN.match(rests[at]) or (empty and rests[at][0].isupper()):
             unread.turns.append(line.start)

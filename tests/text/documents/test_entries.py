@@ -1,0 +1,142 @@
+"""Lines that are entries are blocks of their own; prose, verse and mail stay paragraphs."""
+
+import time
+
+import pytest
+from helpers.document_checks import check, shown
+
+from runnel.files import Decoded
+from runnel.text.documents.document import read_plain
+from runnel.text.sentences import split_document
+
+
+def plain(text):
+    return check(read_plain(Decoded(text, "utf-8")))
+
+
+def lines(text):
+    return [words for kind, words in shown(plain(text)) if kind == "line"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2026-01-03 12:00:05,123 INFO up\n2026-01-03 12:00:06,001 WARN disk\n2026-01-03 12:00:07 x",
+        "Jan  3 12:00:01 host sshd[12]: key\nJan  3 12:00:02 host cron: ran\nJan 13 1:00:02 a",
+        "03/Jan/2026:12:00 up\n04/Jan/2026:12:00 down\n05/Jan/2026:12:00 up again",
+        "12:03 <ana> is it broken\n12:04 <bob> yes\n12:05 * carl joins\n12:06 <ana> call him",
+        "[12:03] Ana: is it broken\n[12:04] Bob: yes it is\n[12:05] Ana: then call",
+        "03/01/2026, 10:15 - Ana: the code is 7741\n03/01/2026, 10:16 - Bob: ok\n04/01/26, 1:00 x",
+        "<ana> is it broken\n<bob> yes\n<ana> call him",
+        "Ana: is it broken\nBob: yes\nAna: call him",
+        "INFO: up\nWARN: disk at 91 percent\nERROR: cannot write",
+        "[INFO] up\n[WARN] disk at 91 percent\n[ERROR] cannot write",
+        "[    0.000000] Linux\n[    0.100000] usb: reset\n[    0.200000] done",
+        "I0301 12:00:00.123 main.go:5] up\nE0301 12:00:01.000 main.go:9] bind\nW0301 12:00:02.1 x",
+        '10.0.0.1 - - "GET / HTTP/1.0" 200\n10.0.0.2 - - "GET /a" 404\n10.0.0.3 - - "GET /b" 200',
+        "1767441600 up\n1767441601 down\n1767441602 up",
+        'ts=1 level=info msg="up"\nts=2 level=warn msg="disk"\nts=3 level=error msg="gone"',
+        '{"t": 1, "msg": "up"}\n{"t": 2, "msg": "down"}\n{"t": 3, "msg": "gone"}',
+        "host = a.example\nport = 8080\ntimeout = 5",
+        "export A=/bin\nB_HOST=localhost\nC=3",
+        "anode: the positive pole\ncathode: the negative pole\nion: a charged atom",
+        "Anna Berg, 12 Mill Lane, 0161 1\nBo Crane, 4 High Street, 0161 2\nCarla Diaz, 9 Elm, 0161 3",
+        "Port 22\nPermitRootLogin no\nPasswordAuthentication no\nX11Forwarding yes\nUseDNS no",
+        "Buy milk\nCall the plumber about the broken pump\nPay rent\nBook dentist\nWater plants",
+        "tests/a.py::test_one PASSED\ntests/a.py::test_two FAILED\ntests/b.py::test_three PASSED",
+        "a1b2c3d Fix the pump\nd4e5f6a Add a valve\n0011223 Remove the well",
+        "Filesystem     Size    Used\ntmpfs            16M    1.2M\n/dev/sda1        60G      2G",
+        "\x1b[32m12:00:01\x1b[0m up\n\x1b[31m12:00:02\x1b[0m down\n\x1b[32m12:00:03\x1b[0m up",
+    ],
+)
+def test_lines_that_begin_alike_or_are_short_are_blocks(text):
+    assert lines(text) == text.split("\n")
+    document = plain(text)
+    units = [document.text[a:b].strip() for a, b in split_document(document).tolist()]
+    assert len(units) >= len(text.split("\n"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        # prose, wrapped, with a colon and a number at the start of a line
+        "The well must be capped before the first frost of the\nyear, because water that stands in"
+        " it will freeze and\nbreak it: a broken pipe costs more than a new cap, and\n12 crowns are"
+        " all that it costs to buy one in the shop.",
+        "Two roads diverged in a yellow wood,\nAnd sorry I could not travel both\nAnd be one"
+        " traveler, long I stood\nAnd looked down one as far as I could",
+        "so much depends\nupon\n\na red wheel\nbarrow\n\nglazed with rain\nwater",
+        "On Tue, Ana wrote:\n> the code is 7741\n> please do not share it\n> thanks",
+        "Nora Lind\n12 Mill Lane\nManchester M1 2AB\n\nKim Novak\n3 Elm Street\nLeeds",
+        '"But you may shoot": he called, reassured by the rumble of the\nmachine: "Shoot the fox, and'
+        ' then come home with it to us all."',
+        "",
+        "one",
+    ],
+)
+def test_prose_verse_and_mail_have_no_entries(text):
+    assert lines(text) == []
+
+
+def test_a_line_that_continues_an_entry_belongs_to_it():
+    entries = [
+        "2026-01-03 12:00:05 ERROR upload failed\nTraceback (most recent call last):\n"
+        '  File "app.py", line 3, in <module>\nValueError: disk full',
+        "2026-01-03 12:00:06 INFO retry",
+        "2026-01-03 12:00:07 ERROR boom\njava.io.IOException: no route\n\tat a.B.c(B.java:3)",
+    ]
+    assert lines("\n".join(entries)) == entries
+    assert lines("\n\n".join(entries)) == entries
+    turns = [
+        "Ana: I think that the pump in the cellar is broken, because the\nwater does not come",
+        "Bob: Then we should call the plumber tomorrow, he is in the\nshop",
+        "Ana: He is not",
+        "Bob: Oh",
+    ]
+    assert lines("\n".join(turns)) == turns
+
+
+def test_settings_are_below_the_names_of_their_sections():
+    text = "# Pump\n[server]\nhost = a\nport = 1\n\n# how long\nwait = 5\n\n[client]\nretries = 3\n"
+    document = plain(text)
+    found = [(document.text[b.start : b.end], b.headings) for b in document.blocks]
+    assert found == [
+        ("# Pump", ()),
+        ("[server]", ("server",)),
+        ("host = a", ("server",)),
+        ("port = 1", ("server",)),
+        ("# how long", ("server",)),
+        ("wait = 5", ("server",)),
+        ("[client]", ("client",)),
+        ("retries = 3", ("client",)),
+    ]
+    document = plain("server:\n  host: a\n  tls:\n    cert: b\n  port: 1\nname: c\n")
+    assert {document.text[b.start : b.end]: b.headings for b in document.blocks} == {
+        "server:": ("server",),
+        "host: a": ("server",),
+        "tls:": ("server", "tls"),
+        "cert: b": ("server", "tls"),
+        "port: 1": ("server",),
+        "name: c": (),
+    }
+
+
+def test_a_record_of_several_lines_is_one_entry():
+    records = ["Name: Ana\nPhone: 1\nCity: Leeds", "Name: Bob\nPhone: 2\nCity: York"]
+    assert lines("\n\n".join(records)) == records
+
+
+def test_long_logs_and_lines_take_time_in_proportion():
+    start = time.process_time()
+    row = "2026-01-03 12:00:05 INFO worker %d is up and has nothing else to say\n"
+    document = read_plain(Decoded("".join(row % n for n in range(50_000)), "utf-8"))
+    assert len(document.blocks) == 50_000
+    for text in (
+        "x" * 10_000_000,
+        "a, " * 300_000,
+        "k: " * 300_000,
+        "[" * 1_000_000,
+        "a- " * 300_000,
+    ):
+        assert len(read_plain(Decoded(text, "utf-8")).blocks) == 1
+    assert time.process_time() - start < 20

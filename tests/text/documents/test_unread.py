@@ -1,0 +1,182 @@
+"""What is shown but not read: without it, the text is what a person would read aloud."""
+
+import pytest
+from helpers.document_checks import check, shown
+
+from runnel.files import Decoded
+from runnel.text.documents.document import read_plain
+from runnel.text.documents.markdown import read_markdown
+from runnel.text.ranked import RankedText
+
+ENCODED = "iVBORw0KGgoAAAANSUhEUg9x" * 20
+
+
+def plain(text):
+    document = check(read_plain(Decoded(text, "utf-8")))
+    assert document.text == text
+    return document
+
+
+def read(document):
+    """The words of a document as they are read aloud, and its blocks, without line ends."""
+    return " ".join(RankedText.of(document).text.split())
+
+
+def numbered(lines, first=1, end="\n"):
+    return end.join(f"{number:>3}    {line}" for number, line in enumerate(lines, start=first))
+
+
+FIRST_PAGE = [
+    "THE COURT: Good morning. Is the",
+    "witness here, and are counsel for both",
+    "parties in their seats?",
+    "MR. BAKER: They are. We call",
+    "Dr. Ida Moss.",
+    "BY MR. BAKER:",
+    "Q.  When did you first see the",
+    "plaintiff?",
+    "A.  I saw her in May, and again in the",
+]
+SECOND_PAGE = ["summer, when the cast was off.", "Q.  And what did you find?", "A.  A stiff knee."]
+SPOKEN = (
+    "THE COURT: Good morning. Is the witness here, and are counsel for both parties in their seats?"
+    " MR. BAKER: They are. We call Dr. Ida Moss. BY MR. BAKER: Q. When did you first see the"
+    " plaintiff? A. I saw her in May, and again in the summer, when the cast was off."
+    " Q. And what did you find? A. A stiff knee."
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        numbered(FIRST_PAGE) + "\n\f" + numbered(SECOND_PAGE),
+        numbered(FIRST_PAGE)
+        + "\n\n\f  JOHNSON REPORTING 555-0100     12\n\n"
+        + numbered(SECOND_PAGE),
+        numbered(FIRST_PAGE, end="\n\n") + "\n\n" + numbered(SECOND_PAGE, end="\n\n"),
+        numbered(FIRST_PAGE + SECOND_PAGE),
+    ],
+)
+def test_numbers_of_lines_are_not_read_and_each_turn_is_a_block(text):
+    document = plain(text)
+    assert read(document) == SPOKEN
+    assert len(document.blocks) == 7 and {block.kind for block in document.blocks} == {"line"}
+
+
+def test_numbers_that_count_things_are_read():
+    for text in (
+        "\n".join(f"{number} Pumps, large" for number in range(1, 30)),
+        "\n".join(f"{number} W-{number} 52 m" for number in range(1, 30)),
+        "1984 was a year.\n1985 was another.\n",
+    ):
+        assert plain(text).unread == ()
+
+
+@pytest.mark.parametrize("form", [read_plain, read_markdown])
+def test_hyphens_at_line_ends(form):
+    text = (
+        "The engi- neering of recommen-\ndations is engineering. A pre- and post-war valve, a"
+        " well-known one, is well-\nknown. The Anglo- Saxon low- cost pipe, he said- then left."
+    )
+    document = check(form(Decoded(text, "utf-8")))
+    assert document.text == text and read(document) == (
+        "The engineering of recommendations is engineering. A pre- and post-war valve, a"
+        " well-known one, is well-known. The Anglo- Saxon low- cost pipe, he said- then left."
+    )
+
+
+def test_page_marks_numbers_and_running_heads_do_not_cut_a_sentence():
+    for mark in (
+        "\n\n%%page 4%%\n\n",
+        "\n[Page 4]\n",
+        "\n\n--- page 4 of 9 ---\n\n",
+        "\n\f",
+        "\n\n4\n\n",
+    ):
+        document = plain(
+            f"The battery of this pump must never, not even once, be{mark}charged cold. It breaks."
+        )
+        words = "The battery of this pump must never, not even once, be charged cold. It breaks."
+        assert read(document) == words and len(document.blocks) == 1
+    pages = [
+        f"It was the year {1900 + n}, and {word} pump was in the\n\n{n}\n\f"
+        for n, word in enumerate("abcde")
+    ]
+    document = plain("".join(f"THE ANNUAL REPORT\n\ncellar. {page}" for page in pages))
+    assert read(document).count("pump was in the cellar.") == 4
+    assert document.pages == 5 and document.blocks[-1].page == 5
+    # a mark between sentences is not read either
+    assert read(plain("It ends.\n\n%%page 5%%\n\nIt begins.")) == "It ends. It begins."
+
+
+def test_pages_and_numbers_that_cut_no_sentence_stay():
+    for text in ("It ends.\n\f4\nIt begins.", "apples\n\n12\n\npears", "a list of\n\n1\n\npears\n"):
+        assert plain(text).unread == ()
+
+
+def test_the_number_of_a_clause_leads_to_its_text():
+    text = "2.1\n\nThe tenant pays.\n\n(a)\n\nin May;\n\n3.\n\nDuties\n\nThe owner mends.\n\n4.\n\nHe came. He saw it.\n"
+    assert [" ".join(words.split()) for _, words in shown(plain(text))] == [
+        "2.1 The tenant pays.",
+        "(a) in May;",
+        "3. Duties",
+        "The owner mends.",
+        "4.",  # of a chapter
+        "He came. He saw it.",
+    ]
+
+
+def test_encoded_data_and_control_characters_are_left_out_and_reported():
+    for data in (ENCODED, "\n".join(ENCODED[at : at + 76] for at in range(0, 480, 76))):
+        document = plain(f"Look:\n\n{data}\n\nThe end.")
+        assert read(document) == "Look: The end." and "48" in document.warnings[0]
+    assert plain("GATTACA" * 100).warnings == () == plain("a/" * 300).warnings
+    document = plain("one\ntwo\x01\x02three")
+    assert read(document) == "one twothree" and "2" in document.warnings[0]
+    assert read(plain("\x1b[1mbold\x1b[0m words")) == "bold words"
+
+
+def test_markdown_is_read_without_its_escapes_tags_and_comments():
+    text = (
+        '<h1 align="center">Pumps</h1>\n\nOpen<br>it.<!-- not\nnow --> <b>Now</b> `<b>` stays\\*.\n\n'
+        "<!--\nhidden\n\nwords -->\n\n<details>\n<summary>More</summary>\n\nIt works.\n\n</details>\n\n"
+        f"1\\. Appointment\n\n###### <Legalese>\n\n2\\.\n\nDuties\n\n![x](data:image/png;base64,{ENCODED})\n"
+    )
+    document = check(read_markdown(Decoded(text, "utf-8")))
+    assert document.text == text and document.title == "Pumps"
+    assert read(document) == (
+        "Pumps Open it. Now `<b>` stays*. More It works. 1. Appointment 2. Duties"
+        " ![x](data:image/png;base64,)"
+    )
+    assert len(document.warnings) == 1 and document.blocks[-1].headings == ("Pumps",)
+
+
+def test_markdown_rows_know_their_names():
+    text = (
+        "Table 2: Prices\n\n| Name | Price |\n|:---|---:|\n| Alpha \\| A | 12 |\n| Beta | |\n\n"
+        "Name | Age\n--- | ---\nAna | 3\n\n<table>\n<caption>Wells</caption>\n<tr><th>Well</th><th>Depth"
+        "</th><th>Use</th></tr>\n<tr>\n <td>W-1</td>\n <td></td><td>farm</td>\n</tr>\n</table>\n"
+    )
+    document = check(read_markdown(Decoded(text, "utf-8")))
+    ranked = RankedText.of(document).text
+    for words in (
+        "Table 2: Prices; Name: Alpha \\| A; Price: 12\n",
+        "Table 2: Prices; Name: Beta\n",
+        "Name: Ana; Age: 3\n",
+        "Wells; Well: W-1; Use: farm\n",
+    ):
+        assert words in ranked
+    assert [block.kind for block in document.blocks].count("row") == 4
+
+
+def test_front_matter_is_keys_between_two_rules():
+    head = '---\ntitle: "A title"\ntags:\n  - x\n---'
+    document = check(read_markdown(Decoded(f"{head}\n\n# Head\n\nText.", "utf-8")))
+    assert shown(document)[0] == ("code", head) and document.title == "A title"
+    for text in (
+        "---\n\n# Head\n\nText.",
+        "---\n# Head\nText.\n\nMore.",
+        "---\nProse here.\n---\n# Head",
+    ):
+        document = check(read_markdown(Decoded(text, "utf-8")))
+        assert "code" not in dict(shown(document)) and document.title == "Head"
