@@ -5,8 +5,8 @@ one value. Rows have as many values as most of the first rows; values beyond the
 to it, as in a text with a comma that should be in quotes.
 
 tsv has a first line of names if a column is called "text", or if there are not two columns.
-Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the first
-line has four columns with a URL in the second, MS MARCO's id, url, title and body.
+Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
+first line has four columns with a URL in the second, MS MARCO's id, url, title and body.
 """
 
 import csv

@@ -34,8 +34,12 @@ _SIGN = re.compile(
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
-    rf"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
-    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
+    # at most four words before a colon or a sign of equality
+    r"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
+    rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
+    # a word with a digit, a path, an address, or the rights of a file
+    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
+    r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
     r")"
 )
 _OF_LOGS = ("stamp", "level", "bracket", "speaker")

@@ -43,8 +43,8 @@ _WORDS = re.compile(r"[^\W\d_]++(?:-[^\W\d_]++)*+")
 # words that begin no second half of a word
 _JOINERS = frozenset(
     "and or nor to und oder bis et ou but then so the an he she it they we you this that these"
-    " those his her its their our my your is was are were had has have not no yes as at by for from if in"
-    " of on with who which what when where why how there here".split()
+    " those his her its their our my your is was are were had has have not no yes as at by for from"
+    " if in of on with who which what when where why how there here".split()
 )
 # begin words that keep their hyphen
 _COMPOUNDS = frozenset(
