@@ -5,8 +5,8 @@ one value. Rows have as many values as most of the first rows; values beyond the
 to it, as in a text with a comma that should be in quotes.
 
 tsv has a first line of names if a column is called "text", or if there are not two columns.
-Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the first
-line has four columns with a URL in the second, MS MARCO's id, url, title and body.
+Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
+first line has four columns with a URL in the second, MS MARCO's id, url, title and body.
 """
 
 import csv
@@ -32,7 +32,7 @@ _SAMPLE = 20  # lines that tell the delimiter and the width
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
 
 
-class Table(NamedTuple):
+class CsvTable(NamedTuple):
     """A table that is read row by row.
 
     Attributes:
@@ -62,7 +62,7 @@ def read_table(
     names: bool | None = None,
     longest: int = _LONGEST,
     strict: bool = False,
-) -> Table:
+) -> CsvTable:
     """Read a csv or tsv file. Without column names the columns are "id", "text" and, for MS MARCO,
     "title".
 
@@ -77,7 +77,7 @@ def read_table(
         columns = ["id", "url", "title", "text"] if _is_msmarco(_cells(first)) else ["id", "text"]
         every = chain(sample, rest)
         named = [name for name in columns if name != "url"]
-        return Table(named, _unnamed(lines, every, columns), {})
+        return CsvTable(named, _unnamed(lines, every, columns), {})
     csv.field_size_limit(longest)
     separator = _SEPARATOR.match(first) if kind == "csv" else None
     skipped = 1 if separator else 0
@@ -92,7 +92,7 @@ def read_table(
         title += filter(None, heads)
         heads = next(filter(any, rows), [])
     columns = _unique(heads, width)
-    table = Table(columns, iter(()), {}, " ".join(title))
+    table = CsvTable(columns, iter(()), {}, " ".join(title))
     values = _values(lines, reader, rows, table, delimiter, (width, skipped, strict))
     return table._replace(rows=values)
 
@@ -199,7 +199,7 @@ def _values(
     lines: Lines,
     reader: "Reader",
     rows: Iterator[list[str]],
-    table: Table,
+    table: CsvTable,
     delimiter: str,
     form: tuple[int, int, bool],
 ) -> Iterator[tuple[int, dict[str, str]]]:

@@ -172,7 +172,9 @@ def test_markdown_rows_know_their_names():
 def test_front_matter_is_keys_between_two_rules():
     head = '---\ntitle: "A title"\ntags:\n  - x\n---'
     document = check(read_markdown(Decoded(f"{head}\n\n# Head\n\nText.", "utf-8")))
-    assert shown(document)[0] == ("code", head) and document.title == "A title"
+    keys = [("code", '---\ntitle: "A title"'), ("code", "tags:\n  - x\n---")]
+    assert shown(document)[:2] == keys and document.title == "A title"
+    assert read(document) == 'title: "A title" tags: - x # Head Text.'
     for text in (
         "---\n\n# Head\n\nText.",
         "---\n# Head\nText.\n\nMore.",

@@ -17,7 +17,7 @@ from typing import NamedTuple
 _LOOK = 200  # characters of a line that are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
-    r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
+    r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d{8}[T _-]\d{4}|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
     r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
     rf"(?:\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
 )
@@ -34,8 +34,12 @@ _SIGN = re.compile(
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
-    rf"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)))"
-    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
+    # at most four words before a colon or a sign of equality
+    r"|(?P<key>(?![-*>][ ]|(?:Q|A|Question|Answer)[ ]?\d*:)[\"']?"
+    rf"{_WORD}(?:(?<!\.)[ ]{_WORD}){{0,3}}[\"']?[ \t]*+(?:=|:(?=\s|\Z)|(?<=[A-Z]):(?!//)))"
+    # a word with a digit, a path, an address, or the rights of a file
+    r"|(?P<code>(?!\(?(?:\d{1,3}\.)*\d{1,3}[.)])"
+    r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
     r")"
 )
 _OF_LOGS = ("stamp", "level", "bracket", "speaker")
@@ -228,10 +232,18 @@ def _are_rows(lines: Sequence[str]) -> bool:
     lines = [line.strip() for line in lines]
     stops = sum(_STOP.search(line) is not None for line in lines)
     joining = sum(_JOINING.match(line) is not None for line in lines)
-    width = max(map(len, lines))
-    named = sum(not line[0].islower() for line in lines) >= _CODES * count
-    narrow = width < _WRAPPED and named
-    if (not narrow and _fitting(lines) < _CLEAR) or 10 * max(stops, joining) > count:
+    if 10 * max(stops, joining) > count:
         return False
-    commas = {line.count(",") for line in lines}
-    return (len(commas) == 1 and commas != {0}) or (count >= _LIST and width <= _SHORT)
+    width = max(map(len, lines))
+    wrapped = _fitting(lines) < _CLEAR
+    columns = any(
+        len({line.count(sign) for line in lines}) == 1 and lines[0].count(sign) >= least
+        for sign, least in ((",", 1), (";", 1), (":", 2), ("|", 1))
+    )
+    if columns:
+        return width < _WRAPPED or not wrapped
+    named = sum(not line[0].islower() for line in lines) >= _CODES * count
+    if wrapped and not (named and width < _WRAPPED):
+        return False
+    alike = Counter(line.split(maxsplit=1)[0] for line in lines).most_common(1)[0][1]
+    return alike >= max(_FEW, _CLEAR * count) or (count >= _LIST and width <= _SHORT)

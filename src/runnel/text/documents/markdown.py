@@ -74,20 +74,14 @@ def read_markdown(decoded: Decoded) -> DocumentText:
 
 def add_markdown(canonical: Canonical, text: str) -> str | None:
     """Add Markdown: headings (`# ...`, or underlined), code, list items, rows of tables with the
-    names of their columns, paragraphs; front matter is code. Return the title: that of the front
+    names of their columns, paragraphs; keys of the front matter are code. Return the title: that of the front
     matter, or the first heading of level 1.
     """
     text = straighten(text)
     marks = _Marks(text, canonical)
     lines = text.split("\n")
     front = _front_matter(lines)
-    if front:
-        end = sum(map(len, lines[:front])) + front - 1
-        title = _TITLE.search(text, 0, end)
-        marks.title = title[1].strip(" \t\"'") if title else None
-        marks.take(0, end, "code")
-        marks.close()
-    end = sum(map(len, lines[:front])) + front - 1
+    end = marks.add_front_matter(lines[:front]) if front else -1
     for line, below in zip(lines[front:], [*lines[front + 1 :], ""], strict=True):
         start = end + 1
         end = start + len(line)
@@ -137,6 +131,20 @@ class _Marks:
         unread_data(text, self.unread)
         unread_hyphens(text, self.unread)
         self._gaps = {start: end for start, end in self.unread.joined}
+
+    def add_front_matter(self, lines: list[str]) -> int:
+        """Add the front matter, a block for each key; return where it ends."""
+        end = -1
+        for number, line in enumerate(lines):
+            if 1 < number < len(lines) - 1 and line[:1].isalpha():
+                self.close()
+            self.take(end + 1, end + 1 + len(line), "code")
+            end += len(line) + 1
+        self.close()
+        self.unread.spans += [(0, len(lines[0]) + 1), (end - len(lines[-1]), end)]
+        title = _TITLE.search(self.text, 0, end)
+        self.title = title[1].strip(" \t\"'") if title else None
+        return end
 
     def add_open(self, line: str, start: int, end: int) -> bool:
         """Add a line of code, of a comment or of a table of html; False: it is none."""

@@ -10,7 +10,7 @@ from runnel.errors import ReadError, UnsupportedKind
 from runnel.files import Decoded
 from runnel.text.documents.document import Canonical, DocumentText, Limits, read_plain
 from runnel.text.lines import Lines, keys, parse_object
-from runnel.text.tables import Table, read_table, row_text
+from runnel.text.tables import CsvTable, read_table, row_text
 
 NO_ROWS = "no rows; the first line of a csv or tsv file contains the column names"
 _LONGEST_ROW = 1000  # characters of the values of a row that are one block
@@ -35,7 +35,7 @@ def read_row_documents(
         advice="give its encoding or convert it",
     )
     rows: Iterable[tuple[int, Mapping[str, object]]]
-    table: Table | None = None
+    table: CsvTable | None = None
     if kind == "jsonl":
         rows = (
             (number, parse_object(line, lines.place(number)))

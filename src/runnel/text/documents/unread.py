@@ -43,8 +43,8 @@ _WORDS = re.compile(r"[^\W\d_]++(?:-[^\W\d_]++)*+")
 # words that begin no second half of a word
 _JOINERS = frozenset(
     "and or nor to und oder bis et ou but then so the an he she it they we you this that these"
-    " those his her its their our my your is was are were had has have not no yes as at by for from if in"
-    " of on with who which what when where why how there here".split()
+    " those his her its their our my your is was are were had has have not no yes as at by for from"
+    " if in of on with who which what when where why how there here".split()
 )
 # begin words that keep their hyphen
 _COMPOUNDS = frozenset(
@@ -188,10 +188,10 @@ def unread_hyphens(text: str, unread: Unread) -> None:
     """
     breaks = [(*match.span(2), match[1], match[3]) for match in _HYPHEN.finditer(text)]
     for end, start in unread.joined:
-        head = re.search(r"[^\W\d_]{2,}(?=-\Z)", text[max(0, end - 40) : end])
-        tail = re.match(r"[^\W\d_]{2,}", text[start : start + 40])
-        if head and tail:
-            breaks.append((end - 1, start, head[0], tail[0]))
+        above = re.search(r"[^\W\d_]{2,}(?=-\Z)", text[max(0, end - 40) : end])
+        below = re.match(r"[^\W\d_]{2,}", text[start : start + 40])
+        if above and below:
+            breaks.append((end - 1, start, above[0], below[0]))
     breaks = [
         (start, end, head.casefold(), tail)
         for start, end, head, tail in breaks

@@ -1,0 +1,62 @@
+"""Subtitles: what is spoken, joined over cues, at the time of its first cue."""
+
+from helpers.document_checks import check
+
+from runnel.files import Decoded
+from runnel.text.documents.document import recognize
+from runnel.text.documents.subtitles import read_subtitles
+
+
+def spoken(text):
+    document = check(read_subtitles(Decoded(text, "utf-8")))
+    return [
+        (block.headings[-1], document.text[block.start : block.end]) for block in document.blocks
+    ]
+
+
+def test_sentences_go_on_over_cues():
+    srt = (
+        "1\n00:00:01,000 --> 00:00:03,500\nThe battery must never be\n\n"
+        "2\n00:00:03,500 --> 00:00:06,000\n{\\an8}charged below zero degrees.\n\n\n"
+        "3\n01:02:06,200 --> 01:02:09,000\n<i>Otherwise lithium plates</i>\nthe anode &amp; more.\n"
+    )
+    expected = [
+        ("00:00:01", "The battery must never be charged below zero degrees."),
+        ("01:02:06", "Otherwise lithium plates the anode & more."),
+    ]
+    assert spoken(srt) == spoken(srt.replace("\n", "\r\n")) == spoken("\ufeff" + srt) == expected
+
+
+def test_speakers_notes_and_styles():
+    vtt = (
+        "WEBVTT - a title\nKind: captions\n\nSTYLE\n::cue { color: red }\n\nNOTE by a machine\n\n"
+        "00:01.000 --> 00:03.500 align:start\n<v Ana>Is it broken, or\n\n"
+        "part-2\n00:03.500 --> 00:06.000\n<v Ana>not?\n<v.loud Bob Lee>It is\n\n"
+        "00:06.000 --> 00:07.000\n- Stop here\n- No, never.\n"
+    )
+    assert spoken(vtt) == [
+        ("00:00:01", "Ana: Is it broken, or not?"),
+        ("00:00:03", "Bob Lee: It is"),
+        ("00:00:06", "Stop here"),
+        ("00:00:06", "No, never."),
+    ]
+
+
+def test_lines_that_roll_are_read_once_and_a_pause_ends_a_block():
+    vtt = (
+        "WEBVTT\n\n00:01.000 --> 00:03.000\nhello and<00:01.500><c> welcome</c>\n\n"
+        "00:03.000 --> 00:05.000\nhello and welcome\nto the<00:03.500><c> show</c>\n\n"
+        "01:05.000 --> 01:06.000\nto the show\nlater\n"
+    )
+    assert spoken(vtt) == [("00:00:01", "hello and welcome to the show"), ("00:01:05", "later")]
+
+
+def test_a_file_without_cues_is_plain_text():
+    document = check(read_subtitles(Decoded("no cues here", "utf-8")))
+    assert (document.kind, document.text) == ("txt", "no cues here") and document.warnings
+
+
+def test_subtitles_are_recognized():
+    for head in (b"WEBVTT\n", b"\xef\xbb\xbf1\r\n00:00:01,000 --> 00:00:02,000\r\n"):
+        assert recognize(head, "a.txt") == "srt"
+    assert recognize(b"", "a.vtt") == "srt" and recognize(b"1\n00:00", "a") == "txt"
