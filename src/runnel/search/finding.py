@@ -32,7 +32,7 @@ from runnel.search.document_cache import DocumentCache
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
-from runnel.text.ranked import ranked_words
+from runnel.text.documents.table import row_words
 
 if TYPE_CHECKING:
     from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -418,7 +418,7 @@ def locate(file: str, document: DocumentText, spans: Sequence[tuple[int, int]]) 
                 text[start:end],
                 document.kind,
                 document.sha256,
-                table_row=ranked_words(text, block) if block is not None and block.lead else None,
+                table_row=row_words(text, block) if block is not None and block.lead else None,
             )
         )
     return places

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from runnel.text.documents.document import Block, DocumentText
+from runnel.text.documents.document import DocumentText
 from runnel.text.documents.table import row_edits
 from runnel.text.kinds import text_of
 
@@ -87,16 +87,6 @@ class RankedText:
         begins, sources, lengths = self.pieces.T
         piece = np.searchsorted(sources + lengths, origins)
         return begins[piece] + np.maximum(0, origins - sources[piece])
-
-
-def ranked_words(text: str, block: Block) -> str:
-    """Return a row as it is ranked, on one line."""
-    parts = []
-    at = block.start
-    for start, end, words in row_edits(text, block):
-        parts += [text[at:start], words]
-        at = end
-    return " ".join("".join([*parts, text[at : block.end]]).split())
 
 
 def _edits(document: DocumentText) -> Iterator[tuple[int, int, str]]:

@@ -3,8 +3,7 @@
 import pytest
 
 from runnel.text.documents.document import Canonical, DocumentText
-from runnel.text.documents.table import Cell, Table
-from runnel.text.ranked import ranked_words
+from runnel.text.documents.table import Cell, Table, row_words
 
 
 def rows_of(rows: list[list[str | Cell]], *, heads: int = 0, caption: str = "") -> DocumentText:
@@ -18,7 +17,7 @@ def rows_of(rows: list[list[str | Cell]], *, heads: int = 0, caption: str = "") 
 
 
 def ranked(document: DocumentText) -> list[str]:
-    return [ranked_words(document.text, block) for block in document.blocks if block.kind == "row"]
+    return [row_words(document.text, block) for block in document.blocks if block.kind == "row"]
 
 
 def test_a_row_has_its_caption_and_the_names_of_its_columns():

@@ -134,3 +134,13 @@ def row_edits(text: str, block: Block) -> Iterator[tuple[int, int, str]]:
         start = bar.end()
     if done < block.end:
         yield done, block.end, ""
+
+
+def row_words(text: str, block: Block) -> str:
+    """Return a row as it is ranked and shown, on one line."""
+    parts = []
+    at = block.start
+    for start, end, words in row_edits(text, block):
+        parts += [text[at:start], words]
+        at = end
+    return " ".join("".join([*parts, text[at : block.end]]).split())
