@@ -74,8 +74,8 @@ def read_markdown(decoded: Decoded) -> DocumentText:
 
 def add_markdown(canonical: Canonical, text: str) -> str | None:
     """Add Markdown: headings (`# ...`, or underlined), code, list items, rows of tables with the
-    names of their columns, paragraphs; keys of the front matter are code. Return the title: that of the front
-    matter, or the first heading of level 1.
+    names of their columns, paragraphs; keys of the front matter are code. Return the title: that of
+    the front matter, or the first heading of level 1.
     """
     text = straighten(text)
     marks = _Marks(text, canonical)
