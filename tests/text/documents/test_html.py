@@ -156,7 +156,9 @@ def test_nesting_that_would_take_minutes_is_refused_at_once(markup):
 
 TAGS = (
     "a|<p>|</p>|<div>|</div>|<table>|<tr>|<td>|</table>|<li>|<pre>|</pre>|<h2>|</h2>|\n |"
-    " b|<br>|<nav>|</nav>".split("|")
+    " b|<br>|<nav>|</nav>"
+    "|<td colspan=3>|<th rowspan=2>|<caption>|<sup>1</sup>|<a href=#x id=x>|</a>|<del>|</del>|$|5|("
+    "|<p>2|<label>|<noscript>".split("|")
 )
 
 

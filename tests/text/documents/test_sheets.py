@@ -43,6 +43,18 @@ def test_merged_cells_have_their_value_and_empty_cells_keep_their_column(tmp_pat
     assert leads(document)["Birch | 1A | 11400 |"] == ("", "House", "Unit", "Rent", "Due")
 
 
+def test_names_of_columns_in_two_rows(tmp_path, book):
+    sheet = book.active
+    sheet.append(["House", "Rent", None, "Since"])
+    sheet.append([None, "now", "then", None])
+    sheet.append(["Birch", 400, 350, datetime.date(2020, 5, 1)])
+    sheet.merge_cells("A1:A2")
+    sheet.merge_cells("B1:C1")
+    document = read(tmp_path, book)
+    lead = ("", "House", "Rent now", "Rent then", "Since")
+    assert leads(document) == {"Birch | 400 | 350 | 2020-05-01": lead}
+
+
 def test_titles_and_tables_between_empty_rows(tmp_path, book):
     sheet = book.active
     for row in (

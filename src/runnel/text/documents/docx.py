@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import CAPTION, Flow, Grid
+from runnel.text.documents.flow import CAPTION, Flow, TableBlock
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
@@ -282,7 +282,7 @@ class _Document:
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":
             self._cell_rows |= _rows_of_cells(element)
-            self.flow.open_table(Grid())
+            self.flow.open_table(TableBlock())
         elif event == "start" and name == "tr":
             self.flow.open_row(head=element.find("{*}trPr/{*}tblHeader") is not None)
             before = _count(value_of(element, "trPr/gridBefore"), 0)

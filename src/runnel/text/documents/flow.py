@@ -33,13 +33,14 @@ _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # also dots that lead to a nu
 _YEAR = re.compile(r"(?:19|20)\d\d(?:\s?[(*].*)?")
 _MOST_NAMES = 4  # rows of names of columns
 _CAPTION = re.compile(
-    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
+    r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
+    r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
 )
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FlowBlock:
     """A block that is not yet in the document.
 
     Attributes:
@@ -57,12 +58,12 @@ class Piece:
 
 
 @dataclass(slots=True)
-class GridCell:
+class TableCell:
     """A cell of a table: what it holds, and the columns and rows that it spans."""
 
     columns: int = 1
     rows: int = 1
-    pieces: list[Piece | Grid] = field(default_factory=list)
+    pieces: list[FlowBlock | TableBlock] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -89,19 +90,19 @@ class GridCell:
 
 
 @dataclass(slots=True)
-class GridRow:
+class TableRow:
     """A row of a table. `head`: the file says that its cells are names of columns."""
 
     head: bool
     page: int | None
-    cells: list[GridCell] = field(default_factory=list)
+    cells: list[TableCell] = field(default_factory=list)
 
     @property
-    def filled(self) -> list[GridCell]:
+    def filled(self) -> list[TableCell]:
         return [cell for cell in self.cells if cell.pieces]
 
     @property
-    def pieces(self) -> list[Piece | Grid]:
+    def pieces(self) -> list[FlowBlock | TableBlock]:
         return [piece for cell in self.cells for piece in cell.pieces]
 
 
@@ -120,7 +121,7 @@ class _Value(NamedTuple):
 class _Line(NamedTuple):
     """A row with its values."""
 
-    row: GridRow
+    row: TableRow
     values: list[_Value]
 
     @property
@@ -142,7 +143,7 @@ class _Line(NamedTuple):
 
 
 @dataclass(slots=True)
-class Grid:
+class TableBlock:
     """A table as it is drawn.
 
     Attributes:
@@ -153,7 +154,7 @@ class Grid:
     caption: str = ""
     named: bool = False
     is_sheet: bool = False
-    rows: list[GridRow] = field(default_factory=list)
+    rows: list[TableRow] = field(default_factory=list)
     kind: str = "table"
     level: int | None = None  # never a heading
 
@@ -186,7 +187,7 @@ class Grid:
             len(texts) < 2 or (len(texts) == 2 and _MARKER.fullmatch(texts[0])) for texts in rows
         )
 
-    def flat(self) -> Iterator[Piece | Grid]:
+    def flat(self) -> Iterator[FlowBlock | TableBlock]:
         """Yield what the cells hold, row by row. A mark or a number in a cell of its own makes the
         text next to it an item.
         """
@@ -194,7 +195,7 @@ class Grid:
             pieces = row.pieces
             marker = row.filled[0].text if len(row.filled) == 2 else ""
             item = pieces[1] if _MARKER.fullmatch(marker) else None
-            if isinstance(item, Piece):
+            if isinstance(item, FlowBlock):
                 shown = "" if _BULLET.match(marker) else f"{marker} "
                 kind = "item" if item.level is None else item.kind
                 pieces[:2] = [replace(item, text=shown + item.text, kind=kind)]
@@ -337,7 +338,7 @@ def _add_rows(
 
 def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
     """Return how many rows at the top name columns of amounts: they have none themselves but years,
-    and if they are several, one has no value above the labels of the rows.
+    and if they are several, one has merged cells, or none above the labels of the rows.
     """
     names = 0
     for line in lines:
@@ -347,8 +348,11 @@ def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
         names += 1
     below = [line.values for line in lines[names:] if len(line.values) > 1]
     amounts = sum(any(value.is_amount for value in values[1:]) for values in below)
-    blank = any(line.values[0].start > columns[0] for line in lines[:names])
-    most = _MOST_NAMES if blank else 1
+    several = any(
+        line.values[0].start > columns[0] or any(v.end > v.start + 1 for v in line.values)
+        for line in lines[:names]
+    )
+    most = _MOST_NAMES if several else 1
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
 
 
@@ -371,30 +375,29 @@ class Flow:
     """The blocks of a page in order, with the open tables. Set `page` before adding."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece | Grid] = []
+        self.pieces: list[FlowBlock | TableBlock] = []
         self.page: int | None = None
-        self._open: list[tuple[Grid, int]] = []  # open tables, and how many targets are theirs not
+        self._open: list[
+            tuple[TableBlock, int]
+        ] = []  # open tables, and how many targets are theirs not
         self._targets = [self.pieces]  # what blocks are added to: of the page, of open cells
 
     @property
-    def in_cell(self) -> bool:
-        return len(self._targets) > 1
-
-    @property
-    def table(self) -> Grid | None:
+    def table(self) -> TableBlock | None:
         """The innermost open table."""
         return self._open[-1][0] if self._open else None
 
     def add(self, text: str, kind: str = "paragraph", *, level: int | None = None) -> None:
         """Add a block unless it is empty. `level`: of a heading."""
-        self.add_piece(Piece(text if level is None else " ".join(text.split()), kind, level))
+        self.add_piece(FlowBlock(text if level is None else " ".join(text.split()), kind, level))
 
-    def add_piece(self, piece: Piece) -> None:
+    def add_piece(self, piece: FlowBlock) -> None:
         """Add a block to the open cell or to the page, unless it is empty."""
         if piece.text.strip():
-            self._targets[-1].append(replace(piece, page=self.page))
+            paged = piece if self.page is None else replace(piece, page=self.page)
+            self._targets[-1].append(paged)
 
-    def open_table(self, grid: Grid) -> None:
+    def open_table(self, grid: TableBlock) -> None:
         self._open.append((grid, len(self._targets)))
 
     def open_row(self, *, head: bool = False) -> None:
@@ -402,13 +405,13 @@ class Flow:
         if self._open:
             del self._targets[self._open[-1][1] :]
             grid = self._open[-1][0]
-            grid.rows.append(GridRow(head or (grid.named and not grid.rows), self.page))
+            grid.rows.append(TableRow(head or (grid.named and not grid.rows), self.page))
 
     def open_cell(self, columns: int = 1, rows: int = 1) -> None:
         """Begin a cell of the last row, which spans `columns` and `rows`."""
         if self._open and self._open[-1][0].rows:
             del self._targets[self._open[-1][1] :]
-            cell = GridCell(columns, rows)
+            cell = TableCell(columns, rows)
             self._open[-1][0].rows[-1].cells.append(cell)
             self._targets.append(cell.pieces)
 
@@ -427,7 +430,7 @@ class Flow:
         while self._open:
             self.close_table()
         for number, piece in enumerate(self.pieces):
-            if isinstance(piece, Grid):
+            if isinstance(piece, TableBlock):
                 piece.caption = piece.caption or self._caption_at(number)
                 piece.add_to(canonical)
             else:
@@ -442,12 +445,12 @@ class Flow:
         """
         above = self.pieces[number - 1] if number else None
         below, after = (*self.pieces[number + 1 : number + 3], None, None)[:2]
-        near = (above, None if isinstance(after, Grid) else below)
+        near = (above, None if isinstance(after, TableBlock) else below)
         return next((piece.text for piece in near if _is_caption(piece)), "")
 
 
-def _is_caption(piece: Piece | Grid | None) -> TypeGuard[Piece]:
-    if not isinstance(piece, Piece):
+def _is_caption(piece: FlowBlock | TableBlock | None) -> TypeGuard[FlowBlock]:
+    if not isinstance(piece, FlowBlock):
         return False
     if piece.kind == CAPTION:
         return not _FIGURE.match(piece.text)

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
-from runnel.text.documents.flow import CAPTION, Flow, Grid, Piece
+from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock
 from runnel.text.documents.raised import raised
 from runnel.text.documents.styles import UNSHOWN, hidden_nodes
 from runnel.text.documents.table import SEPARATOR
@@ -281,7 +281,7 @@ class _Page:
             return
         start = self.opened.get(node.tag, 0)
         text = "".join(self.inline[start:]).strip()
-        before = "".join(self.inline[:start][-4:])
+        before = "".join(self.inline[max(start - 4, 0) : start])
         if node.tag == "sup":
             self.inline[start:] = [raised(before, "".join(self.inline[start:]))]
         elif node.tag == "label":
@@ -337,13 +337,13 @@ class _Page:
             self.flow.close_cell()
         elif tag == "tr" and self.flow.table is not None:
             row = self.flow.table.rows[-1]
-            links = [piece.links for piece in row.pieces if isinstance(piece, Piece)]
+            links = [piece.links for piece in row.pieces if isinstance(piece, FlowBlock)]
             if all(links) and any(_NAVIGATION.fullmatch(text) for texts in links for text in texts):
                 row.cells.clear()
 
     def _start_in_table(self, node: LexborNode, tag: str) -> None:
         if tag == "table":
-            self.flow.open_table(Grid())
+            self.flow.open_table(TableBlock())
         elif tag == "tr":
             cells = [cell.tag for cell in node.iter() if cell.tag in _CELLS]
             names = len(cells) > 1 and all(cell == "th" for cell in cells)
@@ -357,6 +357,8 @@ class _Page:
 
     def _flush(self) -> None:
         """Add the inline text as a block."""
+        if not self.inline:
+            return
         text = "".join(self.inline)
         links = tuple(self.links)
         inner = self.inner if self.inner == len(links) else 0
@@ -364,7 +366,8 @@ class _Page:
         self.links = []
         self.inner = 0
         only_links = _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
-        if only_links and not self.flow.in_cell and any(map(_NAVIGATION.fullmatch, links)):
+        navigates = only_links and any(map(_NAVIGATION.fullmatch, links))
+        if navigates and self.flow.table is None:
             return
         kind = self.kinds[-1]
         if kind == "code":
@@ -380,10 +383,12 @@ class _Page:
             return
         if kind == CAPTION and self.flow.table is not None:
             self.flow.table.caption += f" {text}"
-        self.flow.add_piece(Piece(text, kind, links=links if only_links else (), leads=leads))
+        self.flow.add_piece(FlowBlock(text, kind, links=links if only_links else (), leads=leads))
 
 
-def _with_contents(pieces: Sequence[Piece | Grid], titles: set[str]) -> Iterator[Piece | Grid]:
+def _with_contents(
+    pieces: Sequence[FlowBlock | TableBlock], titles: set[str]
+) -> Iterator[FlowBlock | TableBlock]:
     """Yield blocks, with the kind of those that are tables of contents: links to parts of the page,
     several in a row, or with the words of a heading.
     """
@@ -393,21 +398,21 @@ def _with_contents(pieces: Sequence[Piece | Grid], titles: set[str]) -> Iterator
         for piece in group:
             if not leading or not (several or _NUMBERS.sub("", piece.text) in titles):
                 yield piece
-            elif isinstance(piece, Piece):
+            elif isinstance(piece, FlowBlock):
                 yield replace(piece, kind=CONTENTS)
             else:
                 for row in piece.rows:
-                    yield Piece(SEPARATOR.join(cell.text for cell in row.filled), CONTENTS)
+                    yield FlowBlock(SEPARATOR.join(cell.text for cell in row.filled), CONTENTS)
 
 
-def _without_page_numbers(pieces: Sequence[Piece | Grid]) -> list[Piece | Grid]:
+def _without_page_numbers(pieces: Sequence[FlowBlock | TableBlock]) -> list[FlowBlock | TableBlock]:
     """Return blocks without the numbers of printed pages: numbers that stand alone and count up, if
     one of them cuts a sentence. What they cut is joined.
     """
     runs: list[list[int]] = [[]]
     last = 0
     for at, piece in enumerate(pieces):
-        number = _PAGE_NUMBER.fullmatch(piece.text) if isinstance(piece, Piece) else None
+        number = _PAGE_NUMBER.fullmatch(piece.text) if isinstance(piece, FlowBlock) else None
         if number is None or piece.leads:
             continue
         if int(number[1]) != last + 1:
@@ -420,21 +425,21 @@ def _without_page_numbers(pieces: Sequence[Piece | Grid]) -> list[Piece | Grid]:
         if len(run) >= _LEAST_PAGES and any(_cuts(pieces[at - 1 : at + 2]) for at in run)
         for at in run
     }
-    kept: list[Piece | Grid] = []
+    kept: list[FlowBlock | TableBlock] = []
     for at, piece in enumerate(pieces):
         if at in dropped:
             continue
         before = kept[-1] if kept and at - 1 in dropped else None
-        if isinstance(before, Piece) and _cuts([before, pieces[at - 1], piece]):
+        if isinstance(before, FlowBlock) and _cuts([before, pieces[at - 1], piece]):
             kept[-1] = replace(before, text=f"{before.text} {piece.text}")
         else:
             kept.append(piece)
     return kept
 
 
-def _cuts(pieces: Sequence[Piece | Grid]) -> bool:
+def _cuts(pieces: Sequence[FlowBlock | TableBlock]) -> bool:
     """Return whether the second of three blocks cuts a sentence, which has no end before it."""
-    if len(pieces) < 3 or not all(isinstance(piece, Piece) for piece in pieces):
+    if len(pieces) < 3 or not all(isinstance(piece, FlowBlock) for piece in pieces):
         return False
     before, _, after = pieces
     prose = ("paragraph", "item")

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, Grid
+from runnel.text.documents.flow import Flow, TableBlock
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # by the element that holds the content
@@ -89,7 +89,7 @@ class _Content:
             self.paragraphs[-1].append(self.mark)
         elif name == "table":
             self.flow.add(attribute(element, "name") if self.kind == "ods" else "", level=1)
-            self.flow.open_table(Grid(is_sheet=self.kind == "ods"))
+            self.flow.open_table(TableBlock(is_sheet=self.kind == "ods"))
         elif name == "table-row":
             self.flow.open_row(head=self.open["table-header-rows"] > 0)
         elif name == "table-cell":
@@ -106,6 +106,7 @@ class _Content:
             self.paragraphs[-1].append(_WRITTEN.get(name) or element.text or "")
 
     def _open_page(self, page: Element) -> None:
+        self._add_blocks()
         self.pages += 1
         self.canonical.page = self.flow.page = self.pages
         self.title = next(

@@ -140,7 +140,7 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
             yield "start", child
 
 
-class Words:
+class ParagraphText:
     """The text of an open paragraph, piece by piece; raised pieces beside each other are one."""
 
     def __init__(self) -> None:
@@ -183,12 +183,12 @@ def paragraphs(
         written: returns the text that an element of a paragraph stands for, if the name of the
             element does not say it.
     """
-    open_paragraphs: list[Words] = []
+    open_paragraphs: list[ParagraphText] = []
     above = False  # the open run is raised
     for event, element in walk(root, left_out):
         name = tag(element)
         if event == "start" and name == "p":
-            open_paragraphs.append(Words())
+            open_paragraphs.append(ParagraphText())
         elif event == "end" and name == "p":
             yield "text", element, open_paragraphs.pop().text
         elif event == "start" and name == "r":

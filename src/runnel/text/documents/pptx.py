@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, Grid
+from runnel.text.documents.flow import Flow, TableBlock
 from runnel.text.documents.parts import (
     Archive,
     attribute,
@@ -129,7 +129,9 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
     name = tag(element)
     if name == "tbl" and event == "start":
         properties = element.find("{*}tblPr")
-        flow.open_table(Grid(named=properties is not None and properties.get("firstRow") in _ON))
+        flow.open_table(
+            TableBlock(named=properties is not None and properties.get("firstRow") in _ON)
+        )
     elif name == "tbl":
         flow.close_table()
     elif name == "tr" and event == "start":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from runnel.errors import ReadError, errors_as
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, Grid
+from runnel.text.documents.flow import Flow, TableBlock
 from runnel.text.documents.parts import Archive, parse, related
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _read_sheet(
     merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
     covered: dict[int, int] = {}  # by column: the last row that a merged cell above reaches
     flow = Flow()
-    flow.open_table(Grid(is_sheet=True))
+    flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
         texts = [_shown(cell) for cell in row]
         filled = sum(map(bool, texts))
