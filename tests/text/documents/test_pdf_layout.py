@@ -79,6 +79,15 @@ def test_columns_of_prose_are_read_one_after_the_other_in_any_order_of_drawing(
     assert flat(document) == f"{title.text} {expected} And a last line of the page."
 
 
+def test_an_index_in_columns_is_read_column_by_column(read):
+    columns = [
+        [f"{word} {'. ' * 8}{10 + at}" for at, word in enumerate(words)]
+        for words in (["Apple", "Bread", "Cider", "Dill"], ["Egg", "Fig", "Grape", "Honey"])
+    ]
+    text = flat(read([by_rows(column(60, columns[0]), column(260, columns[1]))]))
+    assert text.index("Dill") < text.index("Egg")
+
+
 def test_a_sentence_goes_on_in_the_next_column_and_a_word_too(read):
     left = column(
         60,
@@ -261,6 +270,8 @@ def test_headings_in_another_font_or_size_stand_alone(read):
 def test_page_numbers_alone_are_left_out_from_two_pages_on(read):
     pages = [[*column(60, PROSE), Placed(300, 30, number)] for number in ("- 7 -", "- 8 -")]
     assert not any(digit in read(pages).text for digit in "78")
+    foot = [*column(60, PROSE[:1]), Placed(60, 30, "Instructions -7-")]
+    assert "-7-\n\nAgain" in read([foot, column(60, ["Again it rained."])]).text
     assert "- 9 -" in read([pages[0], [*column(60, PROSE), Placed(300, 30, "- 9 -")]]).text
 
 

@@ -40,6 +40,7 @@ _OWN = 5  # lines from which a column has its own usual distance
 _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
+_LEADERS = 5  # dots of a line
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
@@ -66,7 +67,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Piece:
+class PagePiece:
     """A paragraph or a table of a page.
 
     Attributes:
@@ -91,11 +92,11 @@ class Piece:
         return median(line.height for line in self.lines) if self.lines else 0.0
 
 
-def lay_out(words: Sequence[Word]) -> list[Piece]:
+def lay_out(words: Sequence[Word]) -> list[PagePiece]:
     """Return the paragraphs and tables of a page, in the order in which they are read. Text that is
     turned by another angle than most of the page follows the rest.
     """
-    pieces: list[Piece] = []
+    pieces: list[PagePiece] = []
     for angle, _ in Counter(word.angle for word in words).most_common():
         leaves = list(_leaves([word for word in words if word.angle == angle], depth=0))
         steps = [step for leaf in leaves for step in _steps(leaf.lines)]
@@ -151,7 +152,7 @@ def line_of(row: Row) -> Line:
 # ---- columns and tables --------------------------------------------------------------------------
 
 
-def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
+def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[PagePiece]:
     """Yield columns of lines, and tables. `depth`: of the columns around the words."""
     rows = rows_of(words)
     if not rows:
@@ -166,23 +167,21 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
     while start < len(rows):
         end, gaps = _run(rows, free, start, (left, right), height)
         part = rows[start:end]
-        gaps = _without_labels(part, gaps)
-        if not gaps or depth == _DEEPEST:
-            plain += part
-            start = end
-            continue
+        start = end
+        gaps = _without_labels(part, gaps) if depth < _DEEPEST else []
         columns = [
             [word for row in part for word in row if _at(word, gaps) == at]
             for at in range(len(gaps) + 1)
         ]
-        prose = _are_columns(columns, part, gaps, height)
-        if not prose and _fixed_pitch(words):
+        prose = bool(gaps) and _are_columns(columns, part)
+        table = None
+        if not gaps or (not prose and _fixed_pitch(words)):
             plain += part
-            start = end
             continue
-        table = None if prose else _Table(part, gaps, height)
-        if table and len(table.rows) == 1:  # columns of a few lines
-            table = None
+        if not prose:
+            table = _Table(part, gaps, height)
+            if len(table.rows) == 1:  # columns of a few lines
+                table = None
         if table:
             plain += part[: table.first]
         if plain:
@@ -196,13 +195,12 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
             for column in columns:
                 yield from _leaves(column, depth=depth + 1)
         flows = True
-        start = end
     if plain:
         yield _leaf(plain, flows)
 
 
-def _leaf(rows: list[Row], flows: bool) -> Piece:
-    return Piece(lines=[line_of(row) for row in rows], flows=flows)
+def _leaf(rows: list[Row], flows: bool) -> PagePiece:
+    return PagePiece(lines=[line_of(row) for row in rows], flows=flows)
 
 
 def _free(row: Row, least: float) -> list[Gap]:
@@ -334,19 +332,19 @@ def _goes_on(upper: str, lower: str) -> bool:
     )
 
 
-def _are_columns(
-    columns: list[list[Word]], rows: list[Row], gaps: list[Gap], height: float
-) -> bool:
+def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     """Return whether columns are read one after the other, not as a table."""
     where = {id(word): number for number, row in enumerate(rows) for word in row}
     begins = []  # of each column: the rows in which something begins
     occupied = []
     prose = 0
+    indexes = 0  # columns of words with dots up to their page
     for column in columns:
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         on = [_goes_on(a.text, b.text) for a, b in pairwise(lines)]
         prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
+        indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
         begins.append(
             {number for number, before in zip(numbers[1:], on, strict=True) if not before}
         )
@@ -354,7 +352,7 @@ def _are_columns(
     most = max(range(len(columns)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(columns)) if at != most]
     aligned = sum(len(occupied[at] & occupied[most]) for at in others)
-    if aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+    if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
         return True
     if not prose:
         return False
@@ -388,8 +386,8 @@ class _Table:
         self.gaps = gaps
         lines = [self._cells(row) for row in rows]
         filled = [sum(map(bool, cells)) for cells in lines]
-        self.first = next(number for number, count in enumerate(filled) if count > 1)
-        self.last = max(number for number, count in enumerate(filled) if count > 1) + 1
+        self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
+        self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
         rights = [
             max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
         ]
@@ -437,9 +435,9 @@ class _Table:
                 return False
         return bool(on) and not (new and cells[0] is not None and last[0])
 
-    def piece(self) -> Piece:
+    def piece(self) -> PagePiece:
         rows = [[_join(cell) for cell in row] for row in self.rows]
-        return Piece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
+        return PagePiece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
 
     def _heads(self) -> int:
         """Return how many of the first rows are in another font than the others."""
@@ -466,7 +464,7 @@ def _step(above: Line, below: Line) -> float:
     return (above.bottom - below.bottom) / max(above.height, below.height)
 
 
-def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
+def _paragraphs(leaf: PagePiece, steps: list[float]) -> Iterator[PagePiece]:
     """Yield the paragraphs of a column: extra space above a line, or another font or size, begins
     one.
     """
@@ -487,10 +485,10 @@ def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
     yield _paragraph(lines, flows, left, right)
 
 
-def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> Piece:
+def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> PagePiece:
     words = [word for line in lines for word in line.words]
     full = lines[-1].right >= left + _FULL * (right - left)
-    return Piece(lines=lines, words=words, flows=flows, full=full)
+    return PagePiece(lines=lines, words=words, flows=flows, full=full)
 
 
 def _differ(above: Line, below: Line) -> bool:
