@@ -23,6 +23,7 @@ def lines(text):
     [
         "2026-01-03 12:00:05,123 INFO up\n2026-01-03 12:00:06,001 WARN disk\n2026-01-03 12:00:07 x",
         "Jan  3 12:00:01 host sshd[12]: key\nJan  3 12:00:02 host cron: ran\nJan 13 1:00:02 a",
+        "3. Mai 2026 12:00 Start\n4. Mai 2026 12:01 Ventil offen\n13. Mai 2026 12:02 fertig",
         "03/Jan/2026:12:00 up\n04/Jan/2026:12:00 down\n05/Jan/2026:12:00 up again",
         "12:03 <ana> is it broken\n12:04 <bob> yes\n12:05 * carl joins\n12:06 <ana> call him",
         "[12:03] Ana: is it broken\n[12:04] Bob: yes it is\n[12:05] Ana: then call",
@@ -71,6 +72,8 @@ def test_lines_that_begin_alike_or_are_short_are_blocks(text):
         " traveler, long I stood\nAnd looked down one as far as I could",
         "so much depends\nupon\n\na red wheel\nbarrow\n\nglazed with rain\nwater",
         "On Tue, Ana wrote:\n> the code is 7741\n> please do not share it\n> thanks",
+        "Hello darkness my old friend\nTalking with you again tonight\nVisions softly creeping"
+        " slowly\nSeeds left growing while sleeping\nPlanted deep inside my brain",
         "Nora Lind\n12 Mill Lane\nManchester M1 2AB\n\nKim Novak\n3 Elm Street\nLeeds",
         '"But you may shoot": he called, reassured by the rumble of the\nmachine: "Shoot the fox, and'
         ' then come home with it to us all."',

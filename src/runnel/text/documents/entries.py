@@ -19,7 +19,8 @@ _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
     r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d{8}[T _-]\d{4}|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
     r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
-    rf"(?:\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
+    r"(?:\d\d?\.?[ ][^\W\d_]{3,10}\.?[ ]\d{4}\b"
+    rf"|\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
 )
 _TIME = r"\d\d?:\d\d(?::\d\d)?(?![\d:])"
 _LEVEL = (
@@ -65,6 +66,8 @@ _TURNS = 4  # of speakers, at least ...
 _TURN_LINES = 0.2  # ... and of the lines that are not indented
 _LIST = 5  # lines of a list whose lines do not begin alike, at least
 _SHORT = 60  # characters of such a line
+_VERSE = 20  # characters of a line of verse, whose lines are about as long as each other
+_EVEN = 0.6
 _WRAPPED = 45  # characters of a line of prose, at least
 _MARGIN = 5  # characters by which lines that were wrapped may differ
 SECTIONS = 20  # level of the name of a section, below all titles
@@ -246,4 +249,6 @@ def _are_rows(lines: Sequence[str]) -> bool:
     if wrapped and not (named and width < _WRAPPED):
         return False
     alike = Counter(line.split(maxsplit=1)[0] for line in lines).most_common(1)[0][1]
-    return alike >= max(_FEW, _CLEAR * count) or (count >= _LIST and width <= _SHORT)
+    even = min(map(len, lines)) > _EVEN * width >= _EVEN * _VERSE
+    short = count >= _LIST and width <= _SHORT and not even
+    return alike >= max(_FEW, _CLEAR * count) or short

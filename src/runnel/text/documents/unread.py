@@ -131,8 +131,8 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
         )
     if log:
         return unread
-    lines = list(_lines(text))
-    if not _number_lines(lines, unread):
+    lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
+    if lines and not _number_lines(lines, unread):
         _join_pages(lines, unread)
         unread_clauses(text, unread)
     unread_hyphens(text, unread)
@@ -197,10 +197,12 @@ def unread_hyphens(text: str, unread: Unread) -> None:
         for start, end, head, tail in breaks
         if head[-1].islower() and tail.islower() and tail not in _JOINERS
     ]
+    if not breaks:
+        return
     parts = Counter(part for _, _, head, tail in breaks for part in (head, tail))
     wanted = {*parts, *(head + sign + tail for _, _, head, tail in breaks for sign in ("", "-"))}
     counts: Counter[str] = Counter()
-    for match in _WORDS.finditer(text) if breaks else ():
+    for match in _WORDS.finditer(text):
         word = match[0].casefold()
         counts.update(wanted.intersection((word, *word.split("-"))))
     for start, end, head, tail in breaks:
