@@ -51,6 +51,7 @@ class _Pages:
     hidden: list[int] = field(default_factory=list)
     watermarks: list[int] = field(default_factory=list)
     doubtful: list[int] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
 
 
 @contextmanager
@@ -162,6 +163,7 @@ def _read_page(
                 (seen.hidden, pages.hidden),
                 (seen.watermarks, pages.watermarks),
                 (seen.doubtful, pages.doubtful),
+                (seen.lost, pages.lost),
             ):
                 if count:
                     found.append(number + 1)
@@ -301,6 +303,8 @@ def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
             f"{_pages(pages.doubtful)}: the font has wrong letters for ligatures such as fi, so"
             " words may lack letters"
         )
+    if pages.lost:
+        yield f"{_pages(pages.lost)}: PDFium does not read some lines of vertical text"
 
 
 def _warn_of_fonts(canonical: Canonical, parts: list[Part]) -> None:

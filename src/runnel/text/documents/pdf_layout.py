@@ -388,8 +388,8 @@ class _Table:
         self.gaps = gaps
         lines = [self._cells(row) for row in rows]
         filled = [sum(map(bool, cells)) for cells in lines]
-        self.first = next(number for number, count in enumerate(filled) if count > 1)
-        self.last = max(number for number, count in enumerate(filled) if count > 1) + 1
+        self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
+        self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
         rights = [
             max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
         ]

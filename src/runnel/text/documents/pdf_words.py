@@ -74,9 +74,10 @@ _PARAGRAPH = 30.0
 _LETTER = 5.0
 # The width of a ligature whose character is lost, in widths of its letter; and in sums of the
 # widths of the letters that it is made of.
-_WIDER = 1.45
+_WIDER = 1.6
 _TIGHTER = 0.93
 _DIFFERENT = 0.2
+_UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
 
 
@@ -121,12 +122,14 @@ class PageWords:
         hidden: how many words are left out because they cannot be seen.
         watermarks: how many words are left out because they are a watermark.
         doubtful: how many letters are wider than their font's, and may be ligatures.
+        lost: how many vertical lines PDFium does not read.
     """
 
     words: list[Word] = field(default_factory=list)
     hidden: int = 0
     watermarks: int = 0
     doubtful: int = 0
+    lost: int = 0
 
 
 class _Look(NamedTuple):
@@ -204,6 +207,7 @@ class _Reader:
         self.looks: dict[int | None, _Look] = {}
         self.fonts: dict[int | None, str] = {}
         self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
+        self.vertical = False  # whether there is vertical writing
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
 
     def read(self) -> PageWords:
@@ -223,6 +227,7 @@ class _Reader:
                 looks.append(look)
         seen = self._seen(words, looks)
         self._restore_ligatures(seen)
+        seen.lost = self._lost_lines() if self.vertical else 0
         for word in seen.words:
             word.text = word.text.translate(LIGATURES)
         return seen
@@ -276,6 +281,7 @@ class _Reader:
         if not low[1] <= (end[1] + end[3]) / 2 <= low[3]:
             if angle == 0 and last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]:
                 angle = 3  # characters below each other: vertical writing
+                self.vertical = True
                 low = turned(first, angle)
                 end = turned(last, angle)
             else:
@@ -401,6 +407,15 @@ class _Reader:
             left, bottom, right, top = picture.get_bounds()
             area += max(0.0, right - left) * max(0.0, top - bottom)
         return area >= _SCAN * width * height
+
+    def _lost_lines(self) -> int:
+        """Return how many upright text objects have no characters in PDFium's text."""
+        count = 0
+        for drawn in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT]):
+            left, bottom, right, top = drawn.get_bounds()
+            known = cast(drawn.raw, c_void_p).value in self.looks
+            count += not known and top - bottom > _UPRIGHT * (right - left)
+        return count
 
     def _restore_ligatures(self, seen: PageWords) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it."""
