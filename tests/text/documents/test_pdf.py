@@ -17,7 +17,7 @@ from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
-from runnel.text.documents.pdf_parts import Part
+from runnel.text.documents.pdf_parts import PdfPart
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -94,7 +94,7 @@ def test_pages_without_text_and_damage_are_told(read):
     damaged = pdf([["one"], ["two"], ["three"]]).replace(b"[5 0 R 7 0 R", b"[5 0 R 8 0 R")
     document = read(damaged)
     assert document.text.split() == ["one", "three"] and "page 2 " in document.warnings[0]
-    parts = [Part(1, "paragraph", "office \ufffd\ufffd\ufffd")]
+    parts = [PdfPart(1, "paragraph", "office \ufffd\ufffd\ufffd")]
     document = module._build(parts, {}, module._Pages(), 1, title=None, advice="")
     assert "3 characters" in document.warnings[0]
     assert module._pages(list(range(1, 101, 2))).endswith("and 38 more ranges")
@@ -280,8 +280,8 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_li
     assert read(pages).text.count("The Manual") == 0
     text = read([["Summary", f"text {name}"] for name in ("a", "b")]).text
     assert text.count("Summary") == 2  # two pages are too few
-    pages = [[f"Part {name}", "text", "1999"] for name in ("one", "two", "three", "four")]
-    assert [read(pages).text.count(word) for word in ("Part", "1999")] == [4, 1]
+    pages = [[f"PdfPart {name}", "text", "1999"] for name in ("one", "two", "three", "four")]
+    assert [read(pages).text.count(word) for word in ("PdfPart", "1999")] == [4, 1]
     results = [["Results", None, None, f"text {i}", "more"] for i in "abcd"]
     titled = read(results, outline=[("Results", page) for page in range(4)])
     sentences = [["It is so.", f"text {i}", "It is not."] for i in "abcd"]

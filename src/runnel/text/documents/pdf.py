@@ -20,7 +20,13 @@ from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
 from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_parts import Part, join_sentences, join_words, parts_of, split_lists
+from runnel.text.documents.pdf_parts import (
+    PdfPart,
+    join_sentences,
+    join_words,
+    parts_of,
+    split_lists,
+)
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
@@ -107,17 +113,17 @@ def _read_parts(
     outline: Mapping[int, Sequence[_Entry]],
     limits: Limits,
     recognized: Mapping[int, str],
-) -> list[Part]:
+) -> list[PdfPart]:
     """Return the parts of all pages. A page is laid out when its next pages have been read, which
     tell which of its lines run on all pages.
     """
     running = RunningLines(
         {number: [entry.title for entry in entries] for number, entries in outline.items()}
     )
-    heads: list[tuple[Part, str]] = []  # running lines where they first occur, and their words
-    parts: list[Part] = []
+    heads: list[tuple[PdfPart, str]] = []  # running lines where they first occur, and their words
+    laid_out: list[PdfPart] = []
     words: dict[int, list[Word]] = {}
-    fields: dict[int, list[Part]] = {}
+    fields: dict[int, list[PdfPart]] = {}
     edges: dict[int, Edges] = {}
     length = 0
     for ahead in range(len(document) + NEAR):
@@ -132,31 +138,31 @@ def _read_parts(
             continue
         left_out, kept = running.find(number, edges)
         body = [word for word in words.pop(number) if id(word) not in left_out]
-        lines = [Part(number + 1, "paragraph", line.text, aside=True) for line in kept]
+        lines = [PdfPart(number + 1, "paragraph", line.text, aside=True) for line in kept]
         heads += [(line, words_kept.words) for line, words_kept in zip(lines, kept, strict=True)]
-        parts += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
-        parts += parts_of(lay_out(body), number + 1)
-        parts += [line for line, where in zip(lines, kept, strict=True) if where.bottom]
-        parts += fields.pop(number)
+        laid_out += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
+        laid_out += parts_of(lay_out(body), number + 1)
+        laid_out += [line for line, where in zip(lines, kept, strict=True) if where.bottom]
+        laid_out += fields.pop(number)
         edges.pop(number - NEAR, None)
-    _drop_known(heads, parts)
-    return parts
+    _drop_known(heads, laid_out)
+    return laid_out
 
 
 def _read_page(
     document: PdfDocument, number: int, pages: _Pages, recognized: Mapping[int, str]
-) -> tuple[list[Word], list[Part]]:
+) -> tuple[list[Word], list[PdfPart]]:
     """Return the words and the filled fields of a page."""
     from pypdfium2 import PdfiumError, raw
 
     words: list[Word] = []
-    fields: list[Part] = []
+    fields: list[PdfPart] = []
     try:
         with closing(document[number]) as page:
             seen = words_of(page)
             words = seen.words or words_of_text(recognized.get(number + 1, ""))
             fields = [
-                Part(number + 1, "paragraph", line, aside=True)
+                PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
             for count, found in (
@@ -176,7 +182,7 @@ def _read_page(
     return words, fields
 
 
-def _drop_known(heads: list[tuple[Part, str]], parts: list[Part]) -> None:
+def _drop_known(heads: list[tuple[PdfPart, str]], parts: list[PdfPart]) -> None:
     """Empty the running lines whose words occur elsewhere."""
     if not heads:
         return
@@ -206,7 +212,7 @@ def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
 
 
 def _build(
-    parts: list[Part],
+    parts: list[PdfPart],
     outline: Mapping[int, Sequence[_Entry]],
     pages: _Pages,
     count: int,
@@ -237,11 +243,11 @@ class _Writer:
         self.outline = outline
         self.page = 0
         self.waiting: list[_Entry] = []  # titles of the page that were not found yet
-        self.before: Part | None = None
+        self.before: PdfPart | None = None
         self.table: Table | None = None
         self.heads: list[list[str]] = []  # of the table
 
-    def add(self, part: Part) -> None:
+    def add(self, part: PdfPart) -> None:
         if part.page != self.page:
             self._turn_page(part.page)
         if part.rows:
@@ -263,7 +269,7 @@ class _Writer:
         self.page = page
         self.canonical.page = page
 
-    def _add_rows(self, part: Part) -> None:
+    def _add_rows(self, part: PdfPart) -> None:
         """Add a table, or the rest of one that goes on from the page before."""
         before = self.before
         heads = 0
@@ -307,7 +313,7 @@ def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
         yield f"{_pages(pages.lost)}: PDFium does not read some lines of vertical text"
 
 
-def _warn_of_fonts(canonical: Canonical, parts: list[Part]) -> None:
+def _warn_of_fonts(canonical: Canonical, parts: list[PdfPart]) -> None:
     texts = [text for part in parts for text in (part.text, *(c for row in part.rows for c in row))]
     unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
     if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):

@@ -14,7 +14,6 @@ from runnel.text.documents.document import BREAK, CONTENTS
 from runnel.text.documents.pdf_layout import Gap, Piece
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
-from runnel.text.sentences import split_sentences
 
 _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
@@ -45,7 +44,7 @@ _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
 @dataclass(slots=True)
-class Part:
+class PdfPart:
     """A paragraph or a table of the document.
 
     Attributes:
@@ -67,7 +66,7 @@ class Part:
     aside: bool = False
     join: str = BREAK
 
-    def continues(self, before: Part) -> bool:
+    def continues(self, before: PdfPart) -> bool:
         """Return whether this table has the columns of another."""
         return len(self.gaps) == len(before.gaps) and all(
             min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
@@ -79,7 +78,7 @@ class Part:
         return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
 
 
-def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
+def parts_of(pieces: Sequence[Piece], page: int) -> list[PdfPart]:
     """Return the pieces of a page as parts; paragraphs in a smaller size at the end of a column
     that begin with a number or a sign are notes.
     """
@@ -88,33 +87,33 @@ def parts_of(pieces: Sequence[Piece], page: int) -> list[Part]:
         for line in piece.lines:
             sizes[round(line.height, 1)] += len(line.text)
     body = sizes.most_common(1)[0][0] if sizes else 0.0
-    parts = []
+    page_parts = []
     for piece in pieces:
         if piece.rows:
             rows = [[_joined(cell) for cell in row] for row in piece.rows]
-            parts.append(
-                Part(page, "row", rows=rows, gaps=piece.gaps, heads=piece.heads, aside=True)
+            page_parts.append(
+                PdfPart(page, "row", rows=rows, gaps=piece.gaps, heads=piece.heads, aside=True)
             )
             continue
         text = _joined("\n".join(line.text for line in piece.lines))
-        part = Part(
+        part = PdfPart(
             page, "paragraph", text, height=piece.height, flows=piece.flows, full=piece.full
         )
         part.aside = _CAPTION.match(text) is not None
-        parts.append(part)
-    _mark_plots(parts)
-    after: Part | None = None
-    for part in reversed(parts):
+        page_parts.append(part)
+    _mark_plots(page_parts)
+    after: PdfPart | None = None
+    for part in reversed(page_parts):
         last = after is None or after.flows or after.kind == "note"
         small = part.kind == "paragraph" and part.height < _SMALLER * body
         if last and small and _NOTE.match(part.text):
             part.kind = "note"
             part.aside = True
         after = part
-    return parts
+    return page_parts
 
 
-def _mark_plots(parts: list[Part]) -> None:
+def _mark_plots(parts: list[PdfPart]) -> None:
     """Mark single signs and numbers that are scattered over the page, as in plots: several parts
     after each other without a word.
     """
@@ -128,7 +127,7 @@ def _mark_plots(parts: list[Part]) -> None:
                 part.aside = True
 
 
-def _is_scattered(part: Part) -> bool:
+def _is_scattered(part: PdfPart) -> bool:
     cells = [cell for row in part.rows for cell in row]
     if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
         return False
@@ -148,11 +147,11 @@ def _joined(text: str) -> str:
 # ---- sentences over columns, notes and pages -----------------------------------------------------
 
 
-def join_sentences(parts: list[Part]) -> list[Part]:
+def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    joined: list[Part] = []
+    joined: list[PdfPart] = []
     gone: set[int] = set()
     for number, part in enumerate(parts):
         if id(part) in gone:
@@ -186,7 +185,7 @@ def join_sentences(parts: list[Part]) -> list[Part]:
     return [part for part in joined if part.text or part.rows]
 
 
-def _rest(parts: list[Part], part: Part, at: int, gone: set[int]) -> int | None:
+def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
     if _SENTENCE_END.search(part.text):
         return None
@@ -223,6 +222,8 @@ def _end_of_word(begin: str, rest: str) -> int:
 
 def _end_of_sentence(begin: str, rest: str) -> int:
     """Return where a sentence ends that begins in another text."""
+    from runnel.text.sentences import split_sentences
+
     tail = begin[-_TAIL:]
     text = f"{tail}\n{rest[:_TAIL]}"
     for _, end in split_sentences(text).tolist():
@@ -238,7 +239,7 @@ def _end_of_sentence(begin: str, rest: str) -> int:
 # ---- words that are split, lists, tables of contents ---------------------------------------------
 
 
-def join_words(parts: list[Part]) -> None:
+def join_words(parts: list[PdfPart]) -> None:
     """Join words split at line ends, with their hyphen if the document writes the word with it
     elsewhere.
     """
@@ -281,7 +282,7 @@ def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
     return join
 
 
-def split_lists(parts: list[Part], pages: int) -> list[Part]:
+def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
     """Return parts with each list item, and each line of a table of contents, as a part."""
     split = [piece for part in parts for piece in (_by_lines(part) if part.text else [part])]
     run = last = at = 0
@@ -301,15 +302,15 @@ def split_lists(parts: list[Part], pages: int) -> list[Part]:
     return split
 
 
-def _by_lines(part: Part) -> Iterator[Part]:
+def _by_lines(part: PdfPart) -> Iterator[PdfPart]:
     """Yield the items and entries of a table of contents of a part, and the text around them."""
     lines: list[str] = []
     kind = part.kind
     join = part.join
 
-    def piece(text: str, kind: str) -> Part:
+    def piece(text: str, kind: str) -> PdfPart:
         nonlocal join
-        new = Part(part.page, kind, text, join=join, height=part.height, aside=part.aside)
+        new = PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
         join = BREAK
         return new
 
