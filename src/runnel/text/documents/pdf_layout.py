@@ -166,23 +166,21 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
     while start < len(rows):
         end, gaps = _run(rows, free, start, (left, right), height)
         part = rows[start:end]
-        gaps = _without_labels(part, gaps)
-        if not gaps or depth == _DEEPEST:
-            plain += part
-            start = end
-            continue
+        start = end
+        gaps = _without_labels(part, gaps) if depth < _DEEPEST else []
         columns = [
             [word for row in part for word in row if _at(word, gaps) == at]
             for at in range(len(gaps) + 1)
         ]
-        prose = _are_columns(columns, part, gaps, height)
-        if not prose and _fixed_pitch(words):
+        prose = bool(gaps) and _are_columns(columns, part)
+        table = None
+        if not gaps or (not prose and _fixed_pitch(words)):
             plain += part
-            start = end
             continue
-        table = None if prose else _Table(part, gaps, height)
-        if table and len(table.rows) == 1:  # columns of a few lines
-            table = None
+        if not prose:
+            table = _Table(part, gaps, height)
+            if len(table.rows) == 1:  # columns of a few lines
+                table = None
         if table:
             plain += part[: table.first]
         if plain:
@@ -196,7 +194,6 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
             for column in columns:
                 yield from _leaves(column, depth=depth + 1)
         flows = True
-        start = end
     if plain:
         yield _leaf(plain, flows)
 
@@ -334,9 +331,7 @@ def _goes_on(upper: str, lower: str) -> bool:
     )
 
 
-def _are_columns(
-    columns: list[list[Word]], rows: list[Row], gaps: list[Gap], height: float
-) -> bool:
+def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     """Return whether columns are read one after the other, not as a table."""
     where = {id(word): number for number, row in enumerate(rows) for word in row}
     begins = []  # of each column: the rows in which something begins

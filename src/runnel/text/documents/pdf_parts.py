@@ -33,6 +33,7 @@ _CAPTION = re.compile(
     r"\s*\w{0,2}\d"
 )
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
+_NOTE_LINES = 12  # of notes at most: longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
 _SAME_SIZE = 0.06
 _AHEAD = 24  # parts that are searched for the rest of a sentence
@@ -105,7 +106,8 @@ def parts_of(pieces: Sequence[Piece], page: int) -> list[PdfPart]:
     after: PdfPart | None = None
     for part in reversed(page_parts):
         last = after is None or after.flows or after.kind == "note"
-        small = part.kind == "paragraph" and part.height < _SMALLER * body
+        few = part.kind == "paragraph" and part.text.count("\n") < _NOTE_LINES
+        small = few and part.height < _SMALLER * body
         if last and small and _NOTE.match(part.text):
             part.kind = "note"
             part.aside = True
