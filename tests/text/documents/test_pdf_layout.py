@@ -79,6 +79,15 @@ def test_columns_of_prose_are_read_one_after_the_other_in_any_order_of_drawing(
     assert flat(document) == f"{title.text} {expected} And a last line of the page."
 
 
+def test_an_index_in_columns_is_read_column_by_column(read):
+    columns = [
+        [f"{word} {'. ' * 8}{10 + at}" for at, word in enumerate(words)]
+        for words in (["Apple", "Bread", "Cider", "Dill"], ["Egg", "Fig", "Grape", "Honey"])
+    ]
+    text = flat(read([by_rows(column(60, columns[0]), column(260, columns[1]))]))
+    assert text.index("Dill") < text.index("Egg")
+
+
 def test_a_sentence_goes_on_in_the_next_column_and_a_word_too(read):
     left = column(
         60,

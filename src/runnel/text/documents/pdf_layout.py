@@ -40,6 +40,7 @@ _OWN = 5  # lines from which a column has its own usual distance
 _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
+_LEADERS = 5  # dots of a line
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
@@ -337,11 +338,13 @@ def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     begins = []  # of each column: the rows in which something begins
     occupied = []
     prose = 0
+    indexes = 0  # columns of words with dots up to their page
     for column in columns:
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         on = [_goes_on(a.text, b.text) for a, b in pairwise(lines)]
         prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
+        indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
         begins.append(
             {number for number, before in zip(numbers[1:], on, strict=True) if not before}
         )
@@ -349,7 +352,7 @@ def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     most = max(range(len(columns)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(columns)) if at != most]
     aligned = sum(len(occupied[at] & occupied[most]) for at in others)
-    if aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
+    if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
         return True
     if not prose:
         return False
