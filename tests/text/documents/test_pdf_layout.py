@@ -270,6 +270,8 @@ def test_headings_in_another_font_or_size_stand_alone(read):
 def test_page_numbers_alone_are_left_out_from_two_pages_on(read):
     pages = [[*column(60, PROSE), Placed(300, 30, number)] for number in ("- 7 -", "- 8 -")]
     assert not any(digit in read(pages).text for digit in "78")
+    foot = [*column(60, PROSE[:1]), Placed(60, 30, "Instructions -7-")]
+    assert "-7-\n\nAgain" in read([foot, column(60, ["Again it rained."])]).text
     assert "- 9 -" in read([pages[0], [*column(60, PROSE), Placed(300, 30, "- 9 -")]]).text
 
 

@@ -206,7 +206,7 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
         first = after.text[0]
         if not (after.flows or after.page > parts[at].page or number > at + 1):
             return None  # the next paragraph of the column
-        split = re.search(rf"\w[-{HYPHEN}]\Z", part.text) and first.isalnum()
+        split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
         whole = part.full and "\n" in part.text and part.text[-1].isalnum() and first.isalnum()
         return number if first.islower() or split or (whole and not passed) else None
     return None
@@ -219,7 +219,7 @@ def _concatenated(begin: str, rest: str) -> str:
 def _end_of_word(begin: str, rest: str) -> int:
     """Return where the second half of a word ends that is split at a page end; 0 if none is."""
     match = re.match(r"[^\W\d_A-Z]\S*", rest)
-    return match.end() if match and re.search(rf"\w[-{HYPHEN}]\Z", begin) else 0
+    return match.end() if match and re.search(rf"[^\W\d_][-{HYPHEN}]\Z", begin) else 0
 
 
 def _end_of_sentence(begin: str, rest: str) -> int:
