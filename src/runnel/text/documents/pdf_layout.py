@@ -67,7 +67,7 @@ class Line:
 
 
 @dataclass(slots=True)
-class Piece:
+class PagePiece:
     """A paragraph or a table of a page.
 
     Attributes:
@@ -92,11 +92,11 @@ class Piece:
         return median(line.height for line in self.lines) if self.lines else 0.0
 
 
-def lay_out(words: Sequence[Word]) -> list[Piece]:
+def lay_out(words: Sequence[Word]) -> list[PagePiece]:
     """Return the paragraphs and tables of a page, in the order in which they are read. Text that is
     turned by another angle than most of the page follows the rest.
     """
-    pieces: list[Piece] = []
+    pieces: list[PagePiece] = []
     for angle, _ in Counter(word.angle for word in words).most_common():
         leaves = list(_leaves([word for word in words if word.angle == angle], depth=0))
         steps = [step for leaf in leaves for step in _steps(leaf.lines)]
@@ -152,7 +152,7 @@ def line_of(row: Row) -> Line:
 # ---- columns and tables --------------------------------------------------------------------------
 
 
-def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
+def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[PagePiece]:
     """Yield columns of lines, and tables. `depth`: of the columns around the words."""
     rows = rows_of(words)
     if not rows:
@@ -199,8 +199,8 @@ def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[Piece]:
         yield _leaf(plain, flows)
 
 
-def _leaf(rows: list[Row], flows: bool) -> Piece:
-    return Piece(lines=[line_of(row) for row in rows], flows=flows)
+def _leaf(rows: list[Row], flows: bool) -> PagePiece:
+    return PagePiece(lines=[line_of(row) for row in rows], flows=flows)
 
 
 def _free(row: Row, least: float) -> list[Gap]:
@@ -435,9 +435,9 @@ class _Table:
                 return False
         return bool(on) and not (new and cells[0] is not None and last[0])
 
-    def piece(self) -> Piece:
+    def piece(self) -> PagePiece:
         rows = [[_join(cell) for cell in row] for row in self.rows]
-        return Piece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
+        return PagePiece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
 
     def _heads(self) -> int:
         """Return how many of the first rows are in another font than the others."""
@@ -464,7 +464,7 @@ def _step(above: Line, below: Line) -> float:
     return (above.bottom - below.bottom) / max(above.height, below.height)
 
 
-def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
+def _paragraphs(leaf: PagePiece, steps: list[float]) -> Iterator[PagePiece]:
     """Yield the paragraphs of a column: extra space above a line, or another font or size, begins
     one.
     """
@@ -485,10 +485,10 @@ def _paragraphs(leaf: Piece, steps: list[float]) -> Iterator[Piece]:
     yield _paragraph(lines, flows, left, right)
 
 
-def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> Piece:
+def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> PagePiece:
     words = [word for line in lines for word in line.words]
     full = lines[-1].right >= left + _FULL * (right - left)
-    return Piece(lines=lines, words=words, flows=flows, full=full)
+    return PagePiece(lines=lines, words=words, flows=flows, full=full)
 
 
 def _differ(above: Line, below: Line) -> bool:

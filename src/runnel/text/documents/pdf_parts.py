@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
-from runnel.text.documents.pdf_layout import Gap, Piece
+from runnel.text.documents.pdf_layout import Gap, PagePiece
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
@@ -79,7 +79,7 @@ class PdfPart:
         return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
 
 
-def parts_of(pieces: Sequence[Piece], page: int) -> list[PdfPart]:
+def parts_of(pieces: Sequence[PagePiece], page: int) -> list[PdfPart]:
     """Return the pieces of a page as parts; paragraphs in a smaller size at the end of a column
     that begin with a number or a sign are notes.
     """
