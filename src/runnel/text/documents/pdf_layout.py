@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
@@ -332,6 +332,24 @@ def _goes_on(upper: str, lower: str) -> bool:
     )
 
 
+<<<<<<< HEAD
+=======
+def _fits(upper: Line, lower: Line, column: Gap) -> bool:
+    """Return whether the first word of a line would fit into the line above. `column`: where its
+    column begins and ends.
+    """
+    first = lower.words[0]
+    end = column[0] + _FULL * (column[1] - column[0])
+    return upper.right + first.right - first.left < end
+
+
+def _extent(lines: Iterable[Line | None]) -> Gap:
+    """Return where a column of lines begins and ends."""
+    known = [line for line in lines if line]
+    return min(line.left for line in known), max(line.right for line in known)
+
+
+>>>>>>> pdf
 def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     """Return whether columns are read one after the other, not as a table."""
     where = {id(word): number for number, row in enumerate(rows) for word in row}
@@ -342,7 +360,8 @@ def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     for column in columns:
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
-        on = [_goes_on(a.text, b.text) for a, b in pairwise(lines)]
+        extent = _extent(lines)
+        on = [_goes_on(a.text, b.text) and not _fits(a, b, extent) for a, b in pairwise(lines)]
         prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
         indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
         begins.append(
@@ -360,6 +379,9 @@ def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
     if prose > 1:
         return fewer < _FEW_WORDS or together < _BEGIN * fewer
+    dense = min(map(len, occupied)) >= _MOST * len(occupied[most])
+    if dense:  # beside prose, each line of another column begins something
+        fewer = max(map(len, begins))
     return fewer >= _FEW_WORDS and together < _ALIGNED * fewer
 
 
@@ -388,9 +410,13 @@ class _Table:
         filled = [sum(map(bool, cells)) for cells in lines]
         self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
         self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
+<<<<<<< HEAD
         rights = [
             max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
         ]
+=======
+        self.extents = [_extent(column) for column in zip(*lines, strict=True)]
+>>>>>>> pdf
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(rows)):
             cells = lines[number]
@@ -400,7 +426,7 @@ class _Table:
             beside = number > self.first and _overlap(rows[number - 1], rows[number])
             if self.rows and (
                 (beside and not any(a and b for a, b in zip(cells, self.rows[-1], strict=True)))
-                or (step < _TIGHT * height and self._continues(cells, rights))
+                or (step < _TIGHT * height and self._continues(cells))
             ):
                 for at, cell in enumerate(cells):
                     if cell:
@@ -418,7 +444,7 @@ class _Table:
             columns[_at(word, self.gaps)].append(word)
         return [line_of(words) if words else None for words in columns]
 
-    def _continues(self, cells: list[Line | None], rights: list[float]) -> bool:
+    def _continues(self, cells: list[Line | None]) -> bool:
         """Return whether a line goes on with the cells of the last row."""
         last = self.rows[-1]
         new = [at for at, cell in enumerate(cells) if cell and not last[at]]
@@ -427,8 +453,7 @@ class _Table:
             upper = last[at][-1]
             cell = cells[at]
             assert cell is not None
-            first = cell.words[0]
-            fits = upper.right + first.right - first.left < rights[at]
+            fits = _fits(upper, cell, self.extents[at])
             short = at == 0 and len(upper.words) == 1  # a name
             goes_on = cell.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
             if fits or short or not (goes_on or (len(on) == 1 and not new)):

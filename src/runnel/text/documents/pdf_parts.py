@@ -29,8 +29,8 @@ _LEADERS = 5  # the fewest dots between a title and its page
 _ENTRIES = 3  # of a table of contents, at least
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 _CAPTION = re.compile(
-    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box|Exhibit)"
-    r"\s*\w{0,2}\d"
+    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
+    r"|Exhibit)\s*\w{0,2}\d"
 )
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # of notes at most: longer text is a list of references

@@ -245,18 +245,19 @@ class _Reader:
         drawn = raw.FPDFText_GetTextObject(self.layer, at)
         key = cast(drawn, c_void_p).value
         if key not in self.looks:
-            red, green, blue, opacity = (c_uint(0), c_uint(0), c_uint(0), c_uint(255))
+            colors = [c_uint(0) for _ in range(3)]
+            opacity = c_uint(255)
             if key is not None:
-                raw.FPDFPageObj_GetFillColor(drawn, red, green, blue, opacity)
+                raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
+            lightness = min(color.value for color in colors)
             mode = raw.FPDFTextObj_GetTextRenderMode(drawn) if key is not None else 0
             filled = mode in (0, 4)
             self.looks[key] = _Look(
                 self._font(raw.FPDFTextObj_GetFont(drawn)) if key is not None else "",
                 raw.FPDFText_GetCharAngle(self.layer, at),
                 mode in _INVISIBLE,
-                filled and min(red.value, green.value, blue.value) >= _PALE,
-                filled
-                and (opacity.value < _OPAQUE or min(red.value, green.value, blue.value) > _FAINT),
+                filled and lightness >= _PALE,
+                filled and (opacity.value < _OPAQUE or lightness > _FAINT),
             )
         return self.looks[key]
 
