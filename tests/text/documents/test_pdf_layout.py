@@ -79,15 +79,12 @@ def test_columns_of_prose_are_read_one_after_the_other_in_any_order_of_drawing(
     assert flat(document) == f"{title.text} {expected} And a last line of the page."
 
 
-<<<<<<< HEAD
-=======
 def test_a_list_beside_prose_is_not_mixed_into_it(read):
     hours = ["Opening hours", "Mon 9-17", "Tue 9-17", "Wed 10-18", "Thu closed"]
     document = read([by_rows(column(60, EAST), column(260, hours))])
     assert flat(document) == " ".join(EAST + hours)
 
 
->>>>>>> pdf
 def test_an_index_in_columns_is_read_column_by_column(read):
     columns = [
         [f"{word} {'. ' * 8}{10 + at}" for at, word in enumerate(words)]

@@ -332,8 +332,6 @@ def _goes_on(upper: str, lower: str) -> bool:
     )
 
 
-<<<<<<< HEAD
-=======
 def _fits(upper: Line, lower: Line, column: Gap) -> bool:
     """Return whether the first word of a line would fit into the line above. `column`: where its
     column begins and ends.
@@ -349,7 +347,6 @@ def _extent(lines: Iterable[Line | None]) -> Gap:
     return min(line.left for line in known), max(line.right for line in known)
 
 
->>>>>>> pdf
 def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     """Return whether columns are read one after the other, not as a table."""
     where = {id(word): number for number, row in enumerate(rows) for word in row}
@@ -410,13 +407,7 @@ class _Table:
         filled = [sum(map(bool, cells)) for cells in lines]
         self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
         self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
-<<<<<<< HEAD
-        rights = [
-            max((c.right for c in column if c), default=0.0) for column in zip(*lines, strict=True)
-        ]
-=======
         self.extents = [_extent(column) for column in zip(*lines, strict=True)]
->>>>>>> pdf
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(rows)):
             cells = lines[number]
