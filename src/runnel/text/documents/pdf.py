@@ -141,9 +141,11 @@ def _read_parts(
         lines = [PdfPart(number + 1, "paragraph", line.text, aside=True) for line in kept]
         heads += [(line, words_kept.words) for line, words_kept in zip(lines, kept, strict=True)]
         laid_out += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
-        laid_out += parts_of(lay_out(body), number + 1)
+        page_parts = parts_of(lay_out(body), number + 1)
+        others = _fill(page_parts, fields.pop(number))
+        laid_out += page_parts
         laid_out += [line for line, where in zip(lines, kept, strict=True) if where.bottom]
-        laid_out += fields.pop(number)
+        laid_out += others
         edges.pop(number - NEAR, None)
     _drop_known(heads, laid_out)
     return laid_out
@@ -180,6 +182,19 @@ def _read_page(
     except PdfiumError:
         pages.damaged.append(number + 1)
     return words, fields
+
+
+def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
+    """Put filled fields in the places of parts that are only their labels; return the others."""
+    labels = {part.text.rstrip(" :"): part for part in reversed(parts) if part.text}
+    others = []
+    for filled in fields:
+        label = labels.pop(filled.text.partition(":")[0], None)
+        if label is None:
+            others.append(filled)
+        else:
+            label.text = filled.text
+    return others
 
 
 def _drop_known(heads: list[tuple[PdfPart, str]], parts: list[PdfPart]) -> None:
