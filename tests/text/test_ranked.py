@@ -1,4 +1,4 @@
-"""A document as it is ranked: what is put in and left out, and where it leads back to."""
+"""A document as it is ranked: what is left out, and where it leads back to."""
 
 import numpy as np
 import pytest
@@ -41,13 +41,14 @@ def test_plain_text_is_ranked_as_it_is():
     )
 
 
-def test_a_row_is_one_unit_with_its_lead():
+def test_a_row_is_one_unit():
     canonical = Canonical()
     canonical.add("Dr. Smith. He left. | 12", "row", lead=("Staff", "Who", "Room"))
-    canonical.add("| a |  | c \\| d |", "row", lead=("", "", "A", "B", "C"))
+    canonical.add("It is so. It was.")
     assert units(canonical.finish("md")) == [
-        ("Staff; Who: Dr. Smith. He left.; Room: 12", "Dr. Smith. He left. | 12"),
-        ("A: a; C: c \\| d", "| a |  | c \\| d |"),
+        ("Dr. Smith. He left. | 12", "Dr. Smith. He left. | 12"),
+        ("It is so.", "It is so."),
+        ("It was.", "It was."),
     ]
 
 
@@ -62,18 +63,20 @@ def test_what_is_unread_cuts_no_sentence():
     ]
 
 
-@given(
-    cells=st.lists(st.lists(st.sampled_from(["", "a", "b c", "7."]), max_size=4), max_size=5),
-    lead=st.lists(st.sampled_from(["", "x", "y z"]), max_size=6),
-)
-def test_units_tile_the_document_whatever_is_put_in(cells, lead):
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 6)), max_size=6))
+def test_units_tile_the_document_whatever_is_unread(lengths):
+    text = "Before it. The end was near; it came. A | row of it | 7. Again and again. " * 4
     canonical = Canonical()
-    canonical.add("Before.")
-    for row in cells:
-        canonical.add(" | ".join(row), "row", lead=tuple(lead) or ())
-        canonical.add("and then.")
-    canonical.add("After it. The end.")
-    units(canonical.finish("docx"))
+    at = 0
+    for apart, length in lengths:
+        start = min(at + apart + 1, len(text))
+        at = min(start + length, len(text))
+        if start < at:
+            canonical.unread.append((start, at))
+    half = text.index("Before", 10)
+    canonical.mark(0, half - 1, "paragraph")
+    canonical.mark(half, len(text) - 1, "row")
+    units(canonical.finish("txt", text=text))
 
 
 @pytest.mark.parametrize("spans", [[(0, 4)], [(0, 8)], [(3, 4), (8, 9)]])

@@ -1,21 +1,15 @@
-"""The text of a document as models read and rank it: what a row lacks is put in, what is no text is
-left out.
-
-A row of a table is read as "caption; column: value; column: value", and spans that only look like
-text (`DocumentText.unread`) not at all. The other text is the document's own.
+"""The text of a document as models read and rank it: without what only looks like text
+(`DocumentText.unread`).
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.table import row_edits
 from runnel.text.kinds import text_of
 
 _BREAK_TAG = re.compile(r"</?(?:br|hr|p|div|li|tr|t[dh])\b", re.IGNORECASE)
@@ -40,15 +34,17 @@ class RankedText:
     def of(document: str | DocumentText) -> RankedText:
         """Return a document as it is ranked."""
         source = text_of(document)
-        edits = () if isinstance(document, str) else _edits(document)
+        unread = () if isinstance(document, str) else document.unread
         parts = []
         pieces = []
         at = 0  # in the source
         length = 0  # of the text so far
-        for start, end, words in edits:
+        for start, end in unread:
+            # a tag that ends a line or a cell is a space
+            space = " " if _BREAK_TAG.match(source, start, end) else ""
             pieces.append((length, at, start - at))
-            parts += [source[at:start], words]
-            length += start - at + len(words)
+            parts += [source[at:start], space]
+            length += start - at + len(space)
             at = end
         pieces.append((length, at, len(source) - at))
         if isinstance(document, str) or not parts:
@@ -72,7 +68,7 @@ class RankedText:
 
     def origin(self, spans: np.ndarray) -> np.ndarray:
         """Return where spans (S, 2) that tile the text are in the source, which they tile too. What
-        is unread belongs to the span before it, and words that were put in to the span after them.
+        is unread belongs to the span before it.
         """
         if not len(spans):
             return spans
@@ -83,26 +79,7 @@ class RankedText:
         return np.stack([edges[:-1], edges[1:]], axis=1)
 
     def _places(self, origins: np.ndarray) -> np.ndarray:
-        """Return where places (any) of the source are in the text, before words put in there."""
+        """Return where places (any) of the source are in the text."""
         begins, sources, lengths = self.pieces.T
         piece = np.searchsorted(sources + lengths, origins)
         return begins[piece] + np.maximum(0, origins - sources[piece])
-
-
-def _edits(document: DocumentText) -> Iterator[tuple[int, int, str]]:
-    """Yield the characters [start, end) of a document and the words that replace them, in order."""
-    unread = deque(document.unread)
-    for block in document.blocks:
-        while unread and unread[0][0] < block.start:
-            yield _left_out(document.text, *unread.popleft())
-        if block.lead:
-            yield from row_edits(document.text, block)
-            while unread and unread[0][0] < block.end:
-                unread.popleft()  # a row's own edits reach over all of it
-    for span in unread:
-        yield _left_out(document.text, *span)
-
-
-def _left_out(text: str, start: int, end: int) -> tuple[int, int, str]:
-    """Return the edit for an unread span; a tag that ends a line or a cell is a space."""
-    return start, end, " " if _BREAK_TAG.match(text, start, end) else ""

@@ -27,6 +27,13 @@ def test_a_row_has_its_caption_and_the_names_of_its_columns():
     assert ranked(document) == ["W; Well: North; Depth: 52 m", "W; Well: South"]
 
 
+def test_a_row_of_markdown_begins_with_a_bar():
+    canonical = Canonical()
+    canonical.mark(0, 16, "row", lead=("", "", "A", "B", "C"))
+    document = canonical.finish("md", text="| a |  | c \\| d |")
+    assert ranked(document) == ["A: a; C: c \\| d"]
+
+
 def test_values_that_span_stand_in_each_row_and_column():
     document = rows_of(
         [

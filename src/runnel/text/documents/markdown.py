@@ -287,7 +287,7 @@ class _Marks:
         if kind == "unread":
             self.unread.spans.append((start, end))
             kind = "note"
-        elif kind not in ("code", "row"):
+        elif kind != "code":
             self.unread.spans += [(start + a, start + b) for a, b in _markup(words)]
         self.canonical.mark(self.offset + start, self.offset + end, kind, lead)
 

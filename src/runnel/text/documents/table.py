@@ -7,7 +7,7 @@ reader of a single row lacks is its `Block.lead`: the caption and the name of ea
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from runnel.text.documents.document import HEADS, Block, Canonical
@@ -118,29 +118,14 @@ class Table:
         return not alike and any(_DIGIT.search(cell) for row in rest for cell in row)
 
 
-def row_edits(text: str, block: Block) -> Iterator[tuple[int, int, str]]:
-    """Yield what turns a row with a lead into "caption; name: value; name: value": (start, end, the
-    words that replace these characters). Empty cells are left out.
+def row_words(text: str, block: Block) -> str:
+    """Return a row with a lead as it is shown, on one line: "caption; name: value; name: value".
+    Empty cells are left out.
     """
     caption, *names = block.lead
-    between = f"{caption}; " if caption else ""
-    done = start = block.start  # up to here the row is read; where the next cell starts
-    for column, bar in enumerate(_BAR.finditer(text, block.start, block.end)):
-        if bar.start() > start:
-            name = names[column] if column < len(names) else ""
-            yield done, start, f"{between}{name}: " if name else between
-            between = "; "
-            done = bar.start()
-        start = bar.end()
-    if done < block.end:
-        yield done, block.end, ""
-
-
-def row_words(text: str, block: Block) -> str:
-    """Return a row as it is ranked and shown, on one line."""
-    parts = []
-    at = block.start
-    for start, end, words in row_edits(text, block):
-        parts += [text[at:start], words]
-        at = end
-    return " ".join("".join([*parts, text[at : block.end]]).split())
+    parts = [caption] if caption else []
+    for column, cell in enumerate(_BAR.split(text[block.start : block.end])):
+        name = names[column] if column < len(names) else ""
+        if cell:
+            parts.append(f"{name}: {cell}" if name else cell)
+    return " ".join("; ".join(parts).split())
