@@ -44,10 +44,10 @@ def synthesize(
         int | None, typer.Option(min=1, help="The most examples (default: all).")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="For the choice of documents and places.")] = 0,
+    exclude: TestSets = None,
     language: Annotated[
         str | None, typer.Option(metavar="CODE", help="Leave out other languages, e.g. en.")
     ] = None,
-    exclude: TestSets = None,
     as_json: Json = False,
 ) -> int:
     """Let a language model write questions about each SOURCE, with the sentences that answer.
@@ -59,12 +59,12 @@ def synthesize(
     twice. The model -m counts tokens, and finds pairs.
 
     With --without-llm, headings, questions, definitions, lists and references of the documents
-    become the questions, in DIR/structure.jsonl; of the options, --limit, --seed, --language,
-    --exclude and --json apply.
+    become the questions, in DIR/structure.jsonl; of the options, --limit, --seed, --exclude,
+    --language and --json apply.
     """
     if without_llm:
         refuse_others(context, "--without-llm", _from_structure)
-        return _from_structure(sources, to, limit, seed, language, exclude, as_json)
+        return _from_structure(sources, to, limit, seed, exclude, language, as_json)
     from runnel.lab.synthesis import examples
     from runnel.lab.synthesis.examples import Settings
 
@@ -90,8 +90,8 @@ def _from_structure(
     to: Path,
     limit: int | None,
     seed: int,
-    language: str | None,
     exclude: list[str] | None,
+    language: str | None,
     as_json: bool,
 ) -> int:
     from runnel.lab.synthesis.examples import ask_structure
