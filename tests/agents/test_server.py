@@ -150,7 +150,7 @@ class SlowRetriever(FakeRetriever):
         super().__init__()
         self.started, self.stopped = threading.Event(), threading.Event()
 
-    def first_look(self, query, documents, *, unit=None, progress=None):
+    def first_look(self, query, documents, *, unit=None, language="auto", progress=None):
         list(documents)
         try:
             for done in range(1, 100_000):
