@@ -58,7 +58,7 @@ Paths = Annotated[
     typer.Argument(
         metavar="PATH",
         help=(
-            "Files, folders, globs: text, md, html, pdf, epub, Office, jsonl, csv, tsv; - is stdin."
+            "Files, folders, globs: text, md, html, pdf, epub, Office, mail, rows; - is stdin."
         ),
     ),
 ]
