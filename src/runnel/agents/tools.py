@@ -202,7 +202,7 @@ class Tools:
             asked = top_k
             while True:  # documents of files outside of the allowed folders are left out
                 hits = index.search(query, asked, sentences=sentences, progress=count.part())
-                shown = [hit for hit in hits if self._documents.shows(hit.source)]
+                shown = list(filter(None, map(self._shown, hits)))
                 if len(shown) >= top_k or len(hits) < asked:
                     break
                 asked *= 2
@@ -215,6 +215,20 @@ class Tools:
         answers = highest(hit.answers for hit in shown[:top_k])
         page, fields = self._page(documents, cursor, notes)
         return Searched(answers=answers, documents=page, **fields)
+
+    def _shown(self, hit: Hit) -> Hit | None:
+        """Return a document of an allowed folder; in place of another its first copy that is in
+        one, None if there is none.
+        """
+        if self._documents.shows(hit.source):
+            return hit
+        copy = next((place for place in hit.also if self._documents.shows(place.file)), None)
+        if copy is None:
+            return None
+        best = max(hit.sentences, key=lambda sentence: sentence.score, default=None)
+        sentences = () if best is None else (replace(best, **vars(copy), before="", after=""),)
+        name = copy.file if copy.id is None else f"{copy.file}#{copy.id}"
+        return replace(hit, id=name, source=copy.file, title="", sentences=sentences, also=())
 
     def find(
         self,

@@ -57,9 +57,7 @@ Paths = Annotated[
     list[str],
     typer.Argument(
         metavar="PATH",
-        help=(
-            "Files, folders, globs: text, md, html, pdf, epub, Office, mail, rows; - is stdin."
-        ),
+        help=("Files, folders, globs: text, md, html, pdf, epub, Office, mail, rows; - is stdin."),
     ),
 ]
 MinScore = Annotated[
