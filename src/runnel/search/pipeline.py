@@ -173,8 +173,8 @@ class Pipeline:
         stages: Stages,
         count: TokenCount,
     ) -> list[Hit]:
-        """Return documents with their sentences, in order, without rank and explanation; those that
-        say the same as one before are in its `also`.
+        """Return documents with their sentences, in order, without rank and explanation;
+        documents that say the same as one before are in its `also`.
         """
         rows = [candidates.rows[name] for name, _ in ranked]
         read = stages.read

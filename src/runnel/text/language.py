@@ -1,6 +1,6 @@
 """The language of a text, by its most frequent words, or by its script.
 
-These are the languages whose sentences sencentex splits in other ways than English ones, and a few
+These are the languages whose sentences sentencex splits in other ways than English ones, and a few
 that would be mistaken for one of them.
 """
 

@@ -173,7 +173,7 @@ def _width(rows: list[list[str]]) -> int:
 
 
 def _unique(heads: list[str], width: int) -> list[str]:
-    """Return a name for each column: those without one are numbered, and those that repeat."""
+    """Return a name for each column: missing and repeated names are numbered."""
     names: list[str] = []
     while len(heads) > width > 0 and not heads[-1].strip():
         heads = heads[:-1]

@@ -59,6 +59,7 @@ def test_filled_fields_stand_with_their_labels(read):
         "field5: blue",
     ):
         assert line in lines
+    assert "Name of the tenant:" not in lines, "the value stands beside its label"
     assert not any("field6" in line for line in lines)
 
 

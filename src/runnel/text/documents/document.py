@@ -489,7 +489,7 @@ class _PlainMarks:
 
 
 def _disjoint(spans: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return spans in order, those that touch or overlap as one."""
+    """Return spans in order; spans that touch or overlap are one."""
     joined: list[tuple[int, int]] = []
     for start, end in sorted(spans):
         if joined and start <= joined[-1][1]:

@@ -70,7 +70,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
 
 
 class _Styles:
-    """The styles of a document, each with the properties of those that it is based on."""
+    """The styles of a document, each with the properties of the styles that it is based on."""
 
     def __init__(self, part: Element | None) -> None:
         elements = [] if part is None else part.findall("{*}style")
@@ -78,7 +78,7 @@ class _Styles:
         self._levels: dict[str, int | None] = {}
 
     def chain(self, key: str) -> Iterator[Element]:
-        """Yield a style and those that it is based on."""
+        """Yield a style and the styles that it is based on."""
         for _ in range(_MOST_BASES):
             style = self._styles.get(key)
             if style is None:
@@ -298,9 +298,9 @@ class _Document:
 
     def _add_diagram(self, element: Element) -> None:
         """Add the texts of SmartArt, which are in a part of their own."""
-        kind, name = self.links.get(attribute(element, "dm"), ("", ""))
-        if kind == "diagramData":
-            for event, _, text in paragraphs(parse(self.archive, name)):
+        part = self.links.get(attribute(element, "dm"))
+        if part is not None and part[0] == "diagramData":
+            for event, _, text in paragraphs(parse(self.archive, part[1])):
                 self.flow.add(text if event == "text" else "")
 
 

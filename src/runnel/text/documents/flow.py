@@ -264,7 +264,7 @@ class TableBlock:
             yield _Line(row, _join_signs(values, marks, rules))
 
     def _placed(self) -> Iterator[list[_Value]]:
-        """Yield the values of each row in their columns, also those that reach down from above."""
+        """Yield the values of each row in their columns, also values that reach down from above."""
         reaching: dict[int, tuple[int, _Value]] = {}  # by first column: rows to come, value
         for row in self.rows:
             values = {column: value for column, (_, value) in reaching.items()}

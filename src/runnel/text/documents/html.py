@@ -208,7 +208,7 @@ class _Page:
     Args:
         unshown: the `mem_id` of elements that the page's styles hide.
         others: the names of the other pages of its book.
-        left_out: names of elements that are not read, besides those that never are.
+        left_out: names of elements that are not read, besides scripts and the like.
     """
 
     def __init__(self, unshown: set[int], others: frozenset[str], *left_out: str) -> None:
@@ -389,7 +389,7 @@ class _Page:
 def _with_contents(
     pieces: Sequence[FlowBlock | TableBlock], titles: set[str]
 ) -> Iterator[FlowBlock | TableBlock]:
-    """Yield blocks, with the kind of those that are tables of contents: links to parts of the page,
+    """Yield blocks, with the kind of tables of contents: links to parts of the page,
     several in a row, or with the words of a heading.
     """
     for leading, run in groupby(pieces, lambda piece: piece.leads > 0):

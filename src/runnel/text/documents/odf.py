@@ -88,7 +88,8 @@ class _Content:
             self.mark = f"[{''.join(element.itertext()).strip()}]"
             self.paragraphs[-1].append(self.mark)
         elif name == "table":
-            self.flow.add(attribute(element, "name") if self.kind == "ods" else "", level=1)
+            if self.kind == "ods":
+                self.flow.add(attribute(element, "name"), level=1)
             self.flow.open_table(TableBlock(is_sheet=self.kind == "ods"))
         elif name == "table-row":
             self.flow.open_row(head=self.open["table-header-rows"] > 0)

@@ -137,7 +137,7 @@ def line_of(row: Row) -> Line:
         )
         parts[-1] = parts[-1].replace(HYPHEN, "-")
         parts += ["" if torn else " ", after.text]
-    fonts = {word.font for word in row}
+    one_font = all(word.font == row[0].font for word in row)
     return Line(
         row,
         "".join(parts),
@@ -145,7 +145,7 @@ def line_of(row: Row) -> Line:
         max(word.right for word in row),
         core.bottom,
         core.height,
-        fonts.pop() if len(fonts) == 1 else None,
+        row[0].font if one_font else None,
     )
 
 

@@ -218,7 +218,7 @@ def _runs(
     start: Callable[[_Box], float],
     size: Callable[[_Box], float],
 ) -> Iterator[list[tuple[_Box, Element]]]:
-    """Yield boxes in order along an axis, together with those that begin before their middle."""
+    """Yield boxes in order along an axis, with the boxes that begin before their middle."""
     run: list[tuple[_Box, Element]] = []
     end = -math.inf
     for box, shape in sorted(placed, key=lambda pair: start(pair[0])):

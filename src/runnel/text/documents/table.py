@@ -83,7 +83,9 @@ class Table:
             return
         heads = self._heads or int(self._begins_with_names(width))
         names = [self._name(column, heads) for column in filled]
-        lead = (self.caption, *names) if heads else (self.caption,) if self.caption else ()
+        lead = (self.caption, *(names if heads else ()))
+        if not any(lead):
+            lead = ()
         current = self._canonical.page
         for number, (row, page) in enumerate(zip(self._rows, self._pages, strict=True)):
             self._canonical.page = page
@@ -104,18 +106,18 @@ class Table:
 
     def _begins_with_names(self, width: int) -> bool:
         """Return whether the first row looks like names: short, all different, without digits,
-        above a row with digits or longer cells.
+        above a row with digits.
         """
         if width < _LEAST_COLUMNS or len(self._rows) < 2:
             return False
         first, *rest = self._rows
         names = [cell for cell in first if cell]
-        alike = (
-            len(names) < width - 1
-            or len(set(names)) < len(names)
-            or any(len(name) > _HEAD_CHARS or _DIGIT.search(name) for name in names)
+        return (
+            len(names) >= width - 1
+            and len(set(names)) == len(names)
+            and not any(len(name) > _HEAD_CHARS or _DIGIT.search(name) for name in names)
+            and any(_DIGIT.search(cell) for row in rest for cell in row)
         )
-        return not alike and any(_DIGIT.search(cell) for row in rest for cell in row)
 
 
 def row_words(text: str, block: Block) -> str:
