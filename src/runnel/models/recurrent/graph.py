@@ -19,7 +19,7 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.units import unit_scores
 from runnel.models.reranker import Reranker
-from runnel.request import OpenRequest, Packed, Request, Result, pack
+from runnel.request import Array, OpenRequest, Packed, Request, Result, pack
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def check_segments(model: Model, long: Long) -> None:
 
 def _run(
     model: Model, packed: Packed, state: State | None, long: Long
-) -> tuple[list[tuple[Tensor, Tensor]], State]:
+) -> tuple[list[tuple[Array, Array]], State]:
     """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
     features = model.features
     ids = torch.from_numpy(packed.ids).to(model.backbone.device)
