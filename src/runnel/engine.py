@@ -180,7 +180,12 @@ class Engine:
                         on_tokens(tokens)
                     yield from finished
         finally:
-            self._close(call)
+            # Drop what is left of the call: now, or at the next step if a thread is running one.
+            # The garbage collector may end an unfinished `map` in any thread, also within a step.
+            with self._changed:
+                call.closed = True
+                if not self._turns:
+                    self._drop_unwanted()
 
     def run(
         self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
@@ -243,17 +248,6 @@ class Engine:
             with self._changed:
                 self._turns.remove(turn)
                 self._changed.notify_all()
-
-    def _close(self, call: Call) -> None:
-        """Drop the requests of a call: now, or at the next step if a thread is running one.
-
-        The garbage collector may call this for an unfinished `map` in any thread, also within a
-        step.
-        """
-        with self._changed:
-            call.closed = True
-            if not self._turns:
-                self._drop_unwanted()
 
     def _start(self, call: Call, index: int, request: Request) -> OpenRequest | Result:
         try:
@@ -427,8 +421,7 @@ class Engine:
     @cached_property
     def _pool(self) -> State:
         """The states of unfinished texts."""
-        pool: State = self.backbone.new_state(1)
-        return pool
+        return self.backbone.new_state(1)
 
     def _row(self, state: State | None) -> int:
         """Return a free row set to `state`, or to the initial state; the pool doubles when it is

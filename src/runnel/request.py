@@ -42,8 +42,6 @@ class Array(Protocol):
 
     def __getitem__(self, places: Any, /) -> Any: ...
 
-    def __add__(self, other: Any, /) -> Any: ...
-
     def sum(self) -> Any: ...
 
     def cumsum(self, axis: int, /) -> Any: ...
@@ -52,11 +50,11 @@ class Array(Protocol):
 _NONE = np.empty((0, 1), np.float32)
 
 
-def zeros(like: Array, *shape: int) -> Array:
-    """Return zeros as `like` is held, in its dtype."""
+def filled(like: Array, value: float, *shape: int) -> Array:
+    """Return numbers of one value, held as `like` is, in its dtype."""
     if isinstance(like, np.ndarray):
-        return np.zeros(shape, like.dtype)
-    return as_tensor(like).new_zeros(shape)
+        return np.full(shape, value, like.dtype)
+    return as_tensor(like).new_full(shape, value)
 
 
 def on_cpu(x: Array) -> Array:
@@ -258,7 +256,7 @@ class RangeSums:
         single = last - first == 1
         if bool(single.all()):
             return stretches[first]
-        before = _join([zeros(stretches, 1, stretches.shape[1]), stretches.cumsum(0)])
+        before = _join([filled(stretches, 0.0, 1, stretches.shape[1]), stretches.cumsum(0)])
         rows = before[last] - before[first]
         rows[single] = stretches[first[single]]
         return rows
@@ -390,13 +388,13 @@ class OpenRequest:
         Each range has one position. Without ranges: of all positions read.
         """
         hidden = _join(self._picked)
-        rows: Array = _NONE
+        rows = hidden[:0]
         rest = 0
         last = self._picked[-1]
         if self._sums is not None:
             _, rows = self._sums.take_complete()
             rest = len(hidden) - len(rows)  # 1 if the position of an unfinished range is read
-        self._picked = [last[len(last) - rest :] if rest else zeros(last, 0, last.shape[1])]
+        self._picked = [last[len(last) - rest :]]
         return hidden[: len(hidden) - rest], rows
 
     def result(self, state: State | None = None) -> Result:
@@ -404,7 +402,7 @@ class OpenRequest:
         hidden: Array = _join(self._picked) if self._picked else _NONE
         if self._order is not None:
             hidden = hidden[np.argsort(self._order)]
-        rows = _NONE if self._sums is None else self._sums.result()
+        rows = hidden[:0] if self._sums is None else self._sums.result()
         return Result(self.index, self.request.tag, hidden, rows[:, :-1], rows[:, -1], state)
 
     @property
@@ -460,7 +458,7 @@ class Packed:
         """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in
         ranges, None: 1.
         """
-        weights = zeros(hidden, len(hidden)) + 1 if weight is None else weight[self.ids]
+        weights = filled(hidden, 1.0, len(hidden)) if weight is None else weight[self.ids]
         if not isinstance(weights, np.ndarray):
             weights = as_tensor(weights).to(as_tensor(hidden))
         split = zip(self.plan, self.starts, self.split(hidden), self.split(weights), strict=True)

@@ -27,7 +27,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
-Precision = Literal["fp32", "bf16", "int8"]
+StatePrecision = Literal["fp32", "bf16", "int8"]
 _DAMAGE = (
     SafetensorError,
     OSError,
@@ -203,7 +203,7 @@ def remember_in(
     folder: Path,
     documents: Mapping[str, str | DocumentText],
     backbone: Any,
-    precision: Precision,
+    precision: StatePrecision,
     read: Callable[[Iterable[str | DocumentText]], Iterable[Remembered]],
     kind: type[Remembered],
 ) -> Memory:

@@ -226,8 +226,7 @@ def _from_published(
         formats = import_module(f"{family.__module__.rpartition('.')[0]}.formats")
         if formats.recognizes(config, tensors.keys()):
             with valid_config(where):
-                recognized: Recognized = formats.read(config, tensors, where)
-                return recognized
+                return formats.read(config, tensors, where)
     titles = ", ".join(family.title for family in FAMILIES)
     names = some(sorted(tensors)) or "none"
     raise CheckpointError(

@@ -208,8 +208,7 @@ class Encoder(EncoderBlocks, Backbone):
         hidden = self.embed_with(ids, added)
         if self.fast is not None:
             fast: Any = self.fast  # an `EncoderCpu`
-            out: Tensor = fast.step_forms(hidden, cu_seqlens, forms)
-            return out
+            return fast.step_forms(hidden, cu_seqlens, forms)
         packing, hidden = self._begin(hidden, cu_seqlens)
         shared = self.config.shared_layers(forms)
         hidden = _run(self.blocks[:shared], hidden, packing)

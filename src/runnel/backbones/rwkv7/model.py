@@ -326,10 +326,9 @@ class Rwkv7(Backbone):
         """Normed embeddings: what enters the first layer. Vectors added to them have the scale of
         the residual stream.
         """
-        rows: Tensor = self.norm_0(
+        return self.norm_0(
             F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
         )
-        return rows
 
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False

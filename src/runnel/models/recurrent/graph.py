@@ -101,10 +101,7 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
     """
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
-    result: Tensor = head(
-        torch.cat([head.pooled(result) for result in read(model, requests, long)])
-    )
-    return result
+    return head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
 
 
 def trains_pairs(model: Model) -> bool:

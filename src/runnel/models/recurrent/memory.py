@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.models.memory import Precision, Remembered
+from runnel.models.memory import Remembered, StatePrecision
 from runnel.ops.numba_math import as_array
 
 
@@ -43,7 +43,7 @@ class DocumentState(Remembered):
 
     @classmethod
     def keep(
-        cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: Precision
+        cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: StatePrecision
     ) -> DocumentState:
         """Keep a state of one row in a precision; ids are sorted."""
         tensors = {"tokens": state.tokens, "mean": mean, "ids": torch.from_numpy(ids)}

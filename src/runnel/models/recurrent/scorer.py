@@ -14,7 +14,7 @@ from runnel.backbones.state import State
 from runnel.errors import NumericalError
 from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.items import mark_pair
-from runnel.models.memory import Memory, Precision, damage_in_state
+from runnel.models.memory import Memory, StatePrecision, damage_in_state
 from runnel.models.model import Model
 from runnel.models.recurrent.memory import DocumentState
 from runnel.ops.backend import inference
@@ -47,7 +47,7 @@ class StateScorer:
     def remember(
         self,
         documents: Iterable[str | DocumentText],
-        precision: Precision,
+        precision: StatePrecision,
         progress: Progress | None = None,
     ) -> Iterator[DocumentState]:
         """Read documents to remember them, in order."""
@@ -161,5 +161,4 @@ class StateScorer:
             values = [state[self._head.state].cpu()]
         else:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
-        scores: np.ndarray = self._head(*values).numpy()
-        return scores
+        return self._head(*values).numpy()
