@@ -132,7 +132,7 @@ def ask(
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
         sentences = excerpts_of_hits(hits)
         answers = highest(hit.answers for hit in hits)
-    excerpts = [one for one in sentences if lowest is None or one.score >= lowest]
+    excerpts = [sentence for sentence in sentences if lowest is None or sentence.score >= lowest]
     failed = any(file.error for file in skipped)
     about = {"answers": answers, "skipped": [asdict(file) for file in skipped]}
     # 3. nothing to answer from

@@ -218,7 +218,7 @@ def find(
     with _timed(seconds, "print"):
         _print(form, findings, {"query": query, "model": model}, skipped)
     log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
-    return 2 if any(one.error for one in skipped) else 0 if findings.sentences else 1
+    return 2 if any(file.error for file in skipped) else 0 if findings.sentences else 1
 
 
 def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
@@ -292,7 +292,7 @@ def _print(
         display.note_unanswered(findings.answers)
     if form == "json":
         display.print_json(
-            {**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]}
+            {**asked, **findings.as_json(), "skipped": [asdict(file) for file in skipped]}
         )
     elif form == "jsonl":
         for sentence in findings.sentences:

@@ -84,7 +84,7 @@ def sentence_tokens(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
         ranked = [RankedText.of(document) for document in group]
-        texts = [one.text for one in ranked]
+        texts = [document.text for document in ranked]
         short = iter(
             template.encode_batch(
                 model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]
