@@ -58,10 +58,9 @@ class Backbone(Blocks, nn.Module, ABC):
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
+    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest (norms,
+    # convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     matrices: ClassVar[tuple[str, ...]]
-    # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays
-    # fp32.
     # ends of the names of the linear layers that have kernels for 8 bits
     int8_layers: ClassVar[tuple[str, ...]] = ()
     # ends of the names of small linear layers that feed exponentials: never in 4 bits

@@ -21,6 +21,7 @@ from runnel.commands.find import (
 from runnel.commands.parameters import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
+from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
 from runnel.jobs.loading import note_compiling
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
@@ -28,7 +29,6 @@ from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer
-    from runnel.generation.endpoint import LanguageModelClient
     from runnel.models.sentence_retriever import SentenceRetriever
 
 _DOCUMENTS = 5  # of an index to take sentences from
@@ -59,15 +59,10 @@ class LlmOptions:
         """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as
         `Endpoint` and `LocalModel`.
         """
-        from runnel.generation.endpoint import LOCAL, Endpoint, LocalModel
-
         note_compiling()
-        local = self.llm is not None and self.llm.startswith(LOCAL)
-        return (
-            LocalModel(str(self.llm).removeprefix(LOCAL))
-            if local
-            else Endpoint(self.llm, self.llm_model)
-        )
+        if self.llm is not None and self.llm.startswith(LOCAL):
+            return LocalModel(self.llm.removeprefix(LOCAL))
+        return Endpoint(self.llm, self.llm_model)
 
 
 def ask(

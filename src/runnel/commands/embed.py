@@ -1,5 +1,7 @@
 """`runnel embed`: a vector for each row of a file."""
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 

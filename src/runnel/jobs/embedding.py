@@ -27,7 +27,6 @@ from runnel.request import TokenCount
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
-    from runnel.request import TokenCount
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
 # when the command is interrupted.
