@@ -364,7 +364,8 @@ class Engine:
             return (self._read_blocks or self.backbone.step_forms)(step.ids, step.cu_seqlens)
         import torch
 
-        device, added = self.backbone.device, None
+        device = self.backbone.device
+        added = None
         if self.mark_vectors is not None and step.marks is not None:
             added = (torch.from_numpy(step.marks) @ self.mark_vectors).to(device)
         ids = torch.from_numpy(step.ids).to(device)

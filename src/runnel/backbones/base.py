@@ -76,13 +76,10 @@ class Backbone(Blocks, nn.Module, ABC):
     logit_cap: ClassVar[float | None] = None
     # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     has_kernels: ClassVar[bool] = False
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    config: BackboneConfig
 
-    def __init__(self) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        self.set_config(config)
         self.fast: FastPath | None = None  # set by `prepare`, used in evaluation mode
         self._fingerprint: str | None = None
 

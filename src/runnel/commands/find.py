@@ -136,8 +136,7 @@ class FileOptions(ParsingOptions):
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
-        scans = self.reader_of_scans()
-        return DocumentReader(self.limits(), encoding=self.encoding, ocr=scans)
+        return DocumentReader(self.limits(), encoding=self.encoding, ocr=self.reader_of_scans())
 
 
 def find(

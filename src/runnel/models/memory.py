@@ -69,7 +69,8 @@ def unpack(
     """
     with damage_in_state(place):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        arrays, (stored, _, model) = load(data), header["runnel"].partition(" ")
+        arrays = load(data)
+        stored, _, model = header["runnel"].partition(" ")
     problem = None
     if about is not None and stored != _digest(arrays, model, about):
         problem = "is damaged, or belongs to another text"

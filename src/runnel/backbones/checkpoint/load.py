@@ -323,8 +323,7 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Ba
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
     """Return a backbone on the meta device: names and shapes, no memory and no numbers."""
     with torch.device("meta"), NoRandomNumbers():
-        backbone = BACKBONES[architecture]
-        return backbone(config)  # type: ignore[call-arg]  # each class takes its own config
+        return BACKBONES[architecture](config)
 
 
 def build(

@@ -126,8 +126,7 @@ class Encoder(EncoderBlocks, Backbone):
     config: EncoderConfig
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.set_config(config)
+        super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = nn.Embedding(config.max_positions, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)

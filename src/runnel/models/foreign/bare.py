@@ -77,7 +77,8 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear
         )
         head.linear.load_state_dict(linear)
-        heads["sentences"], unit = head, "clauses"
+        heads["sentences"] = head
+        unit = "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
     templates = bare_templates(tokenizer)
     prompts: dict[str, str] = {}

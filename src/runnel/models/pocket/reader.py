@@ -155,6 +155,7 @@ def _with_whole(result: Result, width: int) -> np.ndarray:
     """Return the pooled token of each passage and, for the document, their mean weighted by the
     passages' tokens, (P+1, D).
     """
-    first, (_, sums) = np.asarray(result.get().hidden)[:, :width], result.tag
+    first = np.asarray(result.get().hidden)[:, :width]
+    _, sums = result.tag
     counts = np.diff(sums.layout.edges).astype(np.float32)
     return np.concatenate([first, counts[None] @ normalize(first)])

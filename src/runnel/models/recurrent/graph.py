@@ -55,7 +55,8 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     longest = max(reading.left for reading in readings)
     size = long.segment_tokens or longest
     again = long.recompute and torch.is_grad_enabled() and longest > size
-    going, state = readings, None
+    going = readings
+    state = None
     while going:
         packed = pack([(reading, min(size, reading.left)) for reading in going])
         run = (model, packed, state, long)

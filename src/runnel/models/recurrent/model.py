@@ -112,7 +112,7 @@ class TorchModel(Model):
         folder.mkdir(parents=True, exist_ok=True)
         write(
             folder / "README.md",
-            self.card or f"# A runnel self\n\nArchitecture: {self.backbone.architecture}.\n",
+            self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n",
         )
         if isinstance(self.backbone, Library):
             save_library(
@@ -160,8 +160,7 @@ def read_folder(
     folder: Path, dtype: str | torch.dtype, source: str, device: str = "cpu"
 ) -> TorchModel:
     """Load a folder that runnel wrote; see `load_model`."""
-    checkpoint = load_checkpoint(folder, dtype=dtype, device=device)
-    return described_model(folder, checkpoint, source)
+    return described_model(folder, load_checkpoint(folder, dtype=dtype, device=device), source)
 
 
 def described_model(folder: Path, checkpoint: Checkpoint, source: str) -> TorchModel:

@@ -71,7 +71,8 @@ class StateScorer:
                     )
                 )
             for result in self.model.engine.map(requests, count.add):
-                mean, (text, unique) = result.get().means[0], result.tag
+                mean = result.get().means[0]
+                text, unique = result.tag
                 assert result.state is not None
                 yield DocumentState.keep(text, result.state, mean, unique, precision)
 
@@ -93,7 +94,9 @@ class StateScorer:
         are the rows of one step.
         """
         rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
-        ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
+        ids = rendered.ids
+        start = rendered.slices["query"].start
+        backbone = self.model.backbone
         rows = max(
             1,
             min(
@@ -104,7 +107,8 @@ class StateScorer:
         )
         # Allocating memory costs as much as filling it, so it is kept; a concurrent ranking in
         # another thread allocates its own.
-        room, self._room = self._room, None
+        room = self._room
+        self._room = None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
         names = iter(memory.documents)
