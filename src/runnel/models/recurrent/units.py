@@ -13,6 +13,8 @@ from runnel.request import OpenRequest, Result, as_tensor
 
 def unit_scores(head: Head, result: Result) -> Tensor:
     """Return the scores (n,) of an `Item`'s units from the result of its request."""
+    if head.inputs == "tokens":
+        return head(result.hidden[None], result.tag)
     if head.inputs != "matches":
         return head(head.pooled(result))
     means = result.means
