@@ -2,8 +2,6 @@
 of options that do not go together.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping

@@ -22,7 +22,7 @@ from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
 from runnel.models.head import WITHOUT_TOKENS, Head
 from runnel.models.items import Item, mark_pair
-from runnel.models.memory import Memory, Precision, Remembered, remember_in
+from runnel.models.memory import Memory, Remembered, StatePrecision, remember_in
 from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
 from runnel.models.scoring import DocumentScorer
@@ -241,9 +241,9 @@ class Reranker:
             InputError: the model cannot remember (`remembers`), two documents have one id, or the
                 dtype is unknown.
         """
-        expect_choice(dtype, get_args(Precision), "dtype")
+        expect_choice(dtype, get_args(StatePrecision), "dtype")
         pairs = list(_named(documents))
-        precision = cast(Precision, dtype)
+        precision = cast(StatePrecision, dtype)
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.models.memory import Precision, Remembered
+from runnel.models.memory import Remembered, StatePrecision
 from runnel.ops.numba_math import as_array
 
 
@@ -51,7 +51,7 @@ class DocumentState(Remembered):
         state: State,
         vector: Tensor,
         ids: np.ndarray,
-        precision: Precision,
+        precision: StatePrecision,
         *,
         kept_vector: Literal["mean", "last"] = "mean",
     ) -> DocumentState:

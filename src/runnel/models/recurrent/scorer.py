@@ -14,7 +14,7 @@ from runnel.backbones.state import State
 from runnel.errors import NumericalError
 from runnel.models.head import WITHOUT_TOKENS, Head
 from runnel.models.items import mark_pair
-from runnel.models.memory import Memory, Precision, damage_in_state
+from runnel.models.memory import Memory, StatePrecision, damage_in_state
 from runnel.models.model import Model
 from runnel.models.recurrent.memory import DocumentState
 from runnel.ops.backend import inference
@@ -48,7 +48,7 @@ class StateScorer:
     def remember(
         self,
         documents: Iterable[str | DocumentText],
-        precision: Precision,
+        precision: StatePrecision,
         progress: Progress | None = None,
     ) -> Iterator[DocumentState]:
         """Read documents to remember them, in order."""
@@ -74,7 +74,8 @@ class StateScorer:
                     )
                 )
             for result in self.model.engine.map(requests, count.add):
-                vector, (text, unique) = result.get().means[0], result.tag
+                vector = result.get().means[0]
+                text, unique = result.tag
                 assert result.state is not None
                 yield DocumentState.keep(
                     text, result.state, vector, unique, precision, kept_vector=self._vector
@@ -98,7 +99,9 @@ class StateScorer:
         are the rows of one step.
         """
         rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
-        ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
+        ids = rendered.ids
+        start = rendered.slices["query"].start
+        backbone = self.model.backbone
         rows = max(
             1,
             min(
@@ -109,7 +112,8 @@ class StateScorer:
         )
         # Allocating memory costs as much as filling it, so it is kept; a concurrent ranking in
         # another thread allocates its own.
-        room, self._room = self._room, None
+        room = self._room
+        self._room = None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
         names = iter(memory.documents)
@@ -170,5 +174,4 @@ class StateScorer:
             values = [torch.cat([vectors[:, None], hidden[:, : len(query_ids) - 1]], 1), query_ids]
         else:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
-        scores: np.ndarray = self._head(*values).numpy()
-        return scores
+        return self._head(*values).numpy()
