@@ -349,6 +349,11 @@ def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value
         assert leads(document) == dict.fromkeys(rows, lead)
         assert ("heads", "House | Rooms | Rooms") in shown(document)
         assert ("paragraph", "Table 1: Houses") in shown(document)
+    for name in ("tr", "tc"):  # in content controls
+        begin = table.replace(f"<w:{name}>", f"<w:sdt><w:sdtPr/><w:sdtContent><w:{name}>")
+        controls = begin.replace(f"</w:{name}>", f"</w:{name}></w:sdtContent></w:sdt>")
+        document = read(tmp_path, f"{caption}<w:tbl>{controls}</w:tbl>", styles=styles)
+        assert leads(document) == dict.fromkeys(rows, lead)
     figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
     document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
     assert leads(document)[rows[0]][0] == ""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import CAPTION, Flow, TableBlock
+from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
@@ -33,7 +33,6 @@ _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # of the numbers of n
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
-_MOST_SPANNED = 1000  # columns
 _OFF = ("0", "false", "none")
 _MOST_BASES = 50  # styles that are based on each other
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
@@ -146,7 +145,6 @@ class _Document:
         self.hidden = 0  # characters
         self.unknown = 0  # symbols
         self._omitted: set[int] = set()  # ids of elements that are not read
-        self._cell_rows: dict[int, int] = {}  # by ids of cells: the rows that they span
         self._font = ""  # of the open run
         self._in_hidden_style = False  # the open paragraph
 
@@ -160,7 +158,6 @@ class _Document:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
         self.flow.page = 1 if pages else None
         self._omitted = unused_alternatives(root)
-        self._cell_rows = {}
         kept = ""  # the text of paragraphs whose ends were deleted
         for event, element, text in paragraphs(
             root, self._is_left_out, self._written, self._is_raised
@@ -192,7 +189,6 @@ class _Document:
         return (
             name in _LEFT_OUT
             or id(element) in self._omitted
-            or self._cell_rows.get(id(element)) == 0
             or (name == "tr" and element.find("{*}trPr/{*}del") is not None)
         )
 
@@ -281,16 +277,17 @@ class _Document:
 
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":
-            self._cell_rows |= _rows_of_cells(element)
             self.flow.open_table(TableBlock())
         elif event == "start" and name == "tr":
             self.flow.open_row(head=element.find("{*}trPr/{*}tblHeader") is not None)
-            before = _count(value_of(element, "trPr/gridBefore"), 0)
-            if before:
-                self.flow.open_cell(before)
+            if before := value_of(element, "trPr/gridBefore").strip("0"):
+                self.flow.open_cell(spanned(before))
         elif event == "start" and name == "tc":
-            columns = _count(value_of(element, "tcPr/gridSpan"), 1)
-            self.flow.open_cell(columns, self._cell_rows.get(id(element), 1))
+            merge = element.find("{*}tcPr/{*}vMerge")
+            self.flow.open_cell(
+                spanned(value_of(element, "tcPr/gridSpan")),
+                merged=merge is not None and attribute(merge, "val") != "restart",
+            )
         elif event == "end" and name == "tc":
             self.flow.close_cell()
         elif event == "end" and name == "tbl":
@@ -319,29 +316,6 @@ def _field_value(field: Element) -> str | None:
         checked = state is not None and attribute(state, "val") not in _OFF
         return "\u2612" if checked else "\u2610"
     entries = field.findall("{*}ddList/{*}listEntry")
-    chosen = _count(value_of(field, "ddList/result"), 0)
-    return attribute(entries[chosen], "val") if chosen < len(entries) else None
-
-
-def _count(text: str, default: int) -> int:
-    return min(int(text), _MOST_SPANNED) if text.isdecimal() and len(text) < 9 else default
-
-
-def _rows_of_cells(table: Element) -> dict[int, int]:
-    """Return how many rows the merged cells of a table span, by their ids; 0: the rest of one."""
-    rows: dict[int, int] = {}
-    merged: dict[int, Element] = {}  # by column: the cell that reaches down
-    for row in table.findall("{*}tr"):
-        column = _count(value_of(row, "trPr/gridBefore"), 0)
-        for cell in row.findall("{*}tc"):
-            merge = cell.find("{*}tcPr/{*}vMerge")
-            if merge is None:
-                merged.pop(column, None)
-            elif attribute(merge, "val") == "restart":
-                merged[column] = cell
-                rows[id(cell)] = 1
-            elif column in merged:
-                rows[id(merged[column])] += 1
-                rows[id(cell)] = 0
-            column += _count(value_of(cell, "tcPr/gridSpan"), 1)
-    return rows
+    chosen = value_of(field, "ddList/result") or "0"
+    texts = dict(zip(map(str, range(len(entries))), entries, strict=True))
+    return attribute(texts[chosen], "val") if chosen in texts else None

@@ -5,7 +5,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, TableBlock
+from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # by the element that holds the content
@@ -17,7 +17,6 @@ _NOTES = ("note", "note-body")
 _LEFT_OUT = frozenset(
     ["annotation", "tracked-changes", "ruby-text", "forms", "binary-data", "covered-table-cell"]
 )
-_MOST_SPANNED = 1000  # columns or rows
 _META = "meta.xml"
 _MANIFEST = "META-INF/manifest.xml"
 
@@ -94,9 +93,10 @@ class _Content:
         elif name == "table-row":
             self.flow.open_row(head=self.open["table-header-rows"] > 0)
         elif name == "table-cell":
-            columns = _count(element, "number-columns-spanned")
-            columns *= _count(element, "number-columns-repeated")
-            self.flow.open_cell(columns, _count(element, "number-rows-spanned"))
+            columns = attribute(element, "number-columns-spanned")
+            repeated = attribute(element, "number-columns-repeated")
+            rows = attribute(element, "number-rows-spanned")
+            self.flow.open_cell(max(spanned(columns), spanned(repeated)), spanned(rows))
         elif name == "page" and self.kind == "odp":
             self._open_page(element)
         inside = (
@@ -154,9 +154,3 @@ class _Content:
             self.canonical.add(note, "note")
         self.notes = []
         self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
-
-
-def _count(element: Element, name: str) -> int:
-    """Return how many columns or rows an attribute says; 1 if it is missing."""
-    text = attribute(element, name)
-    return max(min(int(text), _MOST_SPANNED), 1) if text.isdecimal() else 1

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, TableBlock
+from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.parts import (
     Archive,
     attribute,
@@ -34,7 +34,6 @@ _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
 _NUMBER = re.compile(r"-?\d{1,12}")
-_MOST_SPANNED = 1000  # columns or rows
 
 
 class _Box(NamedTuple):
@@ -139,8 +138,7 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
     elif name == "tc" and event == "start":
         if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):  # of a merged cell
             return
-        sizes = (element.get(span, "1") for span in ("gridSpan", "rowSpan"))
-        flow.open_cell(*(min(int(_number(size)), _MOST_SPANNED) for size in sizes))
+        flow.open_cell(spanned(element.get("gridSpan")), spanned(element.get("rowSpan")))
     elif name == "tc":
         flow.close_cell()
 
