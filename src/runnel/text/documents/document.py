@@ -430,6 +430,8 @@ def add_plain(canonical: Canonical, text: str) -> None:
                 gaps.popleft()
             if gaps and gaps[0][0] <= first:
                 continue  # the head of a page
+            if marks.entries.is_turn(text[first:last]):
+                continue
             marks.add_lines(first)
             canonical.open_heading(level, title)
             marks.add(last, "heading")

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from runnel.text.documents.entries import TURN
+
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[ \t]+|\Z)")
-_TURN = re.compile(
-    r"(?:[QA][.:]?[ \t]+(?=[A-Z\"'])|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:)"
-)
+_TURN = re.compile(rf"{TURN}|[QA][ \t]+(?=[A-Z\"'])")
 _LINES = 10  # of a transcript, at least
 _MOST = 0.7  # of its lines have numbers
 _PROSE = 25  # characters of at least half of the lines, if they are not counted page by page
