@@ -22,7 +22,7 @@ import numpy as np
 
 from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
-from runnel.text.documents.headings import is_title
+from runnel.text.documents.headings import ITEM, is_title
 
 TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
@@ -53,10 +53,7 @@ _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
 _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
 _CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
-_BEGINS = re.compile(
-    r"(?:[-*+|\u2022\u2023\u25e6\u2013]|[QA]\d{0,3}[.:)]|#{1,6}|={2,6}"
-    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]"
-)
+_BEGINS = re.compile(rf"{ITEM.pattern}|(?:\||[QA]\d{{0,3}}[.:)]|#{{1,6}}|={{2,6}})[ \t]")
 _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
 _UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")

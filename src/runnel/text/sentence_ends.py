@@ -16,9 +16,10 @@ _MARKER = re.compile(r"\(\w{1,4}\)")
 # not set off by spaces.
 _WIDE = "\u2e80-\u9fff\uf900-\uffef"
 _QUOTATION = re.compile(
-    rf"(?<![{_WIDE}])[\"`\u2018\u201a-\u201f\u00ab\u00bb\u2039\u203a](?![{_WIDE}])"
-    r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
-    r"|<(?![A-Za-z/!])"
+    "[\"`'<\u2018-\u201f\u00ab\u00bb\u2039\u203a]"  # first, because a search for signs is fast
+    rf"(?:(?<![<'\u2019])(?<![{_WIDE}].)(?![{_WIDE}])"
+    r"|(?<=['\u2019])(?:(?<!\w.)|(?!\w))"
+    r"|(?<=<)(?![A-Za-z/!]))"
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
@@ -89,7 +90,8 @@ _NO_END = tuple(
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
         (r"\b(?:Pub|Fa|Inkl|Zzgl|Exkl|Hr|Univ|Assn)\.\s+\Z", r"[A-Z]"),
-        (r"\b[ap]\.\s?m\.\s+\Z", _TIMES),
+        (r"(?:\b[ap]\.\s?m|\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
+        (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),
         (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
         (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
         (r"\.\s?[\[(][^\])]*[\])]\s+\Z", _LOWER),  # et al. [7] found
@@ -143,7 +145,7 @@ _END = tuple(
         (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),
         # 5 p.m. Bring it; but not: 5 p.m. Eastern time
         (
-            r"\b[ap]\.\s?[ma]\.\s+\Z",
+            r"(?:\b[ap]\.\s?[ma]|\d\s?[AP]\.\s?M)\.\s+\Z",
             rf"(?!{_TIMES})",
         ),
         (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),
@@ -155,8 +157,9 @@ _END = tuple(
     )
 )
 _PERHAPS = re.compile(
-    rf"(?:[.!?\u2026]{_CLOSERS}*[)\]]?\s+|:[ \t]*\n\s*|[:;]-?[()DP]\s+"
-    r"|[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]\s+)(?=[\"'(\[\u2018\u201c]*[A-Z])"
+    "[.!?\u2026:;\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]"  # first, as above
+    rf"(?:(?<=[.!?\u2026]){_CLOSERS}*[)\]]?\s+|(?<=:)[ \t]*\n\s*|(?<=[:;])-?[()DP]\s+"
+    r"|(?<![.!?\u2026:;])\s+)(?=[\"'(\[\u2018\u201c]*[A-Z])"
 )
 _BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
 # the number of a note after the full stop: "thin.3 It", "thin.[3] It"

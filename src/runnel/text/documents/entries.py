@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from runnel.text.documents.headings import ITEM
+
 _LOOK = 200  # characters of a line that are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
@@ -56,9 +58,7 @@ TURN = (
 _TURN = re.compile(TURN)
 _OF_LOGS = ("stamp", "timed", "level", "bracket", "speaker")
 _COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
-_ITEM = re.compile(
-    r"\s*(?:[-*+>|\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]\s|\(?[a-z]{1,4}\)\s)"
-)
+_ITEM = re.compile(rf"{ITEM.pattern}|\s*[>|]")
 _STOP = re.compile(r"[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 # begins lines of verse and of prose, hardly of lists
 _JOINING = re.compile(

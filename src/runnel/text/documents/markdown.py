@@ -12,6 +12,7 @@ from itertools import pairwise
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
+from runnel.text.documents.headings import ITEM
 from runnel.text.documents.unread import (
     Unread,
     unread_clauses,
@@ -23,7 +24,7 @@ from runnel.text.documents.unread import (
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
 _UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ITEM = re.compile(r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+\S|<li[ >])")
+_ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
 _DASHES = r"[ \t]*:?-++:?[ \t]*+"
 _TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
