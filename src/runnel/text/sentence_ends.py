@@ -90,7 +90,7 @@ _NO_END = tuple(
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
         (r"\b(?:Pub|Fa|Inkl|Zzgl|Exkl|Hr|Univ|Assn)\.\s+\Z", r"[A-Z]"),
-        (r"(?:\b[ap]\.\s?m|\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
+        (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
         (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),
         (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
         (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
@@ -145,7 +145,7 @@ _END = tuple(
         (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),
         # 5 p.m. Bring it; but not: 5 p.m. Eastern time
         (
-            r"(?:\b[ap]\.\s?[ma]|\d\s?[AP]\.\s?M)\.\s+\Z",
+            r"(?:\b[ap]\.\s?[ma]|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z",
             rf"(?!{_TIMES})",
         ),
         (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),

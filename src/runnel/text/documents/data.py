@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 from xml.etree import ElementTree
@@ -52,25 +51,21 @@ def read_json(decoded: Decoded) -> DocumentText:
             parse_constant=str,
         )
     except (ValueError, RecursionError) as error:
-        return _as_plain(decoded, f"not valid JSON ({error})")
+        return read_plain(decoded, f"not valid JSON ({error}); read as plain text")
     return _read(decoded, value, "json")
 
 
 def read_xml(decoded: Decoded) -> DocumentText:
     """Read an XML document that is no web page."""
     if _ENTITY.search(decoded.text):  # they may expand without bound
-        return _as_plain(decoded, "its XML declares entities, which are not read")
+        problem = "its XML declares entities, which are not read; read as plain text"
+        return read_plain(decoded, problem)
     try:
         root = ElementTree.fromstring(decoded.text)
         value = ((tag(root), _value(root)),)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
-        return _as_plain(decoded, f"not valid XML ({error})")
+        return read_plain(decoded, f"not valid XML ({error}); read as plain text")
     return _read(decoded, value, "xml")
-
-
-def _as_plain(decoded: Decoded, problem: str) -> DocumentText:
-    document = read_plain(decoded)
-    return replace(document, warnings=(*document.warnings, f"{problem}; read as plain text"))
 
 
 def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:

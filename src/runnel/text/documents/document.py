@@ -405,10 +405,11 @@ class Canonical:
         )
 
 
-def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text: `add_plain`."""
+def read_plain(decoded: Decoded, *warnings: str) -> DocumentText:
+    """Read plain text: `add_plain`. `warnings`: of the document."""
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
+    canonical.warnings += warnings
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
     add_plain(canonical, text)
@@ -420,17 +421,13 @@ def add_plain(canonical: Canonical, text: str) -> None:
     headings, `Entries` lines that are blocks, `unread_in` what is not read.
     """
     marks = _PlainMarks(canonical, text)
-    gaps = deque(sorted(marks.unread.joined))
     prose = not marks.entries.log and not marks.unread.turns
     titles = deque(titles_in(text) if prose else ())
     for end in marks.unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            while gaps and gaps[0][1] <= first:
-                gaps.popleft()
-            if gaps and gaps[0][0] <= first:
-                continue  # the head of a page
-            if marks.entries.is_turn(text[first:last]):
+            # not the head of a page, or a turn
+            if marks.unread.joins(first, first + 1) or marks.entries.is_turn(text[first:last]):
                 continue
             marks.add_lines(first)
             canonical.open_heading(level, title)
@@ -452,7 +449,6 @@ class _PlainMarks:
             (self.offset + start, self.offset + end) for start, end in self.unread.spans
         ]
         self._start = 0  # the end of the block before
-        self._gaps = deque(sorted(self.unread.joined))
 
     def add(self, last: int, kind: str) -> None:
         """Add the text up to `last` as a block."""
@@ -473,9 +469,7 @@ class _PlainMarks:
             return
         body = self.text[self._start : last].rstrip()
         at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
-        while self._gaps and self._gaps[0][1] <= at:
-            self._gaps.popleft()
-        whole = not body or (self._gaps and self._gaps[0][0] < last)
+        whole = not body or self.unread.joins(at, last)
         lines = [] if whole else self.text[at : self._start + len(body)].split("\n")
         found = self.entries.of(lines) if lines else []
         if not found:

@@ -311,11 +311,9 @@ def _field_value(field: Element) -> str | None:
     """Return the value of a form field that has no text: a box to check, or a list."""
     box = field.find("{*}checkBox")
     if box is not None:
-        state = box.find("{*}checked")
-        state = box.find("{*}default") if state is None else state
-        checked = state is not None and attribute(state, "val") not in _OFF
+        states = (*box.findall("{*}checked"), *box.findall("{*}default"))
+        checked = states and attribute(states[0], "val") not in _OFF
         return "\u2612" if checked else "\u2610"
-    entries = field.findall("{*}ddList/{*}listEntry")
     chosen = value_of(field, "ddList/result") or "0"
-    texts = dict(zip(map(str, range(len(entries))), entries, strict=True))
-    return attribute(texts[chosen], "val") if chosen in texts else None
+    entries = enumerate(field.findall("{*}ddList/{*}listEntry"))
+    return next((attribute(entry, "val") for n, entry in entries if str(n) == chosen), None)

@@ -21,8 +21,6 @@ _ROMAN = (
 )
 _MOST_ROMAN = 3999
 _MOST_LETTERS = 26 * 5
-_TEENS = (11, 12, 13)
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 class _Level(NamedTuple):
@@ -147,9 +145,6 @@ def numeral(number: int, form: str) -> str:
         text = ""
     elif form == "decimalZero":
         text = text.zfill(2)
-    elif form == "ordinal":
-        last = number % 10
-        text += "th" if number % 100 in _TEENS else _ENDINGS.get(last, "th")
     elif form.endswith("Letter") and 0 < number <= _MOST_LETTERS:
         text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
     elif form.endswith("Roman") and 0 < number <= _MOST_ROMAN:

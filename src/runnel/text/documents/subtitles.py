@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from runnel.files import Decoded
@@ -58,8 +57,7 @@ def read_subtitles(decoded: Decoded) -> DocumentText:
         words.append(line.words)
         last = line
     if last is None or first is None:
-        plain = read_plain(decoded)
-        return replace(plain, warnings=(*plain.warnings, "no subtitles in it; read as plain text"))
+        return read_plain(decoded, "no subtitles in it; read as plain text")
     _add(canonical, first, words)
     return canonical.finish("srt", encoding=decoded.encoding)
 

@@ -10,6 +10,7 @@ over the break.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -76,7 +77,7 @@ class Unread:
 
     Attributes:
         spans: not read, in any order.
-        joined: gaps (end of a line, start of a later line) that do not end a paragraph.
+        joined: gaps (end of a line, start of a later line) that do not end a paragraph, ascending.
         turns: where the turns of speakers begin in a transcript with numbered lines.
         warnings: for the user.
     """
@@ -93,15 +94,14 @@ class Unread:
 
     def paragraph_ends(self, text: str) -> Iterator[int]:
         """Yield where paragraphs and turns end, ascending."""
-        gaps = sorted(self.joined)
-        at = 0
-        ends = {*self.turns, len(text)} - {0}
-        for match in _PARAGRAPH_END.finditer(text):
-            while at < len(gaps) and gaps[at][1] <= match.start():
-                at += 1
-            if at == len(gaps) or gaps[at][0] >= match.end():
-                ends.add(match.end())
-        yield from sorted(ends)
+        breaks = _PARAGRAPH_END.finditer(text)
+        ends = {match.end() for match in breaks if not self.joins(*match.span())}
+        yield from sorted({*ends, *self.turns, len(text)} - {0})
+
+    def joins(self, start: int, end: int) -> bool:
+        """Return whether a gap that does not end a paragraph is in `text[start:end]`."""
+        at = bisect_right(self.joined, start, key=lambda gap: gap[1])
+        return at < len(self.joined) and self.joined[at][0] < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +134,9 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
     if lines and not _number_lines(lines, unread):
         _join_pages(lines, unread)
-        unread_clauses(text, unread)
-    unread_hyphens(text, unread)
+        _join_clauses(text, unread)
+    _add_hyphens(text, unread)
+    unread.joined.sort()
     return unread
 
 
@@ -163,7 +164,7 @@ def is_data(text: str) -> bool:
     return sum(end - start for start, end in found.spans) > len(text) / 2
 
 
-def unread_clauses(text: str, unread: Unread) -> None:
+def _join_clauses(text: str, unread: Unread) -> None:
     """Join the number of a clause that stands alone to the text below it; a number such as "2.",
     which chapters have too, only to a title.
     """
@@ -174,12 +175,7 @@ def unread_clauses(text: str, unread: Unread) -> None:
             unread.join(*match.span("gap"))
 
 
-def unread_marks(text: str, unread: Unread) -> None:
-    """Add page marks and join the sentences that they cut."""
-    _join_pages(list(_lines(text)), unread)
-
-
-def unread_hyphens(text: str, unread: Unread) -> None:
+def _add_hyphens(text: str, unread: Unread) -> None:
     """Add hyphens, with the white space after them, at which a line of the printed page ended.
 
     The parts are one word if the text has that word elsewhere. The hyphen is kept if the text has
