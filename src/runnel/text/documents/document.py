@@ -12,7 +12,7 @@ import json
 import re
 import signal
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -297,6 +297,7 @@ class Canonical:
         above: levels of the headings that a part of the document, such as the body of a mail,
             cannot close.
         unread: spans as in `DocumentText`, in any order.
+        omitted: characters that are left out, by why: "hidden", "deleted".
     """
 
     def __init__(self, warning: str | None = None) -> None:
@@ -305,6 +306,7 @@ class Canonical:
         self.page: int | None = None
         self.above = 0
         self.unread: list[tuple[int, int]] = []
+        self.omitted: Counter[str] = Counter()
         self.length = 0
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
@@ -390,6 +392,11 @@ class Canonical:
                 f"{lone:,} halves of surrogate pairs, which are not characters, were replaced by"
                 " U+FFFD"
             )
+        self.warnings += [
+            f"{why} text was left out ({count:,} characters)"
+            for why, count in self.omitted.items()
+            if count
+        ]
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         return DocumentText(
             text,

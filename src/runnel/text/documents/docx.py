@@ -61,7 +61,11 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)
-    canonical.warnings += document.warnings()
+    canonical.omitted["hidden"] = document.hidden
+    if document.unknown:
+        canonical.warnings.append(
+            f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
+        )
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish(
         "docx", title=title_of(archive, package.get("core-properties", "")), pages=pages
@@ -147,12 +151,6 @@ class _Document:
         self._omitted: set[int] = set()  # ids of elements that are not read
         self._font = ""  # of the open run
         self._in_hidden_style = False  # the open paragraph
-
-    def warnings(self) -> Iterator[str]:
-        if self.hidden:
-            yield f"hidden text was left out ({self.hidden:,} characters)"
-        if self.unknown:
-            yield f"{self.unknown:,} symbols without a known character were replaced by U+FFFD"
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""

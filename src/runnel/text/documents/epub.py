@@ -1,13 +1,12 @@
 """Read EPUB: a zip archive whose package file lists XHTML pages in reading order."""
 
 import posixpath
-from collections import Counter
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.files import decode
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.html import add_page, omissions
+from runnel.text.documents.html import add_page
 from runnel.text.documents.parts import Archive, first, parse, tag
 
 _CONTAINER = "META-INF/container.xml"
@@ -26,7 +25,6 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     pages = frozenset(unquote(e.get("href", "")).rpartition("/")[2] for e in items.values())
     canonical = Canonical()
-    omitted: Counter[str] = Counter()
     missing: list[str] = []
     read: set[str] = set()
     for reference in (e for e in package.iter() if tag(e) == "itemref"):
@@ -47,14 +45,8 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
         if name not in archive.names:
             missing.append(repr(name))
             continue
-        add_page(
-            canonical,
-            decode(archive.read(name), name, markup=True).text,
-            others=pages,
-            omitted=omitted,
-        )
+        add_page(canonical, decode(archive.read(name), name, markup=True).text, others=pages)
         limits.check(canonical.length, "unpacked_bytes", "the text of the book")
-    canonical.warnings += omissions(omitted)
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(

@@ -101,17 +101,10 @@ def read_html(decoded: Decoded) -> DocumentText:
 
 
 def add_page(
-    canonical: Canonical,
-    markup: str,
-    *,
-    others: frozenset[str] = frozenset(),
-    omitted: Counter[str] | None = None,
+    canonical: Canonical, markup: str, *, others: frozenset[str] = frozenset()
 ) -> str | None:
-    """Add the blocks of a page to a text; return the page's title.
-
-    Args:
-        others: the names of the other pages of its book.
-        omitted: counts the characters that are left out, by why; by default, they are reported.
+    """Add the blocks of a page to a text; return the page's title. `others`: the names of the other
+    pages of its book.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -129,20 +122,8 @@ def add_page(
             page = _Page(hidden, others)
             page.read(tree.body)
         page.flow.add_to(canonical)
-        if omitted is None:
-            canonical.warnings += omissions(page.omitted)
-        else:
-            omitted.update(page.omitted)
+        canonical.omitted.update(page.omitted)
     return head.text() if head is not None else None
-
-
-def omissions(omitted: Counter[str]) -> list[str]:
-    """Return a warning for each kind of text that was left out."""
-    return [
-        f"{kind} text was left out ({count:,} characters)"
-        for kind, count in omitted.items()
-        if count
-    ]
 
 
 def _expect_flat(markup: str) -> None:

@@ -33,6 +33,7 @@ _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
 _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
+_MOST_NESTED = 20  # groups in groups that are read by their places
 _NUMBER = re.compile(r"-?\d{1,12}")
 
 
@@ -165,11 +166,13 @@ def _box(shape: Element) -> _Box | None:
     )
 
 
-def _shapes(part: Element, unused: set[int] | None = None) -> list[Element]:
+def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> list[Element]:
     """Return the shapes of a slide or a group, from top to bottom, and those beside each other from
     left to right. Those of a group follow each other. A shape without a place comes after the one
     before it in the file. `unused`: ids of alternatives (default: those of the slide).
     """
+    if depth > _MOST_NESTED:
+        return [element for element in part.iter() if tag(element) in _SHAPES]
     unused = unused_alternatives(part) if unused is None else unused
     placed: list[tuple[_Box, list[Element]]] = []
     last = _Box(0, 0, 0, 0)
@@ -181,7 +184,7 @@ def _shapes(part: Element, unused: set[int] | None = None) -> list[Element]:
         if tag(element) in (*_SHAPES, "grpSp"):
             last = _box(element) or last
             is_shape = tag(element) in _SHAPES
-            placed.append((last, [element] if is_shape else _shapes(element, unused)))
+            placed.append((last, [element] if is_shape else _shapes(element, unused, depth + 1)))
         else:
             left += reversed(element)
     return [
