@@ -230,7 +230,9 @@ class DocumentReader:
         return self._drawn(Path(path), name, part, PIXELS)
 
     def _parsed(self, kind: str, path: Path, name: str, **more: object) -> DocumentText:
-        return DocumentText.from_wire(self._ask(kind, path, name, more)["document"])
+        document = DocumentText.from_wire(self._ask(kind, path, name, more)["document"])
+        silent = not document.blocks and not document.warnings
+        return replace(document, warnings=("no text in it",)) if silent else document
 
     def _drawn(self, path: Path, name: str, part: PagePart, pixels: int) -> PagePicture:
         answer = self._ask("pdf", path, name, {"part": asdict(part), "pixels": pixels})["picture"]
