@@ -85,7 +85,7 @@ _PAGE = re.compile(
     r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?",
     re.IGNORECASE,
 )
-_DOTS = ("....", ". . . .", "\u2026", "____")
+_DOTTED = re.compile(r"^[^\n]*(?:\.{4}|(?:\. ){3}\.|\u2026|_{4})[^\n]*", re.MULTILINE)
 _LEADERS = re.compile(
     r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+"  # all the dots
     r"[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",  # the page
@@ -386,24 +386,16 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
     """Yield the sentences of rows with dots before a page number, of which three follow each other,
     their pages in order.
     """
-    rows = set()
-    for sign in _DOTS:
-        at = text.find(sign)
-        while at >= 0:
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            rows.add((text.rfind("\n", 0, at) + 1, end))
-            at = text.find(sign, end)
     run: list[tuple[int, int, int]] = []  # begin, end, page
-    for start, end in sorted(rows):
-        match = _LEADERS.search(text, start, end)
+    for row in _DOTTED.finditer(text):
+        match = _LEADERS.search(row[0])
         if match is None:
             continue
         page = int(match[1] or 0)
-        if run and (start - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
+        if run and (row.start() - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
             yield from _contents_span(run, lines)
             run = []
-        run.append((start, end, page))
+        run.append((*row.span(), page))
     yield from _contents_span(run, lines)
 
 

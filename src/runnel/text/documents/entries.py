@@ -116,33 +116,30 @@ class Entries:
         signs: Counter[str | None] = Counter()
         pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
         opening = ""
-        names: Counter[str] = Counter()  # keys that may be names of speakers
-        flush = count = 0  # lines that are not indented; all lines
+        names: Counter[str] = Counter()  # that may be of speakers
+        flush = 0  # lines that are not indented
         for match in re.finditer(r"[^\n\f]+", text):
             line = match[0]
             if line.isspace():
                 continue
             sign = _sign(line)
-            count += 1
-            flush += not line[0].isspace()
-            if sign == "key" or not line[0].isspace():
-                signs[sign] += 1
             key = _key(line) if sign == "key" else ""
+            flush += not line[0].isspace()
+            signs["indented" if line[0].isspace() and not key else sign] += 1
             begins = text[max(0, match.start() - 2) : match.start()] in ("", "\n\n")
             pairs[opening, key] += bool(opening and key and not begins)
             opening = key if begins else ""
-            if turn := _TURN.match(line):
-                names[turn[0].strip(" :.\t")] += 1
-            elif key and line[0].isupper():
-                names[key] += 1
+            turn = _TURN.match(line)
+            names[turn[0].strip(" :.\t") if turn else key] += bool(turn) or line[0].isupper()
+        indented = signs.pop("indented", 0)
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * _SHARES.get(best or "", _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
         settings = signs["key"] + signs["comment"] + signs["section"]
-        most = max(_CLEAR * signs.total(), _INDENTED * count)
+        most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + indented))
         self._settings = signs["key"] >= _FEW and settings >= most
         self._records = {first for (first, _), count in pairs.items() if count > 1}
-        turns = Counter({name: count for name, count in names.items() if count > 1})
+        turns = Counter({name: count for name, count in names.items() if name and count > 1})
         talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
         self._speakers = set(turns) if talk and not self._records else set()
 
@@ -155,14 +152,8 @@ class Entries:
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
         if self.log:
-            return _from(
-                (
-                    n
-                    for n, line in enumerate(lines)
-                    if not line[0].isspace() and _sign(line) == self.log
-                ),
-                len(lines),
-            )
+            flush = (n for n, line in enumerate(lines) if not line[0].isspace())
+            return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
         signs = [_sign(line) for line in lines]
         if any(map(self.is_turn, lines)):
             return _from((n for n, line in enumerate(lines) if self.is_turn(line)), len(lines))

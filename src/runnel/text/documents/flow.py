@@ -97,13 +97,31 @@ class TableCell:
         return sum(len(piece.text) for piece in self.pieces) > most
 
 
+class _Value(NamedTuple):
+    """A text in the columns [start, end) of a row."""
+
+    start: int
+    end: int
+    text: str
+
+    @property
+    def is_amount(self) -> bool:
+        return _AMOUNT.match(self.text) is not None and not _YEAR.fullmatch(self.text)
+
+
 @dataclass(slots=True)
 class TableRow:
-    """A row of a table. `marked`: the file says that its cells are names of columns."""
+    """A row of a table.
+
+    Attributes:
+        marked: the file says that its cells are names of columns.
+        values: once the table is complete.
+    """
 
     marked: bool
     page: int | None
     cells: list[TableCell] = field(default_factory=list)
+    values: list[_Value] = field(default_factory=list)
 
     @property
     def head(self) -> bool:
@@ -117,41 +135,22 @@ class TableRow:
     def pieces(self) -> list[FlowBlock | TableBlock]:
         return [piece for cell in self.cells for piece in cell.pieces]
 
-
-class _Value(NamedTuple):
-    """A text in the columns [start, end) of a row."""
-
-    start: int
-    end: int
-    text: str
-
-    @property
-    def is_amount(self) -> bool:
-        return _AMOUNT.match(self.text) is not None and not _YEAR.fullmatch(self.text)
-
-
-class _Line(NamedTuple):
-    """A row with its values."""
-
-    row: TableRow
-    values: list[_Value]
-
     @property
     def level(self) -> int | None:
         """The level of the heading that is all of the row."""
-        alone = len(self.values) == 1 and len(self.row.filled) == 1
-        return self.row.filled[0].level if alone else None
+        alone = len(self.values) == 1 and len(self.filled) == 1
+        return self.filled[0].level if alone else None
 
     @property
-    def is_head(self) -> bool:
+    def has_names(self) -> bool:
         several = len(self.values) > 1
-        return self.row.head or (several and all(c.level is not None for c in self.row.filled))
+        return self.head or (several and all(cell.level is not None for cell in self.filled))
 
     def is_title(self, columns: Sequence[int]) -> bool:
         """Return whether it is one value over all columns of a table."""
         first = self.values[0]
         whole = first.start <= columns[0] and first.end > columns[-1]
-        return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.row.cells) == 1)
+        return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.cells) == 1)
 
 
 @dataclass(slots=True)
@@ -228,18 +227,18 @@ class TableBlock:
             if level is not None or (len(columns) == 1 and not listed):
                 titles = len(lines)
             for line in lines[:titles]:
-                canonical.page = line.row.page
+                canonical.page = line.page
                 canonical.add(line.values[0].text, level=level)
                 caption += "" if level is not None else f" {line.values[0].text}"
             if titles < len(lines):
                 _add_lines(canonical, lines[titles:], columns, caption)
                 caption = self.caption
 
-    def _parts(self) -> Iterator[list[_Line]]:
+    def _parts(self) -> Iterator[list[TableRow]]:
         """Yield the rows with values, table by table: headings, new names of columns, and in a
         sheet other columns or a single cell below an empty row begin another one.
         """
-        part: list[_Line] = []
+        part: list[TableRow] = []
         columns: set[int] = set()
         amounts: set[int] = set()  # the columns with amounts
         gap = False  # the row above is empty
@@ -254,7 +253,7 @@ class TableBlock:
             if part and (
                 part[-1].level is not None
                 or line.level is not None
-                or (line.is_head and not part[-1].is_head)
+                or (line.has_names and not part[-1].has_names)
                 or (gap and (single or names or not starts <= columns))
             ):
                 yield part
@@ -268,15 +267,15 @@ class TableBlock:
         if part:
             yield part
 
-    def _lines(self) -> Iterator[_Line]:
+    def _lines(self) -> Iterator[TableRow]:
         """Yield the rows with their values, without signs and lines in cells of their own."""
         placed = list(self._placed())
         marks = _columns_of(placed, _NOTE_MARK, most=1)
         rules = _columns_of(placed, _RULE)
         for row, values in zip(self.rows, placed, strict=True):
-            if rules or marks or any(_SIGN.match(value.text) for value in values):
-                values = _join_signs(values, marks, rules)
-            yield _Line(row, values)
+            signs = rules or marks or any(_SIGN.match(value.text) for value in values)
+            row.values = _join_signs(values, marks, rules) if signs else values
+            yield row
 
     def _placed(self) -> Iterator[list[_Value]]:
         """Yield the values of each row in their columns, also values that reach down from above."""
@@ -332,7 +331,7 @@ def _join_signs(values: Sequence[_Value], marks: set[int], rules: set[int]) -> l
     return joined
 
 
-def _columns(lines: Sequence[_Line]) -> list[int]:
+def _columns(lines: Sequence[TableRow]) -> list[int]:
     """Return the columns that have values; a column of spaces between others is none."""
     spans = {(value.start, value.end) for line in lines for value in line.values}
     columns: list[int] = []
@@ -344,14 +343,14 @@ def _columns(lines: Sequence[_Line]) -> list[int]:
 
 
 def _add_lines(
-    canonical: Canonical, lines: Sequence[_Line], columns: Sequence[int], caption: str
+    canonical: Canonical, lines: Sequence[TableRow], columns: Sequence[int], caption: str
 ) -> None:
-    heads = sum(line.is_head for line in lines) or _names(lines, columns)
+    heads = sum(line.has_names for line in lines) or _names(lines, columns)
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
-    add_rows(canonical, rows, [line.row.page for line in lines], heads=heads, caption=caption)
+    add_rows(canonical, rows, [line.page for line in lines], heads=heads, caption=caption)
 
 
-def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
+def _names(lines: Sequence[TableRow], columns: Sequence[int]) -> int:
     """Return how many rows at the top name columns of amounts: they have none themselves but years,
     and if they are several, one has merged cells, or none above the labels of the rows.
     """
