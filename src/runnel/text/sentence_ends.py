@@ -74,6 +74,7 @@ _NO_END = tuple(
         # inside a file name, an identifier, a host name
         (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
         (r"", r"[,;:)\]\u2026]"),
+        (r"\]\.\.\.\s+\Z", r"\[|[A-Z]{2,}\b"),  # cp [OPTION]... SOURCE
         # "Go!" he said. "Go!" Mary said. -Who? -he asked.
         (rf"[.!?\u2026]{_CLOSERS}+\s+\Z", _LOWER),
         (

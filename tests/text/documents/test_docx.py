@@ -253,6 +253,8 @@ def test_fields_and_ruby(tmp_path):
         f"<w:r><w:ruby><w:rt>{run('kan')}</w:rt><w:rubyBase>{run('漢')}</w:rubyBase></w:ruby></w:r>"
     )
     assert read(tmp_path, p(ruby + run(" x"))).text == "漢 x"
+    empty = "<w:sdt><w:sdtPr><w:showingPlcHdr/></w:sdtPr><w:sdtContent>{}</w:sdtContent></w:sdt>"
+    assert texts(read(tmp_path, empty.format(p("Click here.")) + p("End."))) == ["End."]
 
 
 # ---- notes ---------------------------------------------------------------------------------------

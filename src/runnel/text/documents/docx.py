@@ -188,6 +188,8 @@ class _Document:
             name in _LEFT_OUT
             or id(element) in self._omitted
             or (name == "tr" and element.find("{*}trPr/{*}del") is not None)
+            # an empty field of a form, with the advice to fill it
+            or (name == "sdt" and element.find("{*}sdtPr/{*}showingPlcHdr") is not None)
         )
 
     def _is_hidden(self, run: Element) -> bool:
