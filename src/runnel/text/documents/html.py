@@ -270,15 +270,12 @@ class _Page:
         elif (mark := _MARK.fullmatch(text)) and self._leads_to_note(node, before):
             self.inline[start:] = [f"[{mark[1]}]" if before.strip() else f"[{mark[1]}] "]
         else:
-            self._link(node, text)
+            path, _, part = (node.attributes.get("href") or "").partition("#")
+            page = unquote(path).rpartition("/")[2]
+            self.links.append(text)
+            self.inner += part in self.parts or page in self._others
             if text.rstrip("\ufe0e") in _TO_ITSELF:
                 del self.inline[start:]
-
-    def _link(self, node: LexborNode, text: str) -> None:
-        path, _, part = (node.attributes.get("href") or "").partition("#")
-        self.links.append(text)
-        inner = part in self.parts or unquote(path).rpartition("/")[2] in self._others
-        self.inner += inner
 
     def _leads_to_note(self, node: LexborNode, before: str) -> bool:
         """Return whether a link with the text of a mark leads to a note: it says so, its target has

@@ -254,14 +254,18 @@ class _Marks:
     def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns."""
         names: tuple[str, ...] = ()
+        caption = ""
         for row in _TABLE_ROW.finditer(self.text, start, end):
             cells = _CELL.findall(row[0])
+            caption = caption if cells else _words(row[0])
             if cells and not names and all(sign in "hH" for sign, _ in cells):
                 # the first name is of the place before the first cell
                 names = ("", *(_words(cell) for _, cell in cells))
                 self._mark(*row.span(), HEADS)
+            elif cells:
+                self._mark(*row.span(), "row", (caption, *names))
             else:
-                self._mark(*row.span(), "row" if cells else "paragraph", ("", *names))
+                self._mark(*row.span(), "paragraph")
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block, and what is not read in it."""

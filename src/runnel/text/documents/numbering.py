@@ -55,7 +55,7 @@ class Numbering:
         definition = self._definition(instance)
         for element in () if definition is None else definition.findall("{*}lvl"):
             if style and value_of(element, "pStyle") == style:
-                return _integer(attribute(element, "ilvl"), 0)
+                return integer(attribute(element, "ilvl"), 0)
         return None
 
     def next(self, instance: str, level: int) -> str:
@@ -97,7 +97,7 @@ class Numbering:
             own = [level for override in overrides for level in override.findall("{*}lvl")]
             self._levels[instance] = dict(map(_level, [*definition.findall("{*}lvl"), *own]))
             self._starts[instance] = {
-                _integer(attribute(override, "ilvl"), 0): _integer(start, 1)
+                integer(attribute(override, "ilvl"), 0): integer(start, 1)
                 for override in overrides
                 if (start := value_of(override, "startOverride"))
             }
@@ -105,18 +105,19 @@ class Numbering:
 
 
 def _level(element: Element) -> tuple[int, _Level]:
-    number = _integer(attribute(element, "ilvl"), 0)
+    number = integer(attribute(element, "ilvl"), 0)
     legal = element.find("{*}isLgl")
     return number, _Level(
-        _integer(value_of(element, "start"), 0),
+        integer(value_of(element, "start"), 0),
         value_of(element, "numFmt"),
         value_of(element, "lvlText"),
         legal is not None and attribute(legal, "val") not in ("0", "false"),
-        _integer(value_of(element, "lvlRestart"), number),
+        integer(value_of(element, "lvlRestart"), number),
     )
 
 
-def _integer(text: str, default: int) -> int:
+def integer(text: str, default: int) -> int:
+    """Return the number that an attribute holds; `default` if it holds none."""
     return int(text) if _NUMBER.fullmatch(text) else default
 
 

@@ -7,7 +7,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
-from runnel.text.documents.numbering import numeral
+from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # by the element that holds the content
@@ -76,7 +76,7 @@ class _Styles:
                     self.hidden.add(name)
             elif tag(style) in ("list-style", "outline-style"):
                 key = name if tag(style) == "list-style" else ""
-                levels = {(key, _integer(attribute(level, "level"), 1)): level for level in style}
+                levels = {(key, integer(attribute(level, "level"), 1)): level for level in style}
                 self._levels |= levels
 
     def restart(self, style: str) -> None:
@@ -91,7 +91,7 @@ class _Styles:
         first = [self._value(style, level, "start-value") for level in range(1, depth + 1)]
         counted = len(counts) >= depth
         counts[:] = [*counts, *first[len(counts) :]][:depth]
-        counts[-1] = _integer(start, counts[-1] + counted)
+        counts[-1] = integer(start, counts[-1] + counted)
         parts = []
         shown = self._value(style, depth, "display-levels")
         for level in range(max(1, depth - shown + 1), depth + 1):
@@ -105,7 +105,7 @@ class _Styles:
         return "" if element is None else attribute(element, name)
 
     def _value(self, style: str, level: int, name: str) -> int:
-        return _integer(self._text(style, level, name), 1)
+        return integer(self._text(style, level, name), 1)
 
 
 class _Content:
@@ -228,7 +228,7 @@ class _Content:
             self.notes.append(f"{self.mark} {text}".strip())
             self.mark = ""
         elif name == "h":
-            level = _integer(attribute(element, "outline-level"), 1)
+            level = integer(attribute(element, "outline-level"), 1)
             numbered = attribute(element, "is-list-header") != "true" and text and not self.number
             self.number = self.styles.number("", level) if numbered else self.number
             self.flow.add(f"{self.number} {text}", level=level)
@@ -247,7 +247,3 @@ class _Content:
             self.canonical.add(note, "note")
         self.notes = []
         self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
-
-
-def _integer(text: str, default: int) -> int:
-    return int(text) if text.isdecimal() and len(text) < 9 else default

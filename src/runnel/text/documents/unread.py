@@ -58,9 +58,8 @@ _DATA = re.compile(
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
 _DATA_CHARS = 200
-_COLOR = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]")
-# what no text has, besides a terminal's escape sequences
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")
+# colors of a terminal, and what no text has
+_CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
 _CLAUSE = re.compile(
     r"(?<![^\n])[ \t]*+[*_]{0,2}"
     r"(?:(?:\u00a7[ ]?\d{1,4}[a-z]?|(?:\d{1,3}\.){1,4}\d{1,3}\.?|\([a-z\d]{1,4}\))"
@@ -119,14 +118,18 @@ class _Line:
 def unread_in(text: str, *, log: bool = False) -> Unread:
     """Find what of a text is not read. `log`: its lines are entries, which have no sentences."""
     unread = Unread()
-    unread_data(text, unread)
-    unread.spans += [match.span() for match in _COLOR.finditer(text)]
-    controls = [match.start() for match in _CONTROL.finditer(_COLOR.sub("", text))]
-    if controls:
-        unread.spans += [match.span() for match in _CONTROL.finditer(text)]
-        line = _COLOR.sub("", text).count("\n", 0, controls[0]) + 1
+    unread.spans += _data_in(text)
+    unread.warnings += [
+        f"{end - start:,} characters of encoded data (base64) are not read"
+        for start, end in unread.spans
+    ]
+    controls = list(_CONTROL.finditer(text))
+    unread.spans += [control.span() for control in controls]
+    others = [control.start() for control in controls if control["other"]]
+    if others:
+        line = text.count("\n", 0, others[0]) + 1
         unread.warnings.append(
-            f"{len(controls):,} control characters, the first in line {line:,}; parts of the file"
+            f"{len(others):,} control characters, the first in line {line:,}; parts of the file"
             " may be binary"
         )
     if log:
@@ -140,16 +143,15 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     return unread
 
 
-def unread_data(text: str, unread: Unread) -> None:
-    """Add runs of base64, which are no text."""
+def _data_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of base64, which are no text."""
     for match in _DATA.finditer(text):
         end = match.end()
         if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
             end = last.end()
         run = text[match.start() : end].rstrip()
         if len(run) >= _DATA_CHARS and _is_mixed(run):
-            unread.spans.append((match.start(), match.start() + len(run)))
-            unread.warnings.append(f"{len(run):,} characters of encoded data (base64) are not read")
+            yield match.start(), match.start() + len(run)
 
 
 def _is_mixed(text: str) -> bool:
@@ -159,9 +161,7 @@ def _is_mixed(text: str) -> bool:
 
 def is_data(text: str) -> bool:
     """Return whether a text is base64 as a whole."""
-    found = Unread()
-    unread_data(text, found)
-    return sum(end - start for start, end in found.spans) > len(text) / 2
+    return sum(end - start for start, end in _data_in(text)) > len(text) / 2
 
 
 def _join_clauses(text: str, unread: Unread) -> None:
