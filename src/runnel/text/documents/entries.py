@@ -58,7 +58,7 @@ TURN = (
 _TURN = re.compile(TURN)
 _OF_LOGS = ("stamp", "timed", "level", "bracket", "speaker")
 _COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
-_ITEM = re.compile(rf"{ITEM.pattern}|\s*[>|]")
+_ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
 _STOP = re.compile(r"[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 # begins lines of verse and of prose, hardly of lists
 _JOINING = re.compile(
@@ -172,10 +172,9 @@ class Entries:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
-            return _from((n for n, s in enumerate(signs) if s in (main, "comment")), len(lines))
+            return _from(_begun(signs, {main}), len(lines))
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
-            begun = {*counts, "comment"}
-            return _from((n for n, sign in enumerate(signs) if sign in begun), len(lines))
+            return _from(_begun(signs, set(counts)), len(lines))
         if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
             return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
         return _from(range(len(lines)), len(lines)) if _are_rows(lines) else []
@@ -188,6 +187,13 @@ def _sign(line: str) -> str | None:
     if _SECTION.fullmatch(line.strip()):
         return "section"
     return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
+
+
+def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:
+    """Yield the lines that have a sign of entries, or are the first of comments."""
+    for n, sign in enumerate(signs):
+        if sign in entries or (sign == "comment" and (n == 0 or signs[n - 1] != "comment")):
+            yield n
 
 
 def _are_keys(lines: Sequence[str], count: int, base: int) -> bool:
@@ -221,15 +227,16 @@ def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Ent
     """Yield keys with their values, comments, and as headings the names of sections."""
     depths = [len(line) - len(line.lstrip()) for line in lines]
     starts = []
+    comments = set(_begun(signs, set()))
     item: int | None = None  # depth of the open item of a list, whose short values belong to it
     for n, sign in enumerate(signs):
         begins = n == 0 or sign in ("key", "section") or signs[n - 1] == "section"
         if _ITEM_KEY.match(lines[n].lstrip()):
-            item = depths[n]
+            item = None if lines[n].rstrip().endswith(":") else depths[n]
             begins = True
         elif item is not None and (depths[n] <= item or lines[n].rstrip().endswith(":")):
             item = None
-        if (begins and item in (None, depths[n])) or sign == "comment" != signs[n - 1]:
+        if (begins and item in (None, depths[n])) or n in comments:
             starts.append(n)
     for first, last in pairwise([*starts, len(lines)]):
         words = lines[first].strip()

@@ -14,7 +14,6 @@ from runnel.text.documents.unread import is_data
 
 _VERSION = 4
 _LONGEST = 2000  # characters of an output
-_COLOR = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]")
 _PICTURE = re.compile(r"image/|(?:png|jpeg|svg)\Z|application/(?:pdf|vnd|javascript)")
 
 
@@ -65,7 +64,7 @@ def _output(output: dict[str, Any], left_out: Counter[str]) -> str:
     if any(map(_PICTURE.match, data)):
         left_out["outputs with pictures or programs are not read"] += 1
         return ""
-    text = _COLOR.sub("", _joined(data.get("text/plain", data.get("text"))))
+    text = _joined(data.get("text/plain", data.get("text")))
     if is_data(text):
         left_out["outputs of encoded data (base64) are not read"] += 1
         return ""

@@ -67,15 +67,15 @@ class _Styles:
         self.hidden: set[str] = set()
         self._levels: dict[tuple[str, int], Element] = {}  # by list style ("": headings) and level
         self._counts: dict[str, list[int]] = {}  # by list style
-        for style in (style for root in roots for style in root.iter()):
-            name = attribute(style, "name")
+        parts = (part for root in roots for part in root if tag(part) != "body")
+        for style in (style for part in parts for style in part):
             if tag(style) == "style":
                 shown = style.find("{*}text-properties")
                 hides = shown is not None and attribute(shown, "display") == "none"
                 if hides or attribute(style, "parent-style-name") in self.hidden:
-                    self.hidden.add(name)
+                    self.hidden.add(attribute(style, "name"))
             elif tag(style) in ("list-style", "outline-style"):
-                key = name if tag(style) == "list-style" else ""
+                key = attribute(style, "name") if tag(style) == "list-style" else ""
                 levels = {(key, integer(attribute(level, "level"), 1)): level for level in style}
                 self._levels |= levels
 
@@ -97,8 +97,9 @@ class _Styles:
         for level in range(max(1, depth - shown + 1), depth + 1):
             if form := _FORMS.get(self._text(style, level, "num-format")):
                 parts.append(numeral(counts[level - 1], form))
-        affixes = (self._text(style, depth, affix) for affix in ("num-prefix", "num-suffix"))
-        return ".".join(parts).join(affixes) if self._text(style, depth, "num-format") else ""
+        prefix = self._text(style, depth, "num-prefix")
+        suffix = self._text(style, depth, "num-suffix")
+        return f"{prefix}{'.'.join(parts)}{suffix}" if parts else ""
 
     def _text(self, style: str, level: int, name: str) -> str:
         element = self._levels.get((style, level))
@@ -166,7 +167,7 @@ class _Content:
             if not (self.lists or continued or attribute(element, "continue-list")):
                 self.styles.restart(style)
             self.lists.append(style)
-        elif name == "list-item":
+        elif name == "list-item" and self.lists:
             start = attribute(element, "start-value")
             self.number = self.styles.number(self.lists[-1], len(self.lists), start)
         elif name == "note-citation" and self.paragraphs:
