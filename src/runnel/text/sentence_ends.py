@@ -57,7 +57,7 @@ _NUMBERED = (
 # ... of what stands before a number or a name, in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
-    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
+    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
@@ -90,7 +90,12 @@ _NO_END = tuple(
             rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
-        (r"\b(?:Pub|Fa|Inkl|Zzgl|Exkl|Hr|Univ|Assn)\.\s+\Z", r"[A-Z]"),
+        (r"\b(?:M[sx]|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z", r"[A-Z]"),
+        (
+            r"\b(?:Pub|Inkl|Zzgl|Exkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
+            rf"(?!(?:{_OPENERS})\b)[A-Z]",
+        ),
+        (r"\bdeg\.\s+\Z", r"[CFK]\b"),
         (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
         (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),
         (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
@@ -114,7 +119,7 @@ _NO_END = tuple(
             r"",
         ),
         # a section's title: in "Item 1A. Risks"
-        (rf"(?:[.!?:]\s+|[\"\u201c(])(?:{_SECTIONS})\s*\d[\w.()-]*\.\s+\Z", r""),
+        (rf"(?:(?<![A-Z])[.!?:]\s+|[\"\u201c(])(?:{_SECTIONS})\s*\d[\w.()-]*\.\s+\Z", r""),
         (r"\d(?:-| )?(?:mg|ml|kg|mm|cm|in|ft|oz|lb)\.,?\s+\Z", r"\d"),  # 50-mg., 75-mg.
     )
 )
