@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
@@ -153,24 +153,19 @@ def _walk(
     """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be
     nested without bound.
     """
-    node: Any = root
-    while True:
-        down = None
-        if node.tag == "-text":
-            yield "text", node
-        elif not left_out(node):
-            yield "start", node
-            down = node.child
-            if down is None:
-                yield "end", node
-        while down is None:
-            if node.mem_id == root.mem_id:
-                return
-            down = node.next
-            if down is None:
-                node = node.parent
-                yield "end", node
-        node = down
+    open_nodes = [(root, root.iter(include_text=True))]
+    yield "start", root
+    while open_nodes:
+        node, children = open_nodes[-1]
+        child = next(children, None)
+        if child is None:
+            open_nodes.pop()
+            yield "end", node
+        elif child.tag == "-text":
+            yield "text", child
+        elif not left_out(child):
+            open_nodes.append((child, child.iter(include_text=True)))
+            yield "start", child
 
 
 def _words(node: LexborNode) -> list[str]:
