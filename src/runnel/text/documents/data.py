@@ -70,7 +70,6 @@ def read_xml(decoded: Decoded) -> DocumentText:
 
 def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
     canonical = Canonical(decoded.warning)
-    data = 0
     waiting: list[tuple[str | None, Any, int]] = [("", value, 1)]  # name, or None in a list; level
     while waiting:
         name, value, level = waiting.pop()
@@ -82,11 +81,9 @@ def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
         elif isinstance(value, list):
             waiting += reversed(list(_list(canonical, name or "", value, level)))
         elif is_data(_text(value)):
-            data += 1
+            canonical.omitted["encoded (base64)"] += len(_text(value))
         else:
             _add_text(canonical, name or "", _text(value), level)
-    if data:
-        canonical.warnings.append(f"values of encoded data (base64) are not read: {data:,}")
     return canonical.finish(kind, encoding=decoded.encoding)
 
 

@@ -15,7 +15,7 @@ from runnel.text.documents.headings import ITEM
 from runnel.text.documents.unread import unread_in
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
@@ -164,8 +164,14 @@ class _Marks:
             # the number of a clause is joined to the text below it
             if self.start is None or not self.unread.joins(end, end + 1):
                 self.close()
-        elif self._add_heading(line, start, end):
-            return
+        elif heading := _heading(line):
+            self.close()
+            self.take(start, end, "heading")
+            self._close_heading(*heading)
+        elif self.start is not None and self.kind == "paragraph" and _UNDERLINE.match(line):
+            words = self.text[self.start : self.end].strip()
+            self.take(start, end, "heading")
+            self._close_heading(1 if "=" in line else 2, words)
         elif self.start is None and _RULE.match(line):
             self.take(start, end, "paragraph")
             self.close()
@@ -183,30 +189,6 @@ class _Marks:
             if kind != "paragraph" or self.kind == "row" or _HTML.match(line):
                 self.close()
             self.take(start, end, kind)
-
-    def _add_heading(self, line: str, start: int, end: int) -> bool:
-        """Add a heading, or the rule below it; False: the line is none."""
-        if heading := _ATX.match(line):
-            words = line[heading.end() :].strip()
-            bare = words.rstrip("#")  # # signs may close a heading
-            words = bare.strip() if not bare or bare[-1] in " \t" else words
-            level = len(heading[1])
-        elif heading := _HTML_HEADING.match(line):
-            words = heading[2]
-            level = int(heading[1])
-        elif (
-            self.start is not None and self.kind == "paragraph" and (rule := _UNDERLINE.match(line))
-        ):
-            words = self.text[self.start : self.end].strip()
-            self.take(start, end, "heading")
-            self._close_heading(1 if rule[1][0] == "=" else 2, words)
-            return True
-        else:
-            return False
-        self.close()
-        self.take(start, end, "heading")
-        self._close_heading(level, words)
-        return True
 
     def take(self, start: int, end: int, kind: str) -> None:
         """Add a line to the open block, or open a block."""
@@ -283,6 +265,16 @@ class _Marks:
         self.canonical.unread += [
             (self.offset + start, self.offset + end) for start, end in self.unread.spans
         ]
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Return the level and the words of a heading in one line; None: it is none."""
+    if heading := _ATX.match(line):
+        words = line[heading.end() :].strip()
+        bare = words.rstrip("#")  # # signs may close a heading
+        return len(heading[1]), bare.strip() if not bare or bare[-1] in " \t" else words
+    heading = _HTML_HEADING.match(line)
+    return (int(heading[1]), heading[2]) if heading else None
 
 
 def _markup(words: str) -> Iterator[tuple[int, int]]:
