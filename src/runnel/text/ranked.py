@@ -48,14 +48,13 @@ class RankedText:
         kept = np.flatnonzero(keeps)
         edges = np.array([(block.start, block.end) for block in document.blocks]).reshape(-1, 2)
         edges = np.searchsorted(kept, edges)
-        text = "".join([*parts, source[at:]])
         blocks = tuple(
             replace(block, start=start, end=end)
             for block, (start, end) in zip(document.blocks, edges.tolist(), strict=True)
             if start < end
         )
-        ranked = replace(document, text=text, blocks=blocks, unread=())
-        return RankedText(source, ranked, kept)
+        text = "".join([*parts, source[at:]])
+        return RankedText(source, replace(document, text=text, blocks=blocks, unread=()), kept)
 
     @property
     def text(self) -> str:

@@ -71,9 +71,8 @@ def read_table(
     first = sample[0] if sample else ""
     if kind == "tsv" and not (has_names(first) if names is None else names):
         columns = ["id", "url", "title", "text"] if _is_msmarco(_cells(first)) else ["id", "text"]
-        every = chain(sample, rest)
         named = [name for name in columns if name != "url"]
-        return CsvTable(named, _unnamed(lines, every, columns), {})
+        return CsvTable(named, _unnamed(lines, chain(sample, rest), columns), {})
     csv.field_size_limit(longest)
     separator = _SEPARATOR.match(first) if kind == "csv" else None
     if separator:
@@ -225,8 +224,9 @@ def _parsed(
             first, *others = source.taken
             source.number -= len(others)
             if strict or str(error).startswith("field larger"):
-                place = lines.place(source.number)
-                raise ReadError(f"{place}: not a valid table ({error})") from error
+                raise ReadError(
+                    f"{lines.place(source.number)}: not a valid table ({error})"
+                ) from error
             # the quote has no end, or there is one inside of quotes: the line alone is the row
             source.again.extendleft(reversed(others))
             line = [first.rstrip("\r\n")]

@@ -131,8 +131,7 @@ def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
         add_page(canonical, text)
         canonical.above = above
     elif _is_short(text):
-        said = name and name.lower() not in _TEXTS
-        canonical.add(f"{name}: {text}" if said else text, "line")
+        canonical.add(text if name.lower() in ("", *_TEXTS) else f"{name}: {text}", "line")
     else:
         if name and name.lower() not in _TEXTS:
             canonical.add(name, level=level)
@@ -166,8 +165,7 @@ def _is_record(value: Any) -> bool:
 
 def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list."""
-    texts = [element.text, *(child.tail for child in element)]
-    if any(text and text.strip() for text in texts):
+    if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
         text = "".join(element.itertext())
         return text if len(element) == 0 else " ".join(text.split())
     pairs: list[tuple[str, Any]] = [

@@ -206,9 +206,14 @@ class DocumentText:
     ) -> DocumentText:
         """Return a document of an index from its text and its `places`."""
         wire = places.wire
-        digest = hashlib.sha256(text.encode()).hexdigest()
         return DocumentText(
-            text, _blocks_of(wire), kind, digest, title, id, unread=_spans_of(wire["unread"])
+            text,
+            _blocks_of(wire),
+            kind,
+            hashlib.sha256(text.encode()).hexdigest(),
+            title,
+            id,
+            unread=_spans_of(wire["unread"]),
         )
 
     def __hash__(self) -> int:
@@ -234,8 +239,9 @@ class DocumentText:
     def places(self) -> Places:
         """Return the pages and headings of the document's characters."""
         wire = self.to_wire()
-        parts = ("blocks", "paths", "leads", "unread")
-        return Places(json.dumps({part: wire[part] for part in parts}))
+        return Places(
+            json.dumps({part: wire[part] for part in ("blocks", "paths", "leads", "unread")})
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Return the document as a JSON object: the blocks as rows, each heading path and lead
@@ -373,8 +379,9 @@ class Canonical:
 
     def mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block of existing text."""
-        titles = tuple(title for _, title in self._headings)
-        self.blocks.append(Block(start, end, kind, self.page, titles, lead))
+        self.blocks.append(
+            Block(start, end, kind, self.page, tuple(title for _, title in self._headings), lead)
+        )
 
     def finish(
         self,
@@ -430,8 +437,7 @@ def add_plain(canonical: Canonical, text: str) -> None:
     headings, `Entries` lines that are blocks, `unread_in` what is not read.
     """
     marks = _PlainMarks(canonical, text)
-    prose = not marks.entries.log and not marks.unread.turns
-    titles = deque(titles_in(text) if prose else ())
+    titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
     for end in marks.unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()

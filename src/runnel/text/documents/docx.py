@@ -76,8 +76,10 @@ class _Styles:
     """The styles of a document, each with the properties of the styles that it is based on."""
 
     def __init__(self, part: Element | None) -> None:
-        elements = [] if part is None else part.findall("{*}style")
-        self._styles = {attribute(style, "styleId"): style for style in elements}
+        self._styles = {
+            attribute(style, "styleId"): style
+            for style in (() if part is None else part.findall("{*}style"))
+        }
         self._levels: dict[str, int | None] = {}
 
     def chain(self, key: str) -> Iterator[Element]:
@@ -102,8 +104,7 @@ class _Styles:
     def level(self, key: str) -> int | None:
         """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
         if key not in self._levels:
-            names = [value_of(style, "name") for style in self.chain(key)]
-            levels = (_level(name) for name in names)
+            levels = (_level(value_of(style, "name")) for style in self.chain(key))
             self._levels[key] = next((level for level in levels if level is not None), None)
         return self._levels[key]
 
@@ -178,8 +179,7 @@ class _Document:
     def _is_left_out(self, element: Element) -> bool:
         name = tag(element)
         if name == "p":
-            style = value_of(element, "pPr/pStyle")
-            self._in_hidden_style = self.styles.is_on(style, _VANISH)
+            self._in_hidden_style = self.styles.is_on(value_of(element, "pPr/pStyle"), _VANISH)
         elif name == "r":
             fonts = element.find("{*}rPr/{*}rFonts")
             self._font = "" if fonts is None else attribute(fonts, "ascii")
@@ -198,8 +198,9 @@ class _Document:
         if own is not None:
             hidden = attribute(own, "val") not in _OFF
         else:
-            style = value_of(run, "rPr/rStyle")
-            hidden = self._in_hidden_style or self.styles.is_on(style, _VANISH)
+            hidden = self._in_hidden_style or self.styles.is_on(
+                value_of(run, "rPr/rStyle"), _VANISH
+            )
         if hidden:
             self.hidden += sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
         return hidden
@@ -232,8 +233,9 @@ class _Document:
         if note not in self.notes:
             custom = attribute(element, "customMarkFollows") not in ("", *_OFF)
             self._numbered[note[0]] += not custom
-            number = numeral(self._numbered[note[0]], self.forms[note[0]])
-            self.notes[note] = "" if custom else f"[{number}]"
+            self.notes[note] = (
+                "" if custom else f"[{numeral(self._numbered[note[0]], self.forms[note[0]])}]"
+            )
         return self.notes[note]
 
     def _add(self, paragraph: Element, text: str, note: str | None) -> None:

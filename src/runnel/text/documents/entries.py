@@ -200,8 +200,11 @@ def _are_keys(lines: Sequence[str], count: int, base: int) -> bool:
     """Return whether lines, of which `count` of `base` begin like keys, are no wrapped prose."""
     if count < max(2, _CLEAR * base, _INDENTED * len(lines)):
         return False
-    short = all(_SHORT_KEY.match(line.lstrip()) for line in lines)
-    return short or max(map(len, lines)) < _WRAPPED or _fitting(lines) >= 0.5
+    return (
+        all(_SHORT_KEY.match(line.lstrip()) for line in lines)
+        or max(map(len, lines)) < _WRAPPED
+        or _fitting(lines) >= 0.5
+    )
 
 
 def _fitting(lines: Sequence[str]) -> float:
@@ -219,8 +222,7 @@ def _key(line: str) -> str:
 
 def _from(starts: Iterable[int], end: int) -> list[Entry]:
     """Return entries that begin at these lines, and before the first of them."""
-    edges = sorted({0, *starts, end})
-    return [Entry(first, last) for first, last in pairwise(edges)]
+    return [Entry(first, last) for first, last in pairwise(sorted({0, *starts, end}))]
 
 
 def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Entry]:

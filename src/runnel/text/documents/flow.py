@@ -138,13 +138,13 @@ class TableRow:
     @property
     def level(self) -> int | None:
         """The level of the heading that is all of the row."""
-        alone = len(self.values) == 1 and len(self.filled) == 1
-        return self.filled[0].level if alone else None
+        return self.filled[0].level if len(self.values) == len(self.filled) == 1 else None
 
     @property
     def has_names(self) -> bool:
-        several = len(self.values) > 1
-        return self.head or (several and all(cell.level is not None for cell in self.filled))
+        return self.head or (
+            len(self.values) > 1 and all(cell.level is not None for cell in self.filled)
+        )
 
     def is_title(self, columns: Sequence[int]) -> bool:
         """Return whether it is one value over all columns of a table."""
@@ -448,8 +448,11 @@ class Flow:
                 piece.add_to(canonical)
             else:
                 canonical.page = piece.page
-                kind = "paragraph" if piece.kind == CAPTION else piece.kind
-                canonical.add(piece.text, kind, level=piece.level)
+                canonical.add(
+                    piece.text,
+                    "paragraph" if piece.kind == CAPTION else piece.kind,
+                    level=piece.level,
+                )
         self.pieces.clear()
 
     def _caption_at(self, number: int) -> str:

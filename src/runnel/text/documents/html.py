@@ -217,8 +217,7 @@ class _Page:
             elif tag == "br" and event == "start":
                 self.inline.append(_LINE_BREAK)
         self._flush()
-        pieces = _without_page_numbers(self.flow.pieces)
-        self.flow.pieces[:] = _with_contents(pieces, self.titles)
+        self.flow.pieces[:] = _with_contents(_without_page_numbers(self.flow.pieces), self.titles)
 
     def _is_left_out(self, node: LexborNode) -> bool:
         """Return whether an element is not read; count the characters of text that a reader of the
@@ -336,8 +335,7 @@ class _Page:
         if not text or text.isspace():
             return
         only_links = bool(links) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
-        navigates = only_links and any(map(_NAVIGATION.fullmatch, links))
-        if navigates and self.flow.table is None:
+        if only_links and self.flow.table is None and any(map(_NAVIGATION.fullmatch, links)):
             return
         kind, level = self.kinds[-1]
         if kind == "code":
@@ -412,8 +410,10 @@ def _cuts(pieces: Sequence[FlowBlock | TableBlock]) -> bool:
     if len(pieces) < 3 or not all(isinstance(piece, FlowBlock) for piece in pieces):
         return False
     before, _, after = pieces
-    prose = ("paragraph", "item")
-    if before.kind not in prose or after.kind != "paragraph" or not _OPEN_END.search(before.text):
+    if (
+        before.kind not in ("paragraph", "item")
+        or after.kind != "paragraph"
+        or not _OPEN_END.search(before.text)
+    ):
         return False
-    long = len(before.text) > _LONG_LINE or before.text[-1] in ",;"
-    return long or after.text[0].islower()
+    return len(before.text) > _LONG_LINE or before.text[-1] in ",;" or after.text[0].islower()

@@ -43,8 +43,7 @@ def read_notebook(decoded: Decoded) -> DocumentText:
         outputs = cell.get("outputs")
         for output in outputs if isinstance(outputs, list) else ():
             if isinstance(output, dict):
-                text = _output(output, left_out)
-                canonical.add(text, "code")
+                canonical.add(_output(output, left_out), "code")
     canonical.warnings += [f"{what}: {count:,}" for what, count in left_out.items()]
     return canonical.finish("ipynb", title=title, encoding=decoded.encoding)
 

@@ -168,8 +168,9 @@ class _Content:
                 self.styles.restart(style)
             self.lists.append(style)
         elif name == "list-item" and self.lists:
-            start = attribute(element, "start-value")
-            self.number = self.styles.number(self.lists[-1], len(self.lists), start)
+            self.number = self.styles.number(
+                self.lists[-1], len(self.lists), attribute(element, "start-value")
+            )
         elif name == "note-citation" and self.paragraphs:
             self.mark = f"[{''.join(element.itertext()).strip()}]"
             self.paragraphs[-1].append(self.mark)
@@ -180,10 +181,13 @@ class _Content:
         elif name == "table-row":
             self.flow.open_row(head=self.open["table-header-rows"] > 0)
         elif name == "table-cell":
-            columns = attribute(element, "number-columns-spanned")
-            repeated = attribute(element, "number-columns-repeated")
-            rows = attribute(element, "number-rows-spanned")
-            self.flow.open_cell(max(spanned(columns), spanned(repeated)), spanned(rows))
+            self.flow.open_cell(
+                max(
+                    spanned(attribute(element, "number-columns-spanned")),
+                    spanned(attribute(element, "number-columns-repeated")),
+                ),
+                spanned(attribute(element, "number-rows-spanned")),
+            )
         elif name == "page" and self.kind == "odp":
             self._open_page(element)
         inside = (
@@ -223,8 +227,9 @@ class _Content:
             self._add_blocks()
 
     def _end_paragraph(self, element: Element, name: str) -> None:
-        lines = "".join(self.paragraphs.pop()).split("\v")
-        text = "\n".join(" ".join(line.split()) for line in lines)
+        text = "\n".join(
+            " ".join(line.split()) for line in "".join(self.paragraphs.pop()).split("\v")
+        )
         if self.open["note-body"] or self.open["notes"]:
             self.notes.append(f"{self.mark} {text}".strip())
             self.mark = ""

@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -78,8 +79,7 @@ class Archive:
 def parse(archive: Archive, name: str) -> Element:
     """Return the root element of a part."""
     # the last: an encoding that the parser does not know
-    kinds = (ElementTree.ParseError, ValueError, LookupError)
-    with damage_in(f"its part {name!r}", *kinds):
+    with damage_in(f"its part {name!r}", ElementTree.ParseError, ValueError, LookupError):
         return ElementTree.fromstring(archive.read_xml(name))
 
 
@@ -118,8 +118,7 @@ def title_of(archive: Archive, name: str) -> str | None:
     """Return the title in a part with a document's properties, which may be missing."""
     if name not in archive.names:
         return None
-    elements = parse(archive, name).iter()
-    return next((element.text for element in elements if tag(element) == "title"), None)
+    return next((e.text for e in parse(archive, name).iter() if tag(e) == "title"), None)
 
 
 def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
@@ -179,8 +178,7 @@ def paragraphs(
 def _joined(pieces: list[tuple[bool, str]]) -> str:
     """Return the text of a paragraph; raised pieces beside each other are one."""
     text = ""
-    filled = (piece for piece in pieces if piece[1])
-    for is_raised, group in groupby(filled, key=lambda piece: piece[0]):
+    for is_raised, group in groupby(filter(itemgetter(1), pieces), key=itemgetter(0)):
         words = "".join(piece for _, piece in group)
         text += raised(text, words) if is_raised else words
     return text

@@ -78,7 +78,6 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
 
 def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Element) -> None:
     """Add the title of a slide, its shapes, its SmartArt and its notes."""
-    parts = related(archive, name)
     shapes = _shapes(slide)
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
     inside = Canonical()
@@ -86,7 +85,7 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
         _read(inside, [title])
     canonical.add_slide(canonical.page or 0, inside.finish("pptx").text)
     _read(canonical, (shape for shape in shapes if shape is not title))
-    for kind, other in parts.values():
+    for kind, other in related(archive, name).values():
         if kind == "diagramData":
             _read(canonical, [parse(archive, other)])
         elif kind == "notesSlide":
@@ -106,9 +105,8 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
         return id(element) in unused
 
     for shape in shapes:
-        placeholder = _placeholder(shape)
         unused.update(unused_alternatives(shape))
-        shape_kind = kind or ("item" if placeholder == "body" else "paragraph")
+        shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
         for event, element, text in paragraphs(shape, left_out, is_raised=_is_raised):
             if event == "text":
                 flow.add(text, shape_kind)
@@ -183,8 +181,8 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
             continue
         if tag(element) in (*_SHAPES, "grpSp"):
             last = _box(element) or last
-            is_shape = tag(element) in _SHAPES
-            placed.append((last, [element] if is_shape else _shapes(element, unused, depth + 1)))
+            of_group = _shapes(element, unused, depth + 1) if tag(element) == "grpSp" else []
+            placed.append((last, of_group or [element]))
         else:
             left += reversed(element)
     return [

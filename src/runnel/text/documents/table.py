@@ -79,8 +79,9 @@ def add_rows(
         if any(cells):
             canonical.page = pages[number]
             head = number < heads
-            text = SEPARATOR.join(cells)
-            canonical.add(text, HEADS if head else "row", lead=() if head else lead)
+            canonical.add(
+                SEPARATOR.join(cells), HEADS if head else "row", lead=() if head else lead
+            )
     canonical.page = current
 
 

@@ -93,8 +93,7 @@ class Unread:
 
     def paragraph_ends(self, text: str) -> Iterator[int]:
         """Yield where paragraphs and turns end, ascending."""
-        breaks = _PARAGRAPH_END.finditer(text)
-        ends = {match.end() for match in breaks if not self.joins(*match.span())}
+        ends = {m.end() for m in _PARAGRAPH_END.finditer(text) if not self.joins(*m.span())}
         yield from sorted({*ends, *self.turns, len(text)} - {0})
 
     def joins(self, start: int, end: int) -> bool:
@@ -202,11 +201,10 @@ def _add_hyphens(text: str, unread: Unread) -> None:
         word = match[0].casefold()
         counts.update(wanted.intersection((word, *word.split("-"))))
     for start, end, head, tail in breaks:
-        whole = counts[head + tail]
         chained = counts[f"{head}-{tail}"]
         unknown = (counts[head] <= parts[head]) + (counts[tail] <= parts[tail])
         rare = unknown >= (1 if "\n" in text[start:end] else 2) and head not in _COMPOUNDS
-        if text[start] == "\u00ad" or whole > chained or (rare and not chained):
+        if text[start] == "\u00ad" or counts[head + tail] > chained or (rare and not chained):
             unread.spans.append((start, end))
         elif chained:
             unread.spans.append((start + 1, end))

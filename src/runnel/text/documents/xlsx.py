@@ -45,8 +45,12 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
     )
     canonical = Canonical()
-    advice = "open and save it with a spreadsheet program"
-    damage = errors_as(ReadError, "not a complete Excel workbook", *_DAMAGE, advice=advice)
+    damage = errors_as(
+        ReadError,
+        "not a complete Excel workbook",
+        *_DAMAGE,
+        advice="open and save it with a spreadsheet program",
+    )
     with damage, warnings.catch_warnings(), open(archive.path, "rb") as file:
         # about parts that have no text: styles, validations, extensions
         warnings.simplefilter("ignore")
@@ -76,8 +80,7 @@ def _read_sheet(
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
         texts = [_shown(cell) for cell in row]
-        filled = sum(map(bool, texts))
-        flow.open_row(head=number in names or (number <= frozen and filled > 1))
+        flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
         for column, text in enumerate(texts, start=1):
             if covered.get(column, 0) >= number:
                 continue
