@@ -130,6 +130,12 @@ def test_a_line_that_continues_an_entry_belongs_to_it():
             "A. Yes.",
         ],
         [
+            "HAMLET. To be, or not to be, that is the question:\nWhether 'tis nobler in the mind",
+            "OPHELIA. Good my lord,\nHow does your honour?",
+            "HAMLET. I humbly thank you.",
+            "OPHELIA. My lord, I have remembrances.",
+        ],
+        [
             "Chairman SMITH. The committee will come to order. We have\nthree witnesses.",
             "Senator JONES. Thank you. I want to ask about\nthe pumps.",
             "Mr. LEE. They were replaced in 2019.",

@@ -47,11 +47,12 @@ _SIGN = re.compile(
     r")"
 )
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
-_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ ]?[AaPp]\.?[Mm]\.?)?[\])]?\s*\Z")
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ ]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
-# begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "Senator LEE. "
+# begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (
     r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:"
+    r"|[A-Z][A-Z'-]{2,}\.[ \t]+(?=[A-Z])"
     r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)"
     r"[ \t]+[A-Z][A-Z'-]{2,}\."
 )

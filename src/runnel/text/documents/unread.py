@@ -249,7 +249,7 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
         len(written) < _LINES
         or len(numbers) < _MOST * len(lines)
         or (running < _WRAPPED * len(written) and turns < 2)
-        or (pages < 2 and not long)
+        or (pages < 2 and not long and turns < 2)
     ):
         return False
     # 3. From each line to the next: the number, and what is between two pages.
