@@ -377,16 +377,15 @@ def _without_page_numbers(pieces: Sequence[FlowBlock | TableBlock]) -> list[Flow
     """Return blocks without the numbers of printed pages: numbers that stand alone and count up, if
     one of them cuts a sentence. What they cut is joined.
     """
-    runs: list[list[int]] = [[]]
-    last = 0
-    for at, piece in enumerate(pieces):
-        number = _PAGE_NUMBER.fullmatch(piece.text) if isinstance(piece, FlowBlock) else None
-        if number is None or piece.leads:
-            continue
-        if int(number[1]) != last + 1:
-            runs.append([])
-        runs[-1].append(at)
-        last = int(number[1])
+    numbers = [
+        (at, int(number[1]))
+        for at, piece in enumerate(pieces)
+        if isinstance(piece, FlowBlock) and not piece.leads
+        if (number := _PAGE_NUMBER.fullmatch(piece.text))
+    ]
+    # numbers that count up have the same distance from their places among the numbers
+    counted = groupby(enumerate(numbers), lambda placed: placed[1][1] - placed[0])
+    runs = [[at for _, (at, _) in run] for _, run in counted]
     dropped = {
         at
         for run in runs
