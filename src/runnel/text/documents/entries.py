@@ -131,7 +131,8 @@ class Entries:
             pairs[opening, key] += bool(opening and key and not begins)
             opening = key if begins else ""
             turn = _TURN.match(line)
-            names[turn[0].strip(" :.\t") if turn else key] += bool(turn) or line[0].isupper()
+            if turn or line[0].isupper():
+                names[turn[0].strip(" :.\t") if turn else key] += 1
         indented = signs.pop("indented", 0)
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
         least = flush * _SHARES.get(best or "", _CLEAR)

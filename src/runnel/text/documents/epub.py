@@ -25,21 +25,18 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     pages = frozenset(unquote(e.get("href", "")).rpartition("/")[2] for e in items.values())
     canonical = Canonical()
-    missing: list[str] = []
-    read: set[str] = set()
-    for reference in (e for e in package.iter() if tag(e) == "itemref"):
-        item = items.get(reference.get("idref"))
-        if item is None:
-            missing.append(repr(reference.get("idref")))
-            continue
-        if item.get("media-type", _PAGES[0]) not in _PAGES:
-            continue  # only a picture
-        # Always a name in the archive, whatever the path; nothing on disk is opened.
-        name = unquote(item.get("href", "").partition("#")[0])
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(package_name), name))
-        if name in read:  # an entry for each section of a page
-            continue
-        read.add(name)
+    references = [e.get("idref") for e in package.iter() if tag(e) == "itemref"]
+    missing = [repr(reference) for reference in references if reference not in items]
+    chosen = (items[reference] for reference in references if reference in items)
+    # pages that are no pictures; always names in the archive, whatever the path
+    names = (
+        posixpath.join(
+            posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0])
+        )
+        for item in chosen
+        if item.get("media-type", _PAGES[0]) in _PAGES
+    )
+    for name in dict.fromkeys(map(posixpath.normpath, names)):  # an entry for each section
         if name in locked:
             raise ReadError("a book under copy protection (DRM); its pages are encrypted")
         if name not in archive.names:

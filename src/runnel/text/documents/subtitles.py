@@ -87,7 +87,6 @@ def _lines(text: str) -> Iterator[_Line]:
         for line in lines:
             begins = False
             if voice := _VOICE.search(line):
-                begins = bool(speaker) and speaker != voice[1].strip()
                 speaker = voice[1].strip()
             words = " ".join(html.unescape(_TAG.sub("", line)).split())
             if dash := _DASH.match(words):
