@@ -354,6 +354,8 @@ def test_a_table_knows_its_caption_and_columns_and_merged_cells_have_their_value
         controls = begin.replace(f"</w:{name}>", f"</w:{name}></w:sdtContent></w:sdt>")
         document = read(tmp_path, f"{caption}<w:tbl>{controls}</w:tbl>", styles=styles)
         assert leads(document) == dict.fromkeys(rows, lead)
+    wide = row(*(f"c{n}" for n in range(11))) + row("x", properties='<w:gridBefore w:val="10"/>')
+    assert texts(read(tmp_path, f"<w:tbl>{wide}</w:tbl>"))[-1] == "|  " * 9 + "| x"
     figure = p("Figure 1: A house", '<w:pStyle w:val="Cap"/>')
     document = read(tmp_path, f"{figure}<w:tbl>{table}</w:tbl>", styles=styles)
     assert leads(document)[rows[0]][0] == ""

@@ -95,9 +95,11 @@ class _Styles:
         """Return the value of a property of a style; empty if it has none."""
         return next(filter(None, (value_of(style, path) for style in self.chain(key))), "")
 
-    def is_on(self, key: str, path: str) -> bool:
-        """Return whether a style has a property that is on or off, and it is on."""
-        found = (style.find(path) for style in self.chain(key))
+    def is_on(self, key: str, path: str, own: Element | None = None) -> bool:
+        """Return whether a style, or a paragraph or run with its `own` property, has a property
+        that is on or off, and it is on.
+        """
+        found = (own, *(style.find(path) for style in self.chain(key)))
         element = next((element for element in found if element is not None), None)
         return element is not None and attribute(element, "val") not in _OFF
 
@@ -195,12 +197,8 @@ class _Document:
     def _is_hidden(self, run: Element) -> bool:
         """Return whether a run is hidden text, and count its characters if it is."""
         own = run.find(_VANISH)
-        if own is not None:
-            hidden = attribute(own, "val") not in _OFF
-        else:
-            hidden = self._in_hidden_style or self.styles.is_on(
-                value_of(run, "rPr/rStyle"), _VANISH
-            )
+        hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
+        hidden = hidden or (own is None and self._in_hidden_style)
         if hidden:
             self.hidden += sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
         return hidden
@@ -282,7 +280,7 @@ class _Document:
             self.flow.open_table(TableBlock())
         elif event == "start" and name == "tr":
             self.flow.open_row(head=element.find("{*}trPr/{*}tblHeader") is not None)
-            if before := value_of(element, "trPr/gridBefore").strip("0"):
+            if before := value_of(element, "trPr/gridBefore").lstrip("0"):
                 self.flow.open_cell(spanned(before))
         elif event == "start" and name == "tc":
             merge = element.find("{*}tcPr/{*}vMerge")
