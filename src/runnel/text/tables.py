@@ -81,8 +81,10 @@ def read_table(
     delimiter = "\t" if kind == "tsv" else delimiter_of(begin)
     delimiter = separator[1] if separator else delimiter
     width = 0 if strict else _width(_sample_rows(begin, delimiter))
-    source = _Source(chain(sample, rest), 1 if separator else 0)
-    rows = _parsed(lines, source, delimiter, width, f'{delimiter} "' in begin, strict)
+    # a quote after a delimiter and a space begins a value where the first lines have such quotes
+    form = {"delimiter": delimiter, "skipinitialspace": f'{delimiter} "' in begin}
+    every = chain(sample, rest)
+    rows = _parsed(lines, every, 1 if separator else 0, form, width, strict)
     title: list[str] = []
     _, heads, problem = next(rows, (0, [], ""))
     while width > 1 and sum(map(bool, heads)) == 1 and len(title) < _SAMPLE:
@@ -182,65 +184,54 @@ def _unique(heads: list[str], width: int) -> list[str]:
     return names
 
 
-class _Source:
-    """The lines of a table, some of which may be read again.
-
-    Attributes:
-        taken: the lines of the open row.
-        again: lines to read before others.
-        number: of the last line that was read.
-    """
-
-    def __init__(self, lines: Iterator[str], number: int) -> None:
-        self.taken: list[str] = []
-        self.again: deque[str] = deque()
-        self.number = number
-        self._lines = lines
-
-    def __iter__(self) -> "_Source":
-        return self
-
-    def __next__(self) -> str:
-        if len(self.taken) == _MOST_LINES:
-            raise csv.Error(f"a quote is open for {_MOST_LINES:,} lines")
-        self.taken.append(self.again.popleft() if self.again else next(self._lines))
-        self.number += 1
-        return self.taken[-1]
-
-
 def _parsed(
-    lines: Lines, source: _Source, delimiter: str, width: int, spaced: bool, strict: bool
+    lines: Lines,
+    rest: Iterator[str],
+    number: int,
+    form: dict[str, Any],
+    width: int,
+    strict: bool,
 ) -> Iterator[tuple[int, list[str], str]]:
     """Yield (number of the last line, values, what is wrong with the quotes or "") of the rows of
-    a table that have values. `strict`: ReadError where quotes are wrong.
+    a table that have values. `number`: of lines before `rest`. `form`: of `csv.reader`. `strict`:
+    ReadError where quotes are wrong.
     """
-    # a quote after a delimiter and a space begins a value where the first lines have such quotes
-    reader = csv.reader(source, delimiter=delimiter, skipinitialspace=spaced, strict=True)
+    taken: list[str] = []  # the lines of the open row
+    again: deque[str] = deque()  # lines to read once more
+
+    def source() -> Iterator[str]:
+        while line := again.popleft() if again else next(rest, ""):
+            taken.append(line)
+            if len(taken) > _MOST_LINES:
+                raise csv.Error(f"a quote is open for {_MOST_LINES:,} lines")
+            yield line
+
+    reader = csv.reader(source(), strict=True, **form)
     while True:
         problem = ""
         try:
             row = next(reader, None)
         except csv.Error as error:
-            first, *others = source.taken
-            source.number -= len(others)
             if strict or str(error).startswith("field larger"):
-                raise ReadError(
-                    f"{lines.place(source.number)}: not a valid table ({error})"
-                ) from error
+                place = lines.place(number + 1)
+                raise ReadError(f"{place}: not a valid table ({error})") from error
             # the quote has no end, or there is one inside of quotes: the line alone is the row
-            source.again.extendleft(reversed(others))
-            line = [first.rstrip("\r\n")]
+            again.extendleft(reversed(taken[1:]))
+            del taken[1:]
+            reader = csv.reader(source(), strict=True, **form)
+            line = [taken[0].rstrip("\r\n")]
             readings = (
-                next(csv.reader(line, delimiter=delimiter, quoting=quoting))
+                next(csv.reader(line, quoting=quoting, **form))
                 for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE)
             )
             row = min(readings, key=lambda row: abs(len(row) - width))
             problem = "wrong quotes; double a quotation mark inside of quotes, and close them"
-        source.taken.clear()
+        number += len(taken)
+        taken.clear()
         if row is None:
             return
         if any(row):
-            yield source.number, row, problem
+            yield number, row, problem
 
 
 def _values(
