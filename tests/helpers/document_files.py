@@ -328,16 +328,19 @@ def pptx(
     _write_zip(path, files | dict(more or {}))
 
 
-def odf(path: Path, kind: str, content: str) -> None:
-    """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`: its XML."""
-    names = ("office", "text", "table", "draw", "presentation")
+def odf(path: Path, kind: str, content: str, styles: str = "") -> None:
+    """An OpenDocument file. `kind`: "text", "spreadsheet" or "presentation". `content`, `styles`:
+    their XML.
+    """
+    names = ("office", "text", "table", "draw", "presentation", "style")
     spaces = " ".join(
         f'xmlns:{name}="urn:oasis:names:tc:opendocument:xmlns:{name}:1.0"' for name in names
     )
     files: dict[str, str | bytes] = {
         "mimetype": f"application/vnd.oasis.opendocument.{kind}",
         "content.xml": (
-            f"<office:document-content {spaces}><office:automatic-styles/><office:body>"
+            f"<office:document-content {spaces}><office:automatic-styles>{styles}"
+            "</office:automatic-styles><office:body>"
             f"<office:{kind}>{content}</office:{kind}></office:body></office:document-content>"
         ),
         "meta.xml": (

@@ -56,6 +56,11 @@ ENGLISH = [
     # months, times of day, acronyms
     "Volumes fell in May. ¦Loans grew in Aug. and Sept. ¦They fell in Dec. ¦It was cold.",
     "Meet at 5 p.m. ¦Bring it at 10 a.m. Monday, or 9 a.m. Eastern time. ¦Interest is 1.5% p.a. ¦No",
+    "Open Mon. to Fri. 9 a.m. to 5 P.M. ¦Bring it at 4 P.M. Monday. ¦A. M. Lee and J. R. R. Tolkien.",
+    "The M.I.T. Students and the U.S. Army met at 5 p.m. ¦The Ph.D. Candidates left. ¦It was in D.C.",
+    "cp [OPTION]... SOURCE [DEST] copies it. ¦It is so [sic]... ¦Then it ends.",
+    "They named Ms. Kim. ¦He met Mx. Lee, Atty. Roy and Amb. Bo. ¦See Fed. R. Civ. P. 12. ¦It is so.",
+    "See 42 U.S.C. § 1983. ¦The court agreed. ¦Bake at 180 deg. C. in Oslo. ¦Est. 1931 by Acme Inst. ¦The rest.",
     "He lives in the U.S. ¦The U.S. Navy left. ¦They met in Washington, D.C. ¦Congress was there.",
     # without space, and notes
     "The oil is old.¦Change it now.¦Then call us. ¦Volumes fell.¦Loans grew.",

@@ -22,7 +22,7 @@ import numpy as np
 
 from runnel.checks import expect_text
 from runnel.text.documents.document import CONTENTS, HEADS, DocumentText
-from runnel.text.documents.headings import is_title
+from runnel.text.documents.headings import ITEM, is_title
 
 TEXT, QUESTION, HEADING, ASIDE, INTRODUCED = range(5)
 TITLES = QUESTION, HEADING
@@ -53,10 +53,7 @@ _PARAGRAPH_ENDS = np.array([0x0C, 0x2029], np.uint32)
 _ENDS = np.array([ord(sign) for sign in ".!?;,\u2026\u3002\uff01\uff1f\uff1b\uff0c"], np.uint32)
 _CLOSING = "\"')]\u201d\u2019\u00bb\u300d\u300f*_"
 _CLOSERS = np.array([ord(sign) for sign in _CLOSING], np.uint32)
-_BEGINS = re.compile(
-    r"(?:[-*+|\u2022\u2023\u25e6\u2013]|[QA]\d{0,3}[.:)]|#{1,6}|={2,6}"
-    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]|\(?[a-z]{1,5}\))[ \t]"
-)
+_BEGINS = re.compile(rf"{ITEM.pattern}|(?:\||[QA]\d{{0,3}}[.:)]|#{{1,6}}|={{2,6}})[ \t]")
 _QUESTION_SIGNS = ("?", "\uff1f", "\u061f")
 _UNDER = re.compile(r"\n[ \t]*([^\w\s])\1{2,}[ \t]*\Z")
 _LETTER = re.compile(r"[^\W\d_]")
@@ -88,7 +85,7 @@ _PAGE = re.compile(
     r"(?:page[ \t]+)?[-\u2013\[( \t]*(\d{1,4})[-\u2013\])\ \t]*(?:(?:/|of)[ \t]*\d{1,4})?",
     re.IGNORECASE,
 )
-_DOTS = ("....", ". . . .", "\u2026", "____")
+_DOTTED = re.compile(r"^[^\n]*(?:\.{4}|(?:\. ){3}\.|\u2026|_{4})[^\n]*", re.MULTILINE)
 _LEADERS = re.compile(
     r"(?<![.\u2026_])(?<![.\u2026_][ \t])(?:[.\u2026_][ \t]?){4,}+"  # all the dots
     r"[ \t]*+(?:(\d{1,4})|[ivxlc]{1,7})[ \t\f]*+\Z",  # the page
@@ -389,24 +386,16 @@ def _leader_rows(text: str, lines: _Lines) -> Iterator[tuple[int, int]]:
     """Yield the sentences of rows with dots before a page number, of which three follow each other,
     their pages in order.
     """
-    rows = set()
-    for sign in _DOTS:
-        at = text.find(sign)
-        while at >= 0:
-            end = text.find("\n", at)
-            end = len(text) if end < 0 else end
-            rows.add((text.rfind("\n", 0, at) + 1, end))
-            at = text.find(sign, end)
     run: list[tuple[int, int, int]] = []  # begin, end, page
-    for start, end in sorted(rows):
-        match = _LEADERS.search(text, start, end)
+    for row in _DOTTED.finditer(text):
+        match = _LEADERS.search(row[0])
         if match is None:
             continue
         page = int(match[1] or 0)
-        if run and (start - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
+        if run and (row.start() - run[-1][1] > _LEADERS_APART or (page and page < run[-1][2])):
             yield from _contents_span(run, lines)
             run = []
-        run.append((start, end, page))
+        run.append((*row.span(), page))
     yield from _contents_span(run, lines)
 
 

@@ -361,7 +361,6 @@ def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verificati
         finish = min(len(tokens.words), blocks[-1][1] + len(quote.words) - blocks[-1][0])
         first = max(first, begin - _AROUND)
         stop = min(stop, finish + _AROUND)
-    changes = _changes(quote, tokens, blocks, begin, finish)
     total = sum(len(word) for word in quote.words if word[:1].isalnum()) or len(quote.words)
     same = sum(
         len(word)
@@ -370,7 +369,8 @@ def _align(quote: _Tokens, tokens: _Tokens, first: int, stop: int) -> Verificati
         if word[:1].isalnum()
     )
     start, end = tokens.slice(begin, finish)
-    place = QuotePlace(tokens.text[start:end], start, end, "changed", changes=tuple(changes))
+    changes = tuple(_changes(quote, tokens, blocks, begin, finish))
+    place = QuotePlace(tokens.text[start:end], start, end, "changed", changes=changes)
     return Verification("changed", (place,), same / total)
 
 
@@ -412,9 +412,10 @@ def _widened(
     """
     before = min(1, said[0], says[0])
     after = min(1, len(quote.words) - said[1], len(text.words) - says[1])
-    there = quote.slice(said[0] - before, said[1] + after)
-    here = text.slice(says[0] - before, says[1] + after)
-    return quote.text[slice(*there)], text.text[slice(*here)]
+    return (
+        quote.text[slice(*quote.slice(said[0] - before, said[1] + after))],
+        text.text[slice(*text.slice(says[0] - before, says[1] + after))],
+    )
 
 
 def _dense(

@@ -22,44 +22,39 @@ class RankedText:
     Attributes:
         source: the text of the document.
         document: as it is ranked, with its blocks; a document that is a string stays one.
-        pieces: (n, 3) int64: stretches that both texts have: start as it is ranked, start in
-            `source`, length.
+        kept: where each character of the text is in `source`, ascending; None: it is the same text.
     """
 
     source: str
     document: str | DocumentText
-    pieces: np.ndarray
+    kept: np.ndarray | None = None
 
     @staticmethod
     def of(document: str | DocumentText) -> RankedText:
         """Return a document as it is ranked."""
         source = text_of(document)
-        unread = () if isinstance(document, str) else document.unread
+        if isinstance(document, str) or not document.unread:
+            return RankedText(source, document)
+        keeps = np.ones(len(source), bool)
         parts = []
-        pieces = []
-        at = 0  # in the source
-        length = 0  # of the text so far
-        for start, end in unread:
-            # a tag that ends a line or a cell is a space
-            space = " " if _BREAK_TAG.match(source, start, end) else ""
-            pieces.append((length, at, start - at))
-            parts += [source[at:start], space]
-            length += start - at + len(space)
+        at = 0
+        for start, end in document.unread:
+            keeps[start:end] = False
+            parts.append(source[at:start])
+            if _BREAK_TAG.match(source, start, end):  # it ends a line or a cell: a space
+                keeps[start] = True
+                parts.append(" ")
             at = end
-        pieces.append((length, at, len(source) - at))
-        if isinstance(document, str) or not parts:
-            return RankedText(source, document, np.array(pieces))
-        text = "".join([*parts, source[at:]])
-        ranked = RankedText(source, "", np.array(pieces))
+        kept = np.flatnonzero(keeps)
         edges = np.array([(block.start, block.end) for block in document.blocks]).reshape(-1, 2)
+        edges = np.searchsorted(kept, edges)
         blocks = tuple(
             replace(block, start=start, end=end)
-            for block, (start, end) in zip(
-                document.blocks, ranked._places(edges).tolist(), strict=True
-            )
+            for block, (start, end) in zip(document.blocks, edges.tolist(), strict=True)
             if start < end
         )
-        return replace(ranked, document=replace(document, text=text, blocks=blocks, unread=()))
+        text = "".join([*parts, source[at:]])
+        return RankedText(source, replace(document, text=text, blocks=blocks, unread=()), kept)
 
     @property
     def text(self) -> str:
@@ -70,16 +65,7 @@ class RankedText:
         """Return where spans (S, 2) that tile the text are in the source, which they tile too. What
         is unread belongs to the span before it.
         """
-        if not len(spans):
+        if self.kept is None or not len(spans):
             return spans
-        begins, sources, lengths = self.pieces.T
-        piece = np.searchsorted(begins, spans[1:, 0], side="right") - 1
-        starts = sources[piece] + np.minimum(spans[1:, 0] - begins[piece], lengths[piece])
-        edges = np.concatenate([[0], starts, [len(self.source)]])
+        edges = np.concatenate([[0], self.kept[spans[1:, 0]], [len(self.source)]])
         return np.stack([edges[:-1], edges[1:]], axis=1)
-
-    def _places(self, origins: np.ndarray) -> np.ndarray:
-        """Return where places (any) of the source are in the text."""
-        begins, sources, lengths = self.pieces.T
-        piece = np.searchsorted(sources + lengths, origins)
-        return begins[piece] + np.maximum(0, origins - sources[piece])

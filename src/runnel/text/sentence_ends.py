@@ -16,9 +16,10 @@ _MARKER = re.compile(r"\(\w{1,4}\)")
 # not set off by spaces.
 _WIDE = "\u2e80-\u9fff\uf900-\uffef"
 _QUOTATION = re.compile(
-    rf"(?<![{_WIDE}])[\"`\u2018\u201a-\u201f\u00ab\u00bb\u2039\u203a](?![{_WIDE}])"
-    r"|(?<!\w)['\u2019]|['\u2019](?!\w)"
-    r"|<(?![A-Za-z/!])"
+    "[\"`'<\u2018-\u201f\u00ab\u00bb\u2039\u203a]"  # first, because a search for signs is fast
+    rf"(?:(?<![<'\u2019])(?<![{_WIDE}].)(?![{_WIDE}])"
+    r"|(?<=['\u2019])(?:(?<!\w.)|(?!\w))"
+    r"|(?<=<)(?![A-Za-z/!]))"
 )
 _OPENING = "\"'`\u00ab\u2018\u201a\u201c\u201e\u201f\u2039"
 _CLOSERS = r"[\"'\u2019\u201c\u201d\u00bb\u203a]"
@@ -56,7 +57,7 @@ _NUMBERED = (
 # ... of what stands before a number or a name, in the middle of a sentence
 _BEFORE = (
     r"approx|c|ca|cca|cf|max|min|incl|excl|al|resp|est|viz|vgl|bzw|ggf|evtl|inkl|aprox|m\u00e1x"
-    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
+    r"|m\u00edn|env|avg|temp|esp|Temp|Approx|Est|Max|Min|Cf|M\u00e1x|M\u00edn|Ca"
 )
 _UNITS = "tbsps?|tsps?|oz|lbs?|pts?|qts?|gals?|cdas?|cdtas?|hrs?|mins?|secs?|wks?|mos?|yrs?|in|ft"
 _SECTIONS = r"\u00a7+|Secs?\.|Section|Arts?\.|Article|Rule|Item|Chapter|Clause|Part"
@@ -73,6 +74,7 @@ _NO_END = tuple(
         # inside a file name, an identifier, a host name
         (r"[.!?:][!-~\u2018-\u201d]*\Z", r"[^\s\u2e80-\uffef]"),
         (r"", r"[,;:)\]\u2026]"),
+        (r"\]\.\.\.\s+\Z", r"\[|[A-Z]{2,}\b"),  # cp [OPTION]... SOURCE
         # "Go!" he said. "Go!" Mary said. -Who? -he asked.
         (rf"[.!?\u2026]{_CLOSERS}+\s+\Z", _LOWER),
         (
@@ -88,8 +90,14 @@ _NO_END = tuple(
             rf"(?<![\w.])(?=[a-z]\w)(?!no)(?:{_NUMBERED})\.\s+\Z",
             r"[IVXLC]{2,}\b|(?![AI]\s+[a-z])[A-Z]\b",
         ),
-        (r"\b(?:Pub|Fa|Inkl|Zzgl|Exkl|Hr|Univ|Assn)\.\s+\Z", r"[A-Z]"),
-        (r"\b[ap]\.\s?m\.\s+\Z", _TIMES),
+        (r"\b(?:M[sx]|Amb|Atty|Cllr|Srt?a|Ofc|Bro?|Treas|Hr|Fa|Ste)\.\s+\Z", r"[A-Z]"),
+        (
+            r"\b(?:Pub|Inkl|Zzgl|Exkl|Univ|Inst|Ass(?:oc|n)|Govt|Natl|Intl|Civ|Crim|Evid)\.\s+\Z",
+            rf"(?!(?:{_OPENERS})\b)[A-Z]",
+        ),
+        (r"\bdeg\.\s+\Z", r"[CFK]\b"),
+        (r"(?:\b[ap]\.\s?m|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z", _TIMES),
+        (r"\b(?:Mon|Tues?|Wed|Thurs?|Fri|Sat)\.\s+\Z", r"\d"),
         (rf"(?<![\w.])(?<!\d\s)(?:{_BEFORE})\.\s+\Z", rf"[\d(\[]|{_LOWER}"),
         (rf"(?:\d|\u00bd|\u00bc)[\s-]?(?:[A-Za-z]{{1,3}}|{_UNITS})\.\s+\Z", _LOWER),  # 440 Hz. tone
         (r"\.\s?[\[(][^\])]*[\])]\s+\Z", _LOWER),  # et al. [7] found
@@ -111,7 +119,7 @@ _NO_END = tuple(
             r"",
         ),
         # a section's title: in "Item 1A. Risks"
-        (rf"(?:[.!?:]\s+|[\"\u201c(])(?:{_SECTIONS})\s*\d[\w.()-]*\.\s+\Z", r""),
+        (rf"(?:(?<![A-Z])[.!?:]\s+|[\"\u201c(])(?:{_SECTIONS})\s*\d[\w.()-]*\.\s+\Z", r""),
         (r"\d(?:-| )?(?:mg|ml|kg|mm|cm|in|ft|oz|lb)\.,?\s+\Z", r"\d"),  # 50-mg., 75-mg.
     )
 )
@@ -143,7 +151,7 @@ _END = tuple(
         (rf"\b(?:{_MONTHS_AND_DAYS})\.\s+\Z", rf"(?:{_OPENERS})[\s,']"),
         # 5 p.m. Bring it; but not: 5 p.m. Eastern time
         (
-            r"\b[ap]\.\s?[ma]\.\s+\Z",
+            r"(?:\b[ap]\.\s?[ma]|(?<!\d\d)\d\s?[AP]\.\s?M)\.\s+\Z",
             rf"(?!{_TIMES})",
         ),
         (r"(?:\.\.\.|\u2026)\s+\Z", rf"(?:{_OPENERS})[\s,']"),
@@ -155,8 +163,9 @@ _END = tuple(
     )
 )
 _PERHAPS = re.compile(
-    rf"(?:[.!?\u2026]{_CLOSERS}*[)\]]?\s+|:[ \t]*\n\s*|[:;]-?[()DP]\s+"
-    r"|[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]\s+)(?=[\"'(\[\u2018\u201c]*[A-Z])"
+    "[.!?\u2026:;\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]"  # first, as above
+    rf"(?:(?<=[.!?\u2026]){_CLOSERS}*[)\]]?\s+|(?<=:)[ \t]*\n\s*|(?<=[:;])-?[()DP]\s+"
+    r"|(?<![.!?\u2026:;])\s+)(?=[\"'(\[\u2018\u201c]*[A-Z])"
 )
 _BARE = re.compile(r"[\W\d_]*\Z")  # without a letter: a page number, a rule, a smiley
 # the number of a note after the full stop: "thin.3 It", "thin.[3] It"

@@ -31,6 +31,7 @@ import numpy as np
 from runnel.checks import expect_choice
 from runnel.errors import InputError
 from runnel.text.documents.document import DocumentText
+from runnel.text.documents.headings import ITEM
 from runnel.text.kinds import sentence_kinds, text_of
 from runnel.text.language import language_of
 from runnel.text.ranked import RankedText
@@ -52,15 +53,10 @@ _QUOTES = "`\u2018\u2019\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f\u
 _LANGUAGE = re.compile(r"auto|[A-Za-z]{2,3}([-_]\w+)*")
 _UNDERLINE = re.compile(r"[ \t]*(?:([=\-~^*+#_])\1{2,}|\"{4,})[ \t]*\r?\n?")
 _HEADING = re.compile(r"[ \t]*#{1,6}[ \t]|={2,6}[ \t]+\S")
-_ITEM = re.compile(
-    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]"  # a bullet
-    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]"  # 1.2.
-    r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
-    r"[ \t]+\S"
-)
 _COUNTED = re.compile(r"[ \t]*\(?(?:\d{1,3}\.)*(\d{1,3})[.)][ \t]")
 # a table row; the rule under the table's head belongs to the head
 _ROW = re.compile(r"[ \t]*\|(?=.*[^\s|:-]).*\|\s*\Z")
+_BEGINS = re.compile(rf"{_HEADING.pattern}|{ITEM.pattern}|{_ROW.pattern}")
 _LINE = re.compile(r"[^\n\f\u2029]*(?:[\n\f\u2029]|\Z)")
 # what might end a sentence in some script
 _TERMINATOR = re.compile(r"[^\w\s,;:'\"()\[\]{}<>/\\=+*&%$#@|~^_-]|:[ \t]*\n")
@@ -68,7 +64,7 @@ _WORD_CHAR = re.compile(r"\S")
 # At the start of a block: "1." and "Figure 2." are no sentences of their own; the text goes on
 # below the line of a caption.
 _FIGURE = r"[ \t]*(?:Figure|Table|Listing)[ \t]+[\d.]{1,7}[.:][ \t\n]+\S"
-_LABEL = re.compile(rf"{_ITEM.pattern}|{_FIGURE}|{LABEL}")
+_LABEL = re.compile(rf"{ITEM.pattern}|{_FIGURE}|{LABEL}")
 _CAPTION = re.compile(rf"{_FIGURE}[^\n.!?]{{,80}}\n[ \t]*(?=[A-Z])")
 _CLAUSE_END = re.compile(r"[,;]\s*(?=\S)")
 # Where an over-long sentence may be cut, best first, and the smallest share of the cap that must
@@ -201,7 +197,7 @@ def _blocks(text: str, first: int = 0, stop: int | None = None) -> Iterator[tupl
             continue
         at = match.start() + len(line) - len(line.lstrip())
         last = at + len(content)
-        if _UNDERLINE.fullmatch(line):
+        if not content[-1].isalnum() and _UNDERLINE.fullmatch(line):
             if start is not None and previous is not None:  # the line before is the title
                 if previous > start and not alone:
                     yield start, _end_before(text, previous)
@@ -213,10 +209,10 @@ def _blocks(text: str, first: int = 0, stop: int | None = None) -> Iterator[tupl
                 end = last
                 alone = True
             continue
-        begins = any(sign.match(line) for sign in (_HEADING, _ITEM, _ROW))
-        if start is not None and not alone and begins and not _wraps(text, start, end, line):
-            yield start, end
-            start = None
+        if start is not None and not alone and _BEGINS.match(line):
+            if not _wraps(text, start, end, line):
+                yield start, end
+                start = None
         alone = alone and start is not None and previous == start  # a title under === ends it
         start = at if start is None else start
         end = last

@@ -2,7 +2,7 @@
 
 csv has a first line of column names, perhaps below a line "sep=;" and lines of a title, which have
 one value. Rows have as many values as most of the first rows; values beyond the last column belong
-to it, as in a text with a comma that should be in quotes.
+to it, as in a text with a comma that should be in quotes. Where quotes are wrong, a line is a row.
 
 tsv has a first line of names if a column is called "text", or if there are not two columns.
 Otherwise each line of tsv is a row: an id, a tab, the text, which may contain tabs; or, if the
@@ -11,23 +11,19 @@ first line has four columns with a URL in the second, MS MARCO's id, url, title 
 
 import csv
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from runnel.errors import ReadError, damage_in, needing
 from runnel.records import titled
 from runnel.text.lines import Lines
 
-if TYPE_CHECKING:
-    from _csv import Reader
-
 PARQUET = b"PAR1"  # first bytes of a parquet file
 _LONGEST = 2**31 - 1  # of a value; Python's own limit, 128 KiB, is too small for many documents
-
-
+_MOST_LINES = 10_000  # of a value in quotes; after more the quote is taken for one without an end
 _SAMPLE = 20  # lines that tell the delimiter and the width
 _SEPARATOR = re.compile(r"\"?sep=(.)\"?\s*\Z", re.IGNORECASE)
 
@@ -75,25 +71,27 @@ def read_table(
     first = sample[0] if sample else ""
     if kind == "tsv" and not (has_names(first) if names is None else names):
         columns = ["id", "url", "title", "text"] if _is_msmarco(_cells(first)) else ["id", "text"]
-        every = chain(sample, rest)
         named = [name for name in columns if name != "url"]
-        return CsvTable(named, _unnamed(lines, every, columns), {})
+        return CsvTable(named, _unnamed(lines, chain(sample, rest), columns), {})
     csv.field_size_limit(longest)
     separator = _SEPARATOR.match(first) if kind == "csv" else None
-    skipped = 1 if separator else 0
-    delimiter = "\t" if kind == "tsv" else delimiter_of("".join(sample[skipped:]))
+    if separator:
+        sample.pop(0)
+    begin = "".join(sample)
+    delimiter = "\t" if kind == "tsv" else delimiter_of(begin)
     delimiter = separator[1] if separator else delimiter
-    width = 0 if strict else _width(_sample_rows("".join(sample[skipped:]), delimiter))
-    reader = csv.reader(chain(sample[skipped:], rest), delimiter=delimiter, strict=True)
-    rows = _parsed(lines, reader, skipped)
+    width = 0 if strict else _width(_sample_rows(begin, delimiter))
+    # a quote after a delimiter and a space begins a value where the first lines have such quotes
+    form = {"delimiter": delimiter, "skipinitialspace": f'{delimiter} "' in begin}
+    every = chain(sample, rest)
+    rows = _parsed(lines, every, 1 if separator else 0, form, width, strict)
     title: list[str] = []
-    heads = next(filter(any, rows), [])
+    _, heads, problem = next(rows, (0, [], ""))
     while width > 1 and sum(map(bool, heads)) == 1 and len(title) < _SAMPLE:
         title += filter(None, heads)
-        heads = next(filter(any, rows), [])
-    columns = _unique(heads, width)
-    table = CsvTable(columns, iter(()), {}, " ".join(title))
-    values = _values(lines, reader, rows, table, delimiter, (width, skipped, strict))
+        _, heads, problem = next(rows, (0, [], ""))
+    table = CsvTable(_unique(heads, width), iter(()), {}, " ".join(title))
+    values = _values(lines, rows, table, delimiter, width, strict, problem)
     return table._replace(rows=values)
 
 
@@ -186,35 +184,79 @@ def _unique(heads: list[str], width: int) -> list[str]:
     return names
 
 
-def _parsed(lines: Lines, reader: "Reader", skipped: int) -> Iterator[list[str]]:
-    """Yield the rows of a table; ReadError where quotes are wrong."""
-    try:
-        yield from reader
-    except csv.Error as error:
-        place = lines.place(reader.line_num + skipped)
-        raise ReadError(f"{place}: not a valid table ({error})") from error
+def _parsed(
+    lines: Lines,
+    rest: Iterator[str],
+    number: int,
+    form: dict[str, Any],
+    width: int,
+    strict: bool,
+) -> Iterator[tuple[int, list[str], str]]:
+    """Yield (number of the last line, values, what is wrong with the quotes or "") of the rows of
+    a table that have values. `number`: of lines before `rest`. `form`: of `csv.reader`. `strict`:
+    ReadError where quotes are wrong.
+    """
+    taken: list[str] = []  # the lines of the open row
+    again: deque[str] = deque()  # lines to read once more
+
+    def source() -> Iterator[str]:
+        while line := again.popleft() if again else next(rest, ""):
+            taken.append(line)
+            if len(taken) > _MOST_LINES:
+                raise csv.Error(f"a quote is open for {_MOST_LINES:,} lines")
+            yield line
+
+    reader = csv.reader(source(), strict=True, **form)
+    while True:
+        problem = ""
+        try:
+            row = next(reader, None)
+        except csv.Error as error:
+            if strict or str(error).startswith("field larger"):
+                place = lines.place(number + 1)
+                raise ReadError(f"{place}: not a valid table ({error})") from error
+            # the quote has no end, or there is one inside of quotes: the line alone is the row
+            again.extendleft(reversed(taken[1:]))
+            del taken[1:]
+            reader = csv.reader(source(), strict=True, **form)
+            line = [taken[0].rstrip("\r\n")]
+            readings = (
+                next(csv.reader(line, quoting=quoting, **form))
+                for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE)
+            )
+            row = min(readings, key=lambda row: abs(len(row) - width))
+            problem = "wrong quotes; double a quotation mark inside of quotes, and close them"
+        number += len(taken)
+        taken.clear()
+        if row is None:
+            return
+        if any(row):
+            yield number, row, problem
 
 
 def _values(
     lines: Lines,
-    reader: "Reader",
-    rows: Iterator[list[str]],
+    rows: Iterator[tuple[int, list[str], str]],
     table: CsvTable,
     delimiter: str,
-    form: tuple[int, int, bool],
+    width: int,
+    strict: bool,
+    of_names: str,
 ) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield the values of each row by column, and note rows with more or fewer than others."""
-    width, skipped, strict = form
+    """Yield the values of each row by column, and note rows with more or fewer than others.
+    `of_names`: what is wrong with the names.
+    """
     columns = len(table.names)
-    for row in rows:
-        if not any(row):
-            continue
-        number = reader.line_num + skipped
+    for number, row, problem in rows:
+        problems = [of_names, problem]
+        of_names = ""
         if len(row) not in (columns, width):
-            problem = f"{len(row)} values in {columns} columns; quote what holds {delimiter!r}"
+            count = f"{len(row)} values in {columns} columns; quote what holds {delimiter!r}"
             if strict and len(row) > columns:
-                raise ReadError(f"{lines.place(number)}: {problem}")
-            table.problems[number] = problem
+                raise ReadError(f"{lines.place(number)}: {count}")
+            problems.append(count)
+        if any(problems):
+            table.problems[number] = "; ".join(filter(None, problems))
         while len(row) > columns and not row[-1]:
             row.pop()
         if len(row) > columns:

@@ -81,8 +81,7 @@ def with_parts(text: str) -> str:
     """Return a text, followed by the words of it that splitting it at spaces, punctuation and
     underscores does not find: those of scripts without spaces, and the parts of compound words.
     """
-    parts = compound_parts(text, joined_by="")
-    return " ".join([text, *unspaced_words(text).split(), *parts])
+    return " ".join([text, *unspaced_words(text).split(), *compound_parts(text, joined_by="")])
 
 
 def letters(text: str) -> list[str]:

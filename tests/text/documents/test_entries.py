@@ -51,6 +51,10 @@ def lines(text):
         "tests/a.py::test_one PASSED\ntests/a.py::test_two FAILED\ntests/b.py::test_three PASSED",
         "a1b2c3d Fix the pump\nd4e5f6a Add a valve\n0011223 Remove the well",
         "Filesystem     Size    Used\ntmpfs            16M    1.2M\n/dev/sda1        60G      2G",
+        "DB_URL=postgres://ana@host/db\nDEBUG=false\nSECRET_KEY='abc def'\nERROR =\nexport A=b",
+        "The code is 7741 10:42\nok thanks 10:44 AM\nCan somebody call? 10:45\nI will do it. 11:02",
+        "Mon 2026-01-05 10:00:01 up\nMon 2026-01-05 10:00:02 down\nTue 2026-01-06 10:00:03 up",
+        "listen 80;\nserver_name example.org;\nproxy_pass http://127.0.0.1:8080;\nlocation / {",
         "\x1b[32m12:00:01\x1b[0m up\n\x1b[31m12:00:02\x1b[0m down\n\x1b[32m12:00:03\x1b[0m up",
     ],
 )
@@ -103,6 +107,48 @@ def test_a_line_that_continues_an_entry_belongs_to_it():
     assert lines("\n".join(turns)) == turns
 
 
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [
+            "Ingrid Solberg  10:42 AM\nThe gate code has changed again, it is 7741 now.\nPlease do"
+            " not post it here.",
+            "Bo Crane  10:44 AM\nok thanks",
+            "Ingrid Solberg  10:45 AM\nCan somebody call the plumber about the broken pump?",
+        ],
+        [
+            "Ana, [03.01.2026 10:42]\nThe code is 7741.",
+            "Bo, [03.01.2026 10:44]\nok thanks",
+            "Ana, [03.01.2026 10:45]\nAnd the key is with the porter.",
+        ],
+        [
+            "Q. Please state your name for the record and tell the\njury where you live.",
+            "A. Ingrid Solberg. I live in the house\nthat my mother bought.",
+            "MR. JONES: Objection, your Honor. Leading the\nwitness.",
+            "THE COURT: Overruled.",
+            "Q. Did you call the plumber?",
+            "A. Yes.",
+        ],
+        [
+            "HAMLET. To be, or not to be, that is the question:\nWhether 'tis nobler in the mind",
+            "OPHELIA. Good my lord,\nHow does your honour?",
+            "HAMLET. I humbly thank you.",
+            "OPHELIA. My lord, I have remembrances.",
+        ],
+        [
+            "Chairman SMITH. The committee will come to order. We have\nthree witnesses.",
+            "Senator JONES. Thank you. I want to ask about\nthe pumps.",
+            "Mr. LEE. They were replaced in 2019.",
+            "Senator JONES. All of them?",
+            "Mr. LEE. Yes, sir.",
+        ],
+    ],
+)
+def test_turns_of_chats_and_hearings_begin_with_the_speaker(turns):
+    assert lines("\n".join(turns)) == turns
+    assert lines("\n\n".join(turns)) == turns
+
+
 def test_settings_are_below_the_names_of_their_sections():
     text = "# Pump\n[server]\nhost = a\nport = 1\n\n# how long\nwait = 5\n\n[client]\nretries = 3\n"
     document = plain(text)
@@ -125,6 +171,24 @@ def test_settings_are_below_the_names_of_their_sections():
         "cert: b": ("server", "tls"),
         "port: 1": ("server",),
         "name: c": (),
+    }
+    document = plain('t = 1\n[owner]\nname = "Ana"\n[[valve]]\nsizes = [\n  1,\n]\nx = 2\n')
+    assert [document.text[b.start : b.end] for b in document.blocks] == [
+        "t = 1",
+        "[owner]",
+        'name = "Ana"',
+        "[[valve]]",
+        "sizes = [\n  1,\n]",
+        "x = 2",
+    ]
+    document = plain("list:\n- name: a\n  size: 3\n- name: b\n  ports:\n    - name: c\nend: 1\n")
+    assert {document.text[b.start : b.end]: b.headings for b in document.blocks} == {
+        "list:": ("list",),
+        "- name: a\n  size: 3": ("list",),
+        "- name: b": ("list",),
+        "ports:": ("list", "ports"),
+        "- name: c": ("list", "ports"),
+        "end: 1": (),
     }
 
 

@@ -49,13 +49,8 @@ def test_cells_are_blocks_below_the_headings_of_cells_above():
 
 
 def test_other_versions():
-    cells = [
-        {"cell_type": "heading", "level": 2, "source": ["Load"]},
-        {"cell_type": "code", "input": "x = 1", "outputs": [{"text": "1"}, {"png": ENCODED}]},
-    ]
-    document = read({"nbformat": 3, "worksheets": [{"cells": cells}]})
-    assert shown(document) == [("heading", "Load"), ("code", "x = 1"), ("code", "1")]
-    assert len(document.warnings) == 1
+    document = read({"nbformat": 3, "worksheets": [{"cells": [{"input": "x = 1"}]}]})
+    assert "x = 1" in document.text and len(document.warnings) == 1
     document = read({"nbformat": 9, "cells": [{"cell_type": "markdown", "source": "words"}]})
     assert shown(document) == [("paragraph", "words")] and "9" in document.warnings[0]
 

@@ -415,7 +415,6 @@ def test_csv_and_tsv(rows, tmp_path):
         (western, None, " .*0xe9"),
         (western, "utf-16", " .*BOM"),
         ('{"text": "a"}', "punycode", " .*Invalid"),
-        ('a,b\n1,"2"x\n', None, ", line 2"),
     ):
         with pytest.raises(ReadError, match=rf"a\.csv{reason}"):
             rows("a.csv", content, encoding=encoding)
@@ -439,6 +438,24 @@ def test_csv_and_tsv(rows, tmp_path):
     named = [("1", "name: ox\nsize: 3"), ("2", "name: ant\nsize: 1\nnote: small")]
     assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
+    with DocumentReader() as reader:
+        (tmp_path / "quotes.csv").write_text(
+            'id;name;note\n1;"Ann;open\n2;"a" b;x\n"3;Cy;w\n4;"He said "hi; no";2 in; "a; b"\n'
+            '5;"two\nlines";"12"" pipe"\n6;12" pipe;"x\n7;Di;z\n'
+        )
+        quoted = list(map(check, reader.read(tmp_path / "quotes.csv")))
+    assert [row.text.removeprefix("name: ").split("\nnote: ") for row in quoted] == [
+        ['"Ann', "open"],
+        ["a b", "x"],
+        ["Cy", "w"],
+        ["He said hi", ' no";2 in; "a; b"'],
+        ["two\nlines", '12" pipe'],
+        ['12" pipe', "x"],
+        ["Di", "z"],
+    ]
+    warned = {row.line: row.warnings[0] for row in quoted if row.warnings}
+    assert set(warned) == {2, 3, 4, 5, 8}
+    assert all(f"line {line}: wrong quotes" in warning for line, warning in warned.items())
     # longer than Python's limit
     assert rows("a.csv", "text\n" + "x" * 200_000) == [("1", "x" * 200_000)]
     assert rows("a.tsv", "d1\tone\td2\n") == []  # three names, no row

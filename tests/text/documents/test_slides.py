@@ -19,8 +19,8 @@ def box(text, x, y, width=100, height=20, placeholder=""):
     )
 
 
-def group(x, y, *shapes, scale=1):
-    inside = f'<a:chOff x="1000" y="1000"/><a:chExt cx="{100 // scale}" cy="{20 // scale}"/>'
+def group(x, y, *shapes):
+    inside = '<a:chOff x="1000" y="1000"/><a:chExt cx="100" cy="20"/>'
     return (
         f"<p:grpSp><p:grpSpPr>{frame(x, y, inside=inside)}</p:grpSpPr>{''.join(shapes)}</p:grpSp>"
     )
@@ -44,8 +44,8 @@ def texts(tmp_path, *shapes):
         ([box("low", 0, 100), group(0, 0, box("in", 1000, 1000))], "in low"),
         ([group(0, 200, box("in", 1000, 1000)), box("high", 0, 100)], "high in"),
         (
-            [group(0, 0, box("far", 1000, 1018), scale=1), group(0, 0, box("in", 1000, 1000))],
-            "in far",
+            [group(0, 9, box("b", 1000, 1018), box("a", 1000, 1000)), box("top", 0, 0)],
+            "top a b",
         ),
         (
             [

@@ -1,4 +1,4 @@
-"""Tables: rows know their caption and the names of their columns, whatever spans what."""
+"""Tables: rows know their caption and the names of their columns."""
 
 import pytest
 
@@ -6,12 +6,11 @@ from runnel.text.documents.document import Canonical, DocumentText
 from runnel.text.documents.table import Cell, Table, row_words
 
 
-def rows_of(rows: list[list[str | Cell]], *, heads: int = 0, caption: str = "") -> DocumentText:
+def rows_of(rows: list[list[str]], *, heads: int = 0, caption: str = "") -> DocumentText:
     canonical = Canonical()
     table = Table(canonical, caption)
     for number, row in enumerate(rows):
-        cells = [Cell(cell) if isinstance(cell, str) else cell for cell in row]
-        table.add_row(cells, head=number < heads)
+        table.add_row([Cell(cell) for cell in row], head=number < heads)
     table.close()
     return canonical.finish("docx")
 
@@ -32,31 +31,6 @@ def test_a_row_of_markdown_begins_with_a_bar():
     canonical.mark(0, 16, "row", lead=("", "", "A", "B", "C"))
     document = canonical.finish("md", text="| a |  | c \\| d |")
     assert ranked(document) == ["A: a; C: c \\| d"]
-
-
-def test_values_that_span_stand_in_each_row_and_column():
-    document = rows_of(
-        [
-            ["House", Cell("Rent", columns=2)],
-            ["", "2024", "2025"],
-            [Cell("Birch", rows=3), "1", "2"],
-            [Cell("3", rows=2), "4"],
-            ["6"],
-            ["Oak", "7", "8"],
-        ],
-        heads=2,
-    )
-    assert ranked(document) == [
-        "House: Birch; Rent 2024: 1; Rent 2025: 2",
-        "House: Birch; Rent 2024: 3; Rent 2025: 4",
-        "House: Birch; Rent 2024: 3; Rent 2025: 6",
-        "House: Oak; Rent 2024: 7; Rent 2025: 8",
-    ]
-
-
-def test_a_span_beyond_the_last_row_or_column_adds_nothing():
-    document = rows_of([["A", "B"], [Cell("x", columns=3, rows=9), "y"]], heads=1)
-    assert ranked(document) == ["A: x; B: x; x; y"]
 
 
 def test_columns_without_any_value_are_no_columns():

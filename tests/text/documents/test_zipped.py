@@ -588,3 +588,51 @@ def test_bombs_many_entries_encryption_rare_packing_and_false_declarations_are_r
         pytest.raises(ReadError, match="'big' is damaged"),
     ):
         archive.read("big")
+
+
+LISTS = (
+    '<text:outline-style><text:outline-level-style text:level="1" style:num-format="I"/>'
+    '<text:outline-level-style text:level="2" style:num-format="1" text:display-levels="2"/>'
+    '</text:outline-style><text:list-style style:name="L">'
+    '<text:list-level-style-number text:level="1" style:num-suffix="." style:num-format="1"/>'
+    '<text:list-level-style-number text:level="2" style:num-suffix=")" style:num-format="a"/>'
+    '</text:list-style><text:list-style style:name="B"><text:list-level-style-bullet text:level="1"'
+    ' text:bullet-char="x"/></text:list-style>'
+    '<style:style style:name="H"><style:text-properties text:display="none"/></style:style>'
+    '<style:style style:name="P" style:parent-style-name="H"/>'
+)
+
+
+def test_odf_numbers_lists_and_headings_and_leaves_out_hidden_text(tmp_path):
+    def items(*texts, more=""):
+        inner = "".join(f"<text:list-item{more}>{text}</text:list-item>" for text in texts)
+        return f"<text:list>{inner}</text:list>"
+
+    def named(items, more='text:style-name="L"'):
+        return items.replace("<text:list>", f"<text:list {more}>", 1)
+
+    body = "".join(
+        [
+            '<text:h text:outline-level="1">Scope</text:h><text:h text:outline-level="2">Fees</text:h>',
+            named(items("<text:p>One.</text:p>" + items(*["<text:p>In.</text:p>"] * 2))),
+            "<text:p>Between.</text:p>",
+            named(
+                items("<text:p>Two.</text:p><text:p>On.</text:p>"),
+                'text:style-name="L" text:continue-numbering="true"',
+            ),
+            named(items("<text:p>Seven.</text:p>", more=' text:start-value="7"')),
+            named(items("<text:p>Bullet.</text:p>"), 'text:style-name="B"'),
+            '<text:h text:outline-level="2">Rent</text:h>',
+            '<text:p>Shown<text:span text:style-name="P"> secret</text:span>.</text:p>',
+            '<text:p text:style-name="P">Secret.</text:p>',
+            '<text:section text:display="none"><text:p>Secret.</text:p></text:section>',
+            '<text:p><text:hidden-paragraph text:is-hidden="true"/>Secret.</text:p>',
+        ]
+    )
+    odf(tmp_path / "a.odt", "text", body, LISTS)
+    document = read_zip(read_odf, tmp_path / "a.odt")
+    assert [text for _, text in shown(document)] == [
+        *("I Scope", "I.1 Fees", "1. One.", "a) In.", "b) In.", "Between.", "2. Two.", "On."),
+        *("7. Seven.", "Bullet.", "I.2 Rent", "Shown."),
+    ]
+    assert document.warnings == ("hidden text was left out (27 characters)",)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 from xml.etree import ElementTree
@@ -52,30 +51,25 @@ def read_json(decoded: Decoded) -> DocumentText:
             parse_constant=str,
         )
     except (ValueError, RecursionError) as error:
-        return _as_plain(decoded, f"not valid JSON ({error})")
+        return read_plain(decoded, f"not valid JSON ({error}); read as plain text")
     return _read(decoded, value, "json")
 
 
 def read_xml(decoded: Decoded) -> DocumentText:
     """Read an XML document that is no web page."""
     if _ENTITY.search(decoded.text):  # they may expand without bound
-        return _as_plain(decoded, "its XML declares entities, which are not read")
+        problem = "its XML declares entities, which are not read; read as plain text"
+        return read_plain(decoded, problem)
     try:
         root = ElementTree.fromstring(decoded.text)
         value = ((tag(root), _value(root)),)
     except (ElementTree.ParseError, ValueError, RecursionError) as error:
-        return _as_plain(decoded, f"not valid XML ({error})")
+        return read_plain(decoded, f"not valid XML ({error}); read as plain text")
     return _read(decoded, value, "xml")
-
-
-def _as_plain(decoded: Decoded, problem: str) -> DocumentText:
-    document = read_plain(decoded)
-    return replace(document, warnings=(*document.warnings, f"{problem}; read as plain text"))
 
 
 def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
     canonical = Canonical(decoded.warning)
-    data = 0
     waiting: list[tuple[str | None, Any, int]] = [("", value, 1)]  # name, or None in a list; level
     while waiting:
         name, value, level = waiting.pop()
@@ -87,11 +81,9 @@ def _read(decoded: Decoded, value: Value, kind: str) -> DocumentText:
         elif isinstance(value, list):
             waiting += reversed(list(_list(canonical, name or "", value, level)))
         elif is_data(_text(value)):
-            data += 1
+            canonical.omitted["encoded (base64)"] += len(_text(value))
         else:
             _add_text(canonical, name or "", _text(value), level)
-    if data:
-        canonical.warnings.append(f"values of encoded data (base64) are not read: {data:,}")
     return canonical.finish(kind, encoding=decoded.encoding)
 
 
@@ -139,8 +131,7 @@ def _add_text(canonical: Canonical, name: str, text: str, level: int) -> None:
         add_page(canonical, text)
         canonical.above = above
     elif _is_short(text):
-        said = name and name.lower() not in _TEXTS
-        canonical.add(f"{name}: {text}" if said else text, "line")
+        canonical.add(text if name.lower() in ("", *_TEXTS) else f"{name}: {text}", "line")
     else:
         if name and name.lower() not in _TEXTS:
             canonical.add(name, level=level)
@@ -174,8 +165,7 @@ def _is_record(value: Any) -> bool:
 
 def _value(element: ElementTree.Element) -> Value:
     """Return an element's text, or its attributes and elements; equal neighbors are a list."""
-    texts = [element.text, *(child.tail for child in element)]
-    if any(text and text.strip() for text in texts):
+    if any(text and text.strip() for text in (element.text, *(child.tail for child in element))):
         text = "".join(element.itertext())
         return text if len(element) == 0 else " ".join(text.split())
     pairs: list[tuple[str, Any]] = [

@@ -12,7 +12,7 @@ import json
 import re
 import signal
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -128,9 +128,11 @@ class Limits:
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
-# Found in converted files besides text: control characters, break hints, byte order marks, and
-# noncharacters.
-_UNSEEN = re.compile("[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]")
+# Found in converted files besides text: colors of a terminal, control characters, break hints, byte
+# order marks, and noncharacters.
+_UNSEEN = re.compile(
+    r"\x1b\[[\d;?]*+[A-Za-z]|" "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
+)
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
 CONTENTS = "contents"  # the kind of blocks that only lead to others
@@ -204,9 +206,14 @@ class DocumentText:
     ) -> DocumentText:
         """Return a document of an index from its text and its `places`."""
         wire = places.wire
-        digest = hashlib.sha256(text.encode()).hexdigest()
         return DocumentText(
-            text, _blocks_of(wire), kind, digest, title, id, unread=_spans_of(wire["unread"])
+            text,
+            _blocks_of(wire),
+            kind,
+            hashlib.sha256(text.encode()).hexdigest(),
+            title,
+            id,
+            unread=_spans_of(wire["unread"]),
         )
 
     def __hash__(self) -> int:
@@ -232,8 +239,9 @@ class DocumentText:
     def places(self) -> Places:
         """Return the pages and headings of the document's characters."""
         wire = self.to_wire()
-        parts = ("blocks", "paths", "leads", "unread")
-        return Places(json.dumps({part: wire[part] for part in parts}))
+        return Places(
+            json.dumps({part: wire[part] for part in ("blocks", "paths", "leads", "unread")})
+        )
 
     def to_wire(self) -> dict[str, Any]:
         """Return the document as a JSON object: the blocks as rows, each heading path and lead
@@ -297,6 +305,7 @@ class Canonical:
         above: levels of the headings that a part of the document, such as the body of a mail,
             cannot close.
         unread: spans as in `DocumentText`, in any order.
+        omitted: characters that are left out, by why: "hidden", "deleted".
     """
 
     def __init__(self, warning: str | None = None) -> None:
@@ -305,6 +314,7 @@ class Canonical:
         self.page: int | None = None
         self.above = 0
         self.unread: list[tuple[int, int]] = []
+        self.omitted: Counter[str] = Counter()
         self.length = 0
         self._parts: list[str] = []
         self._headings: list[tuple[int, str]] = []  # (level, title) of the open headings
@@ -369,8 +379,9 @@ class Canonical:
 
     def mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block of existing text."""
-        titles = tuple(title for _, title in self._headings)
-        self.blocks.append(Block(start, end, kind, self.page, titles, lead))
+        self.blocks.append(
+            Block(start, end, kind, self.page, tuple(title for _, title in self._headings), lead)
+        )
 
     def finish(
         self,
@@ -390,6 +401,11 @@ class Canonical:
                 f"{lone:,} halves of surrogate pairs, which are not characters, were replaced by"
                 " U+FFFD"
             )
+        self.warnings += [
+            f"{why} text was left out ({count:,} characters)"
+            for why, count in self.omitted.items()
+            if count
+        ]
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
         return DocumentText(
             text,
@@ -405,10 +421,11 @@ class Canonical:
         )
 
 
-def read_plain(decoded: Decoded) -> DocumentText:
-    """Read plain text: `add_plain`."""
+def read_plain(decoded: Decoded, *warnings: str) -> DocumentText:
+    """Read plain text: `add_plain`. `warnings`: of the document."""
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
+    canonical.warnings += warnings
     pages = text.count("\f") + (not text.endswith("\f")) if "\f" in text else None
     canonical.page = 1 if pages else None
     add_plain(canonical, text)
@@ -420,16 +437,13 @@ def add_plain(canonical: Canonical, text: str) -> None:
     headings, `Entries` lines that are blocks, `unread_in` what is not read.
     """
     marks = _PlainMarks(canonical, text)
-    gaps = deque(sorted(marks.unread.joined))
-    prose = not marks.entries.log and not marks.unread.turns
-    titles = deque(titles_in(text) if prose else ())
+    titles = deque(() if marks.entries.log or marks.unread.turns else titles_in(text))
     for end in marks.unread.paragraph_ends(text):
         while titles and titles[0][0] < end:
             first, last, level, title = titles.popleft()
-            while gaps and gaps[0][1] <= first:
-                gaps.popleft()
-            if gaps and gaps[0][0] <= first:
-                continue  # the head of a page
+            # not the head of a page, or a turn
+            if marks.unread.joins(first, first + 1) or marks.entries.is_turn(text[first:last]):
+                continue
             marks.add_lines(first)
             canonical.open_heading(level, title)
             marks.add(last, "heading")
@@ -450,7 +464,6 @@ class _PlainMarks:
             (self.offset + start, self.offset + end) for start, end in self.unread.spans
         ]
         self._start = 0  # the end of the block before
-        self._gaps = deque(sorted(self.unread.joined))
 
     def add(self, last: int, kind: str) -> None:
         """Add the text up to `last` as a block."""
@@ -471,9 +484,7 @@ class _PlainMarks:
             return
         body = self.text[self._start : last].rstrip()
         at = self._start + body.rfind("\n", 0, len(body) - len(body.lstrip())) + 1
-        while self._gaps and self._gaps[0][1] <= at:
-            self._gaps.popleft()
-        whole = not body or (self._gaps and self._gaps[0][0] < last)
+        whole = not body or self.unread.joins(at, last)
         lines = [] if whole else self.text[at : self._start + len(body)].split("\n")
         found = self.entries.of(lines) if lines else []
         if not found:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import CAPTION, Flow, TableBlock
+from runnel.text.documents.flow import CAPTION, Flow, TableBlock, spanned
 from runnel.text.documents.numbering import Numbering, numeral
 from runnel.text.documents.parts import (
     Archive,
@@ -33,7 +33,6 @@ _FORMS = {"footnote": "decimal", "endnote": "lowerRoman"}  # of the numbers of n
 _REMOVED = ("del", "moveFrom")
 _LEFT_OUT = (*_REMOVED, "rt")  # the last: readings of ruby
 _VANISH = "{*}rPr/{*}vanish"
-_MOST_SPANNED = 1000  # columns
 _OFF = ("0", "false", "none")
 _MOST_BASES = 50  # styles that are based on each other
 _HEXADECIMAL = re.compile(r"[0-9A-Fa-f]{1,4}")
@@ -62,7 +61,11 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
             if key in document.notes or key not in referred:
                 document.read(note, note=document.notes.get(key, ""))
     document.flow.add_to(canonical)
-    canonical.warnings += document.warnings()
+    canonical.omitted["hidden"] = document.hidden
+    if document.unknown:
+        canonical.warnings.append(
+            f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
+        )
     limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish(
         "docx", title=title_of(archive, package.get("core-properties", "")), pages=pages
@@ -73,8 +76,10 @@ class _Styles:
     """The styles of a document, each with the properties of the styles that it is based on."""
 
     def __init__(self, part: Element | None) -> None:
-        elements = [] if part is None else part.findall("{*}style")
-        self._styles = {attribute(style, "styleId"): style for style in elements}
+        self._styles = {
+            attribute(style, "styleId"): style
+            for style in (() if part is None else part.findall("{*}style"))
+        }
         self._levels: dict[str, int | None] = {}
 
     def chain(self, key: str) -> Iterator[Element]:
@@ -90,17 +95,18 @@ class _Styles:
         """Return the value of a property of a style; empty if it has none."""
         return next(filter(None, (value_of(style, path) for style in self.chain(key))), "")
 
-    def is_on(self, key: str, path: str) -> bool:
-        """Return whether a style has a property that is on or off, and it is on."""
-        found = (style.find(path) for style in self.chain(key))
+    def is_on(self, key: str, path: str, own: Element | None = None) -> bool:
+        """Return whether a style, or a paragraph or run with its `own` property, has a property
+        that is on or off, and it is on.
+        """
+        found = (own, *(style.find(path) for style in self.chain(key)))
         element = next((element for element in found if element is not None), None)
         return element is not None and attribute(element, "val") not in _OFF
 
     def level(self, key: str) -> int | None:
         """Return the heading level of a style, 0 for the title, or `_NO_LEVEL`."""
         if key not in self._levels:
-            names = [value_of(style, "name") for style in self.chain(key)]
-            levels = (_level(name) for name in names)
+            levels = (_level(value_of(style, "name")) for style in self.chain(key))
             self._levels[key] = next((level for level in levels if level is not None), None)
         return self._levels[key]
 
@@ -146,21 +152,13 @@ class _Document:
         self.hidden = 0  # characters
         self.unknown = 0  # symbols
         self._omitted: set[int] = set()  # ids of elements that are not read
-        self._cell_rows: dict[int, int] = {}  # by ids of cells: the rows that they span
         self._font = ""  # of the open run
         self._in_hidden_style = False  # the open paragraph
-
-    def warnings(self) -> Iterator[str]:
-        if self.hidden:
-            yield f"hidden text was left out ({self.hidden:,} characters)"
-        if self.unknown:
-            yield f"{self.unknown:,} symbols without a known character were replaced by U+FFFD"
 
     def read(self, root: Element, *, pages: bool = False, note: str | None = None) -> None:
         """Add the paragraphs and tables of a part. `note`: the mark of the note that it is."""
         self.flow.page = 1 if pages else None
         self._omitted = unused_alternatives(root)
-        self._cell_rows = {}
         kept = ""  # the text of paragraphs whose ends were deleted
         for event, element, text in paragraphs(
             root, self._is_left_out, self._written, self._is_raised
@@ -183,8 +181,7 @@ class _Document:
     def _is_left_out(self, element: Element) -> bool:
         name = tag(element)
         if name == "p":
-            style = value_of(element, "pPr/pStyle")
-            self._in_hidden_style = self.styles.is_on(style, _VANISH)
+            self._in_hidden_style = self.styles.is_on(value_of(element, "pPr/pStyle"), _VANISH)
         elif name == "r":
             fonts = element.find("{*}rPr/{*}rFonts")
             self._font = "" if fonts is None else attribute(fonts, "ascii")
@@ -192,18 +189,16 @@ class _Document:
         return (
             name in _LEFT_OUT
             or id(element) in self._omitted
-            or self._cell_rows.get(id(element)) == 0
             or (name == "tr" and element.find("{*}trPr/{*}del") is not None)
+            # an empty field of a form, with the advice to fill it
+            or (name == "sdt" and element.find("{*}sdtPr/{*}showingPlcHdr") is not None)
         )
 
     def _is_hidden(self, run: Element) -> bool:
         """Return whether a run is hidden text, and count its characters if it is."""
         own = run.find(_VANISH)
-        if own is not None:
-            hidden = attribute(own, "val") not in _OFF
-        else:
-            style = value_of(run, "rPr/rStyle")
-            hidden = self._in_hidden_style or self.styles.is_on(style, _VANISH)
+        hidden = self.styles.is_on(value_of(run, "rPr/rStyle"), _VANISH, own)
+        hidden = hidden or (own is None and self._in_hidden_style)
         if hidden:
             self.hidden += sum(len(part.text or "") for part in run.iter() if tag(part) == "t")
         return hidden
@@ -236,8 +231,9 @@ class _Document:
         if note not in self.notes:
             custom = attribute(element, "customMarkFollows") not in ("", *_OFF)
             self._numbered[note[0]] += not custom
-            number = numeral(self._numbered[note[0]], self.forms[note[0]])
-            self.notes[note] = "" if custom else f"[{number}]"
+            self.notes[note] = (
+                "" if custom else f"[{numeral(self._numbered[note[0]], self.forms[note[0]])}]"
+            )
         return self.notes[note]
 
     def _add(self, paragraph: Element, text: str, note: str | None) -> None:
@@ -281,16 +277,17 @@ class _Document:
 
     def _read_table(self, event: str, element: Element, name: str) -> None:
         if event == "start" and name == "tbl":
-            self._cell_rows |= _rows_of_cells(element)
             self.flow.open_table(TableBlock())
         elif event == "start" and name == "tr":
             self.flow.open_row(head=element.find("{*}trPr/{*}tblHeader") is not None)
-            before = _count(value_of(element, "trPr/gridBefore"), 0)
-            if before:
-                self.flow.open_cell(before)
+            if before := value_of(element, "trPr/gridBefore").lstrip("0"):
+                self.flow.open_cell(spanned(before))
         elif event == "start" and name == "tc":
-            columns = _count(value_of(element, "tcPr/gridSpan"), 1)
-            self.flow.open_cell(columns, self._cell_rows.get(id(element), 1))
+            merge = element.find("{*}tcPr/{*}vMerge")
+            self.flow.open_cell(
+                spanned(value_of(element, "tcPr/gridSpan")),
+                merged=merge is not None and attribute(merge, "val") != "restart",
+            )
         elif event == "end" and name == "tc":
             self.flow.close_cell()
         elif event == "end" and name == "tbl":
@@ -314,34 +311,9 @@ def _field_value(field: Element) -> str | None:
     """Return the value of a form field that has no text: a box to check, or a list."""
     box = field.find("{*}checkBox")
     if box is not None:
-        state = box.find("{*}checked")
-        state = box.find("{*}default") if state is None else state
-        checked = state is not None and attribute(state, "val") not in _OFF
+        states = (*box.findall("{*}checked"), *box.findall("{*}default"))
+        checked = states and attribute(states[0], "val") not in _OFF
         return "\u2612" if checked else "\u2610"
-    entries = field.findall("{*}ddList/{*}listEntry")
-    chosen = _count(value_of(field, "ddList/result"), 0)
-    return attribute(entries[chosen], "val") if chosen < len(entries) else None
-
-
-def _count(text: str, default: int) -> int:
-    return min(int(text), _MOST_SPANNED) if text.isdecimal() and len(text) < 9 else default
-
-
-def _rows_of_cells(table: Element) -> dict[int, int]:
-    """Return how many rows the merged cells of a table span, by their ids; 0: the rest of one."""
-    rows: dict[int, int] = {}
-    merged: dict[int, Element] = {}  # by column: the cell that reaches down
-    for row in table.findall("{*}tr"):
-        column = _count(value_of(row, "trPr/gridBefore"), 0)
-        for cell in row.findall("{*}tc"):
-            merge = cell.find("{*}tcPr/{*}vMerge")
-            if merge is None:
-                merged.pop(column, None)
-            elif attribute(merge, "val") == "restart":
-                merged[column] = cell
-                rows[id(cell)] = 1
-            elif column in merged:
-                rows[id(merged[column])] += 1
-                rows[id(cell)] = 0
-            column += _count(value_of(cell, "tcPr/gridSpan"), 1)
-    return rows
+    chosen = value_of(field, "ddList/result") or "0"
+    entries = enumerate(field.findall("{*}ddList/{*}listEntry"))
+    return next((attribute(entry, "val") for n, entry in entries if str(n) == chosen), None)

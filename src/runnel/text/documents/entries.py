@@ -14,10 +14,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from runnel.text.documents.headings import ITEM
+
 _LOOK = 200  # characters of a line that are looked at
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]*\.?"
 _DATE = (
-    r"\d{4}[-/.]\d\d?[-/.]\d\d?|\d{8}[T _-]\d{4}|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
+    r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[ ])?\d{4}[-/.]\d\d?[-/.]\d\d?"
+    r"|\d{8}[T _-]\d{4}|\d\d?[-/.]\d\d?[-/.]\d{2,4}"
     r"|(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]*,?[ ]+)?"
     r"(?:\d\d?\.?[ ][^\W\d_]{3,10}\.?[ ]\d{4}\b"
     rf"|\d\d?[- /]{_MONTH}[- /:]\d{{2,4}}|{_MONTH}[ ]+\d\d?,?[ ]+\d)"
@@ -31,7 +34,7 @@ _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
 _SIGN = re.compile(
     r"(?:\x1b\[[\d;]*+m)*+(?:"  # colors of a terminal
     rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
-    rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b)"
+    rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
     r"|(?P<speaker><[@+ ]?[^<>\s]{1,40}>[ ])"
     r"|(?P<comment>[#;])"
@@ -43,11 +46,20 @@ _SIGN = re.compile(
     r"(?=[^\s\d]{0,20}\d|[^\W_]{1,40}[/\\_@]\w|[a-z-][r-][w-])\S{1,80}(?=\s))"
     r")"
 )
-_OF_LOGS = ("stamp", "level", "bracket", "speaker")
-_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
-_ITEM = re.compile(
-    r"\s*(?:[-*+>|\u2022\u2023\u25e6\u2013]|\(?(?:\d{1,3}\.)*\d{1,3}[.)]\s|\(?[a-z]{1,4}\)\s)"
+# ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ ]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
+_TIMED_CHARS = 40
+# begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
+TURN = (
+    r"[QA][.:][ \t]+|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:"
+    r"|[A-Z][A-Z'-]{2,}\.[ \t]+(?=[A-Z])"
+    r"|(?:The|(?:Mr|Mrs|Ms|Dr|Sen|Rep|Gov|Gen)\.|Senator|Chair\w*|Judge|Justice)"
+    r"[ \t]+[A-Z][A-Z'-]{2,}\."
 )
+_TURN = re.compile(TURN)
+_OF_LOGS = ("stamp", "timed", "level", "bracket", "speaker")
+_COLUMNS = re.compile(r"[^\s.](?:[ ]{3,}|[ ]*\t)[^\s.]")
+_ITEM = re.compile(rf"{ITEM.pattern}|\s*[-*+>|]")
 _STOP = re.compile(r"[,;:.!?\u2026\u2014\u2013\"'\u201d\u2019)-]\Z")
 # begins lines of verse and of prose, hardly of lists
 _JOINING = re.compile(
@@ -57,8 +69,11 @@ _JOINING = re.compile(
 _SECTION = re.compile(r"\[{1,2}([^\[\]]{1,80})\]{1,2}")
 _SHORT_KEY = re.compile(r"[\"']?\S{1,60}(?:[ ][^\s:=]{1,60})?[ \t]*(?:=|:(?=\s|\Z))")
 _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
+_ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
+_BRACES = re.compile(r"[{};]\s*\Z")  # ends lines of settings in braces
 _CLEAR = 0.6  # of the lines of a paragraph
 _STAMPED = 1 / 3  # of the lines of a log: stack traces have many lines
+_SHARES = {"stamp": _STAMPED, "timed": 0.2}
 _INDENTED = 0.4  # of all lines begin with keys
 _CODES = 0.8
 _FEW = 3  # lines
@@ -102,81 +117,96 @@ class Entries:
         signs: Counter[str | None] = Counter()
         pairs: Counter[tuple[str, str]] = Counter()  # keys of the first lines of paragraphs
         opening = ""
-        names: Counter[str] = Counter()  # keys that may be names of speakers
-        flush = count = 0  # lines that are not indented; all lines
+        names: Counter[str] = Counter()  # that may be of speakers
+        flush = 0  # lines that are not indented
         for match in re.finditer(r"[^\n\f]+", text):
             line = match[0]
             if line.isspace():
                 continue
             sign = _sign(line)
-            count += 1
-            flush += not line[0].isspace()
-            if sign == "key" or not line[0].isspace():
-                signs[sign] += 1
             key = _key(line) if sign == "key" else ""
+            flush += not line[0].isspace()
+            signs["indented" if line[0].isspace() and not key else sign] += 1
             begins = text[max(0, match.start() - 2) : match.start()] in ("", "\n\n")
             pairs[opening, key] += bool(opening and key and not begins)
             opening = key if begins else ""
-            names[key] += line[0].isupper() and key != ""
+            turn = _TURN.match(line)
+            if turn or line[0].isupper():
+                names[turn[0].strip(" :.\t") if turn else key] += 1
+        indented = signs.pop("indented", 0)
         best = max(_OF_LOGS, key=lambda sign: signs[sign])
-        least = flush * (_STAMPED if best == "stamp" else _CLEAR)
+        least = flush * _SHARES.get(best or "", _CLEAR)
         self.log = best if signs[best] >= max(_FEW, least) else None
-        settings = signs["key"] + signs["comment"]
-        most = max(_CLEAR * signs.total(), _INDENTED * count)
+        settings = signs["key"] + signs["comment"] + signs["section"]
+        most = max(_CLEAR * signs.total(), _INDENTED * (signs.total() + indented))
         self._settings = signs["key"] >= _FEW and settings >= most
         self._records = {first for (first, _), count in pairs.items() if count > 1}
-        turns = Counter({name: count for name, count in names.items() if count > 1})
+        turns = Counter({name: count for name, count in names.items() if name and count > 1})
         talk = len(turns) > 1 and turns.total() >= max(_TURNS, _TURN_LINES * flush)
         self._speakers = set(turns) if talk and not self._records else set()
+
+    def is_turn(self, line: str) -> bool:
+        """Return whether a line begins the turn of a speaker."""
+        if not self._speakers:
+            return False
+        return _key(line) in self._speakers or _TURN.match(line) is not None
 
     def of(self, lines: Sequence[str]) -> list[Entry]:
         """Return the entries of a paragraph from its lines, which have text; [] for prose."""
         if self.log:
-            return _from(
-                (
-                    n
-                    for n, line in enumerate(lines)
-                    if not line[0].isspace() and _sign(line) == self.log
-                ),
-                len(lines),
-            )
+            flush = (n for n, line in enumerate(lines) if not line[0].isspace())
+            return _from((n for n in flush if _sign(lines[n]) == self.log), len(lines))
         signs = [_sign(line) for line in lines]
-        turns = [n for n, line in enumerate(lines) if _key(line) in self._speakers]
-        if turns:
-            return _from(turns, len(lines))
+        if any(map(self.is_turn, lines)):
+            return _from((n for n, line in enumerate(lines) if self.is_turn(line)), len(lines))
         counts = Counter(
             sign
             for sign, line in zip(signs, lines, strict=True)
             if sign == "key" or not line[0].isspace()
         )
-        del counts["comment"]
+        del counts["comment"], counts["section"]
         base = counts.total()
         del counts[None]
         main, count = counts.most_common(1)[0] if counts else ("", 0)
-        begins = signs[0] in ("key", "comment") or _SECTION.fullmatch(lines[0].strip())
+        begins = signs[0] in ("key", "comment", "section")
         if (self._settings and begins) or (main == "key" and _are_keys(lines, count, base)):
             if _key(lines[0]) in self._records and len(lines) > 1:
                 return [Entry(0, len(lines))]
             return list(_settings(lines, signs))
         if main not in ("key", "code") and count >= max(2, _CLEAR * base):
-            return _from((n for n, sign in enumerate(signs) if sign == main), len(lines))
+            return _from(_begun(signs, {main}), len(lines))
         if main != "key" and counts.total() >= max(_FEW, _CODES * base):
-            return _from((n for n, sign in enumerate(signs) if sign in counts), len(lines))
+            return _from(_begun(signs, set(counts)), len(lines))
+        if sum(map(bool, map(_BRACES.search, lines))) >= max(_FEW, _CODES * len(lines)):
+            return _from((n for n, line in enumerate(lines) if line.strip() != "}"), len(lines))
         return _from(range(len(lines)), len(lines)) if _are_rows(lines) else []
 
 
 def _sign(line: str) -> str | None:
-    """Return the sign that begins a line."""
-    match = _SIGN.match(line[:_LOOK].lstrip())
-    return match.lastgroup if match else None
+    """Return the sign that begins a line, or "timed" if it ends with a time."""
+    if match := _SIGN.match(line[:_LOOK].lstrip()):
+        return match.lastgroup
+    if _SECTION.fullmatch(line.strip()):
+        return "section"
+    return "timed" if _TIMED.search(line[-_TIMED_CHARS:]) else None
+
+
+def _begun(signs: Sequence[str | None], entries: set[str | None]) -> Iterator[int]:
+    """Yield the lines that have a sign of entries, or are the first of comments."""
+    for n, sign in enumerate(signs):
+        if sign in entries or (sign == "comment" and (n == 0 or signs[n - 1] != "comment")):
+            yield n
 
 
 def _are_keys(lines: Sequence[str], count: int, base: int) -> bool:
     """Return whether lines, of which `count` of `base` begin like keys, are no wrapped prose."""
     if count < max(2, _CLEAR * base, _INDENTED * len(lines)):
         return False
-    short = all(_SHORT_KEY.match(line.lstrip()) for line in lines)
-    return short or max(map(len, lines)) < _WRAPPED or _fitting(lines) >= 0.5
+    return (
+        all(_SHORT_KEY.match(line.lstrip()) for line in lines)
+        or max(map(len, lines)) < _WRAPPED
+        or _fitting(lines) >= 0.5
+    )
 
 
 def _fitting(lines: Sequence[str]) -> float:
@@ -194,35 +224,38 @@ def _key(line: str) -> str:
 
 def _from(starts: Iterable[int], end: int) -> list[Entry]:
     """Return entries that begin at these lines, and before the first of them."""
-    edges = sorted({0, *starts, end})
-    return [Entry(first, last) for first, last in pairwise(edges)]
+    return [Entry(first, last) for first, last in pairwise(sorted({0, *starts, end}))]
 
 
 def _settings(lines: Sequence[str], signs: Sequence[str | None]) -> Iterator[Entry]:
     """Yield keys with their values, comments, and as headings the names of sections."""
     depths = [len(line) - len(line.lstrip()) for line in lines]
-    starts = [
-        n
-        for n, sign in enumerate(signs)
-        if n == 0
-        or sign == "key"
-        or (sign == "comment" and signs[n - 1] != "comment")
-        or _SECTION.fullmatch(lines[n].strip())
-        or _SECTION.fullmatch(lines[n - 1].strip())
-    ]
+    starts = []
+    comments = set(_begun(signs, set()))
+    item: int | None = None  # depth of the open item of a list, whose short values belong to it
+    for n, sign in enumerate(signs):
+        begins = n == 0 or sign in ("key", "section") or signs[n - 1] == "section"
+        if _ITEM_KEY.match(lines[n].lstrip()):
+            item = None if lines[n].rstrip().endswith(":") else depths[n]
+            begins = True
+        elif item is not None and (depths[n] <= item or lines[n].rstrip().endswith(":")):
+            item = None
+        if (begins and item in (None, depths[n])) or n in comments:
+            starts.append(n)
     for first, last in pairwise([*starts, len(lines)]):
         words = lines[first].strip()
-        level = SECTIONS + 1 + depths[first]
+        # an item may be as far left as the name of its list
+        level = SECTIONS + 1 + depths[first] + bool(_ITEM_KEY.match(words))
         if section := _SECTION.fullmatch(words):
             yield Entry(first, last, "heading", SECTIONS, section[1])
         elif (
             (parent := _PARENT.fullmatch(words))
             and last == first + 1 < len(lines)
-            and depths[last] > depths[first]
+            and (depths[last] > depths[first] or lines[last].lstrip().startswith("- "))
         ):
             yield Entry(first, last, "heading", level, parent[1])
         else:
-            yield Entry(first, last, "line", level if signs[first] == "key" else 0)
+            yield Entry(first, last, "line", 0 if signs[first] == "comment" else level)
 
 
 def _are_rows(lines: Sequence[str]) -> bool:

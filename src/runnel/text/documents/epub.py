@@ -1,13 +1,12 @@
 """Read EPUB: a zip archive whose package file lists XHTML pages in reading order."""
 
 import posixpath
-from collections import Counter
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.files import decode
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.html import add_page, omissions
+from runnel.text.documents.html import add_page
 from runnel.text.documents.parts import Archive, first, parse, tag
 
 _CONTAINER = "META-INF/container.xml"
@@ -26,35 +25,25 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     pages = frozenset(unquote(e.get("href", "")).rpartition("/")[2] for e in items.values())
     canonical = Canonical()
-    omitted: Counter[str] = Counter()
-    missing: list[str] = []
-    read: set[str] = set()
-    for reference in (e for e in package.iter() if tag(e) == "itemref"):
-        item = items.get(reference.get("idref"))
-        if item is None:
-            missing.append(repr(reference.get("idref")))
-            continue
-        if item.get("media-type", _PAGES[0]) not in _PAGES:
-            continue  # only a picture
-        # Always a name in the archive, whatever the path; nothing on disk is opened.
-        name = unquote(item.get("href", "").partition("#")[0])
-        name = posixpath.normpath(posixpath.join(posixpath.dirname(package_name), name))
-        if name in read:  # an entry for each section of a page
-            continue
-        read.add(name)
+    references = [e.get("idref") for e in package.iter() if tag(e) == "itemref"]
+    missing = [repr(reference) for reference in references if reference not in items]
+    chosen = (items[reference] for reference in references if reference in items)
+    # pages that are no pictures; always names in the archive, whatever the path
+    names = (
+        posixpath.join(
+            posixpath.dirname(package_name), unquote(item.get("href", "").partition("#")[0])
+        )
+        for item in chosen
+        if item.get("media-type", _PAGES[0]) in _PAGES
+    )
+    for name in dict.fromkeys(map(posixpath.normpath, names)):  # an entry for each section
         if name in locked:
             raise ReadError("a book under copy protection (DRM); its pages are encrypted")
         if name not in archive.names:
             missing.append(repr(name))
             continue
-        add_page(
-            canonical,
-            decode(archive.read(name), name, markup=True).text,
-            others=pages,
-            omitted=omitted,
-        )
+        add_page(canonical, decode(archive.read(name), name, markup=True).text, others=pages)
         limits.check(canonical.length, "unpacked_bytes", "the text of the book")
-    canonical.warnings += omissions(omitted)
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(

@@ -5,16 +5,17 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from runnel.text.documents.document import Canonical
-from runnel.text.documents.table import Cell, Table
+from runnel.text.documents.table import add_rows
 
 # A cell with more characters than this is prose: of one paragraph, of several.
 _LONG_PARAGRAPH = 1000
 _LONG_PARAGRAPHS = 400
 _SEVERAL = 3
+_MOST_SPANNED = 1000  # columns or rows
 _MOST_REPEATED = 10_000  # characters of all copies of a merged cell's value
 _MOST_TITLES = 3  # rows of one cell above a table; more are a list
 _MARKER = re.compile(
@@ -25,6 +26,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")
 _SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")
 _SIGN_AFTER = re.compile(r"[)%*]+")
+_SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
 _AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
 CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
 _MOST_CAPTION = 300  # characters of others
@@ -39,8 +41,7 @@ _CAPTION = re.compile(
 _FIGURE = re.compile(r"(?:fig|abb|image|chart|graph|photo|plate|listing|equation)", re.IGNORECASE)
 
 
-@dataclass(frozen=True, slots=True)
-class FlowBlock:
+class FlowBlock(NamedTuple):
     """A block that is not yet in the document.
 
     Attributes:
@@ -59,15 +60,22 @@ class FlowBlock:
 
 @dataclass(slots=True)
 class TableCell:
-    """A cell of a table: what it holds, and the columns and rows that it spans."""
+    """A cell of a table: what it holds, and the columns and rows that it spans.
+
+    Attributes:
+        head: the file says that it is the name of a column.
+        merged: it continues the cell above it.
+    """
 
     columns: int = 1
     rows: int = 1
+    head: bool = False
+    merged: bool = False
     pieces: list[FlowBlock | TableBlock] = field(default_factory=list)
 
     @property
     def text(self) -> str:
-        return " ".join(" ".join(piece.text.split()) for piece in self.pieces)
+        return " ".join(" ".join([piece.text for piece in self.pieces]).split())
 
     @property
     def level(self) -> int | None:
@@ -89,23 +97,6 @@ class TableCell:
         return sum(len(piece.text) for piece in self.pieces) > most
 
 
-@dataclass(slots=True)
-class TableRow:
-    """A row of a table. `head`: the file says that its cells are names of columns."""
-
-    head: bool
-    page: int | None
-    cells: list[TableCell] = field(default_factory=list)
-
-    @property
-    def filled(self) -> list[TableCell]:
-        return [cell for cell in self.cells if cell.pieces]
-
-    @property
-    def pieces(self) -> list[FlowBlock | TableBlock]:
-        return [piece for cell in self.cells for piece in cell.pieces]
-
-
 class _Value(NamedTuple):
     """A text in the columns [start, end) of a row."""
 
@@ -118,28 +109,48 @@ class _Value(NamedTuple):
         return _AMOUNT.match(self.text) is not None and not _YEAR.fullmatch(self.text)
 
 
-class _Line(NamedTuple):
-    """A row with its values."""
+@dataclass(slots=True)
+class TableRow:
+    """A row of a table.
 
-    row: TableRow
-    values: list[_Value]
+    Attributes:
+        marked: the file says that its cells are names of columns.
+        values: once the table is complete.
+    """
+
+    marked: bool
+    page: int | None
+    cells: list[TableCell] = field(default_factory=list)
+    values: list[_Value] = field(default_factory=list)
+
+    @property
+    def head(self) -> bool:
+        return self.marked or (len(self.cells) > 1 and all(cell.head for cell in self.cells))
+
+    @property
+    def filled(self) -> list[TableCell]:
+        return [cell for cell in self.cells if cell.pieces]
+
+    @property
+    def pieces(self) -> list[FlowBlock | TableBlock]:
+        return [piece for cell in self.cells for piece in cell.pieces]
 
     @property
     def level(self) -> int | None:
         """The level of the heading that is all of the row."""
-        alone = len(self.values) == 1 and len(self.row.filled) == 1
-        return self.row.filled[0].level if alone else None
+        return self.filled[0].level if len(self.values) == len(self.filled) == 1 else None
 
     @property
-    def is_head(self) -> bool:
-        several = len(self.values) > 1
-        return self.row.head or (several and all(c.level is not None for c in self.row.filled))
+    def has_names(self) -> bool:
+        return self.head or (
+            len(self.values) > 1 and all(cell.level is not None for cell in self.filled)
+        )
 
     def is_title(self, columns: Sequence[int]) -> bool:
         """Return whether it is one value over all columns of a table."""
         first = self.values[0]
         whole = first.start <= columns[0] and first.end > columns[-1]
-        return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.row.cells) == 1)
+        return len(columns) > 1 and len(self.values) == 1 and (whole or len(self.cells) == 1)
 
 
 @dataclass(slots=True)
@@ -149,12 +160,14 @@ class TableBlock:
     Attributes:
         named: its first row has the names of its columns.
         is_sheet: it is a sheet of a spreadsheet: it places no prose, and may hold many tables.
+        cell: the open cell.
     """
 
     caption: str = ""
     named: bool = False
     is_sheet: bool = False
     rows: list[TableRow] = field(default_factory=list)
+    cell: TableCell | None = None
     kind: str = "table"
     level: int | None = None  # never a heading
 
@@ -181,10 +194,10 @@ class TableBlock:
         long = sum(any(cell.is_long for cell in row.filled) for row in self.rows)
         if long and long * 2 >= sum(bool(row.filled) for row in self.rows):
             return True
-        rows = [[cell.text for cell in row.filled] for row in self.rows]
         named = self.caption or any(row.head for row in self.rows)
         return not named and all(
-            len(texts) < 2 or (len(texts) == 2 and _MARKER.fullmatch(texts[0])) for texts in rows
+            len(cells) < 2 or (len(cells) == 2 and _MARKER.fullmatch(cells[0].text))
+            for cells in (row.filled for row in self.rows)
         )
 
     def flat(self) -> Iterator[FlowBlock | TableBlock]:
@@ -198,7 +211,7 @@ class TableBlock:
             if isinstance(item, FlowBlock):
                 shown = "" if _BULLET.match(marker) else f"{marker} "
                 kind = "item" if item.level is None else item.kind
-                pieces[:2] = [replace(item, text=shown + item.text, kind=kind)]
+                pieces[:2] = [item._replace(text=shown + item.text, kind=kind)]
             yield from pieces
 
     def add_to(self, canonical: Canonical) -> None:
@@ -214,18 +227,18 @@ class TableBlock:
             if level is not None or (len(columns) == 1 and not listed):
                 titles = len(lines)
             for line in lines[:titles]:
-                canonical.page = line.row.page
+                canonical.page = line.page
                 canonical.add(line.values[0].text, level=level)
                 caption += "" if level is not None else f" {line.values[0].text}"
             if titles < len(lines):
-                _add_rows(canonical, lines[titles:], columns, caption)
+                _add_lines(canonical, lines[titles:], columns, caption)
                 caption = self.caption
 
-    def _parts(self) -> Iterator[list[_Line]]:
+    def _parts(self) -> Iterator[list[TableRow]]:
         """Yield the rows with values, table by table: headings, new names of columns, and in a
         sheet other columns or a single cell below an empty row begin another one.
         """
-        part: list[_Line] = []
+        part: list[TableRow] = []
         columns: set[int] = set()
         amounts: set[int] = set()  # the columns with amounts
         gap = False  # the row above is empty
@@ -240,7 +253,7 @@ class TableBlock:
             if part and (
                 part[-1].level is not None
                 or line.level is not None
-                or (line.is_head and not part[-1].is_head)
+                or (line.has_names and not part[-1].has_names)
                 or (gap and (single or names or not starts <= columns))
             ):
                 yield part
@@ -254,40 +267,49 @@ class TableBlock:
         if part:
             yield part
 
-    def _lines(self) -> Iterator[_Line]:
+    def _lines(self) -> Iterator[TableRow]:
         """Yield the rows with their values, without signs and lines in cells of their own."""
-        placed = [[value for value in values if value.text] for values in self._placed()]
-        narrow = [[value for value in values if value.end == value.start + 1] for values in placed]
-        marks = _columns_of(narrow, _NOTE_MARK)
+        placed = list(self._placed())
+        marks = _columns_of(placed, _NOTE_MARK, most=1)
         rules = _columns_of(placed, _RULE)
         for row, values in zip(self.rows, placed, strict=True):
-            yield _Line(row, _join_signs(values, marks, rules))
+            signs = rules or marks or any(_SIGN.match(value.text) for value in values)
+            row.values = _join_signs(values, marks, rules) if signs else values
+            yield row
 
     def _placed(self) -> Iterator[list[_Value]]:
         """Yield the values of each row in their columns, also values that reach down from above."""
         reaching: dict[int, tuple[int, _Value]] = {}  # by first column: rows to come, value
+        values: dict[int, _Value] = {}
         for row in self.rows:
+            above = values
             values = {column: value for column, (_, value) in reaching.items()}
             reaching = {column: (n - 1, v) for column, (n, v) in reaching.items() if n > 1}
             column = 0
             for cell in row.cells:
                 while column in values:
                     column = values[column].end
-                value = _Value(column, column + max(cell.columns, 1), cell.text)
-                values[column] = value
-                column = value.end
+                text = cell.text
+                if cell.merged and column in above and len(above[column].text) <= _LONG_PARAGRAPH:
+                    text = above[column].text
+                values[column] = value = _Value(column, column + cell.columns, text)
                 if cell.rows > 1:
-                    text = value.text if len(value.text) * cell.rows < _MOST_REPEATED else ""
-                    reaching[value.start] = cell.rows - 1, value._replace(text=text)
-            yield [values[column] for column in sorted(values)]
+                    text = text if len(text) * cell.rows < _MOST_REPEATED else ""
+                    reaching[column] = cell.rows - 1, value._replace(text=text)
+                column = value.end
+            yield [values[column] for column in sorted(values) if values[column].text]
 
 
-def _columns_of(rows: Sequence[Sequence[_Value]], form: re.Pattern[str]) -> set[int]:
-    """Return the columns whose values all have a form."""
+def _columns_of(
+    rows: Sequence[Sequence[_Value]], form: re.Pattern[str], most: int = _MOST_SPANNED
+) -> set[int]:
+    """Return the columns whose values, of those in at most `most` columns, all have a form."""
     columns: set[int] = set()
     others: set[int] = set()
-    for value in (value for row in rows for value in row):
-        (columns if form.fullmatch(value.text) else others).update(range(value.start, value.end))
+    for value in (value for row in rows for value in row if value.start not in others):
+        if value.end - value.start <= most:
+            same = columns if form.fullmatch(value.text) else others
+            same.update(range(value.start, value.end))
     return columns - others
 
 
@@ -309,7 +331,7 @@ def _join_signs(values: Sequence[_Value], marks: set[int], rules: set[int]) -> l
     return joined
 
 
-def _columns(lines: Sequence[_Line]) -> list[int]:
+def _columns(lines: Sequence[TableRow]) -> list[int]:
     """Return the columns that have values; a column of spaces between others is none."""
     spans = {(value.start, value.end) for line in lines for value in line.values}
     columns: list[int] = []
@@ -320,23 +342,15 @@ def _columns(lines: Sequence[_Line]) -> list[int]:
     return columns
 
 
-def _add_rows(
-    canonical: Canonical, lines: Sequence[_Line], columns: Sequence[int], caption: str
+def _add_lines(
+    canonical: Canonical, lines: Sequence[TableRow], columns: Sequence[int], caption: str
 ) -> None:
-    """Add the rows of a table, each on its page."""
-    names = 0 if any(line.row.head for line in lines) else _names(lines, columns)
-    table = Table(canonical, caption)
-    for number, line in enumerate(lines):
-        head = line.is_head or number < names
-        table.add_row(_cells(line.values, columns, head=head), head=head)
-    first = len(canonical.blocks)
-    canonical.page = lines[0].row.page
-    table.close()
-    for number, line in zip(range(first, len(canonical.blocks)), lines, strict=False):
-        canonical.blocks[number] = replace(canonical.blocks[number], page=line.row.page)
+    heads = sum(line.has_names for line in lines) or _names(lines, columns)
+    rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
+    add_rows(canonical, rows, [line.page for line in lines], heads=heads, caption=caption)
 
 
-def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
+def _names(lines: Sequence[TableRow], columns: Sequence[int]) -> int:
     """Return how many rows at the top name columns of amounts: they have none themselves but years,
     and if they are several, one has merged cells, or none above the labels of the rows.
     """
@@ -356,8 +370,8 @@ def _names(lines: Sequence[_Line], columns: Sequence[int]) -> int:
     return names if names <= most and amounts and amounts * 2 >= len(below) else 0
 
 
-def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[Cell]:
-    """Return the cell of each column. A value that spans columns stands in each of them, unless it
+def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[str]:
+    """Return the text of each column. A value that spans columns stands in each of them, unless it
     is alone in its row and no name of columns.
     """
     texts = [""] * len(columns)
@@ -368,7 +382,7 @@ def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> l
         if alone or len(value.text) * (last - first) > _MOST_REPEATED:
             last = first + 1
         texts[first:last] = [value.text] * (last - first)
-    return [Cell(text) for text in texts]
+    return texts
 
 
 class Flow:
@@ -377,15 +391,12 @@ class Flow:
     def __init__(self) -> None:
         self.pieces: list[FlowBlock | TableBlock] = []
         self.page: int | None = None
-        self._open: list[
-            tuple[TableBlock, int]
-        ] = []  # open tables, and how many targets are theirs not
-        self._targets = [self.pieces]  # what blocks are added to: of the page, of open cells
+        self._open: list[TableBlock] = []
 
     @property
     def table(self) -> TableBlock | None:
         """The innermost open table."""
-        return self._open[-1][0] if self._open else None
+        return self._open[-1] if self._open else None
 
     def add(self, text: str, kind: str = "paragraph", *, level: int | None = None) -> None:
         """Add a block unless it is empty. `level`: of a heading."""
@@ -394,36 +405,38 @@ class Flow:
     def add_piece(self, piece: FlowBlock) -> None:
         """Add a block to the open cell or to the page, unless it is empty."""
         if piece.text.strip():
-            paged = piece if self.page is None else replace(piece, page=self.page)
-            self._targets[-1].append(paged)
+            self._target().append(piece._replace(page=self.page) if self.page else piece)
 
-    def open_table(self, grid: TableBlock) -> None:
-        self._open.append((grid, len(self._targets)))
+    def _target(self) -> list[FlowBlock | TableBlock]:
+        """Return what blocks are added to."""
+        cells = [table.cell for table in self._open if table.cell is not None]
+        return cells[-1].pieces if cells else self.pieces
+
+    def open_table(self, table: TableBlock) -> None:
+        self._open.append(table)
 
     def open_row(self, *, head: bool = False) -> None:
         """Begin a row of the innermost table. `head`: its cells are names of columns."""
-        if self._open:
-            del self._targets[self._open[-1][1] :]
-            grid = self._open[-1][0]
-            grid.rows.append(TableRow(head or (grid.named and not grid.rows), self.page))
+        self.close_cell()
+        if table := self.table:
+            table.rows.append(TableRow(head or (table.named and not table.rows), self.page))
 
-    def open_cell(self, columns: int = 1, rows: int = 1) -> None:
-        """Begin a cell of the last row, which spans `columns` and `rows`."""
-        if self._open and self._open[-1][0].rows:
-            del self._targets[self._open[-1][1] :]
-            cell = TableCell(columns, rows)
-            self._open[-1][0].rows[-1].cells.append(cell)
-            self._targets.append(cell.pieces)
+    def open_cell(
+        self, columns: int = 1, rows: int = 1, *, head: bool = False, merged: bool = False
+    ) -> None:
+        """Begin a cell of the last row; its parameters are those of `TableCell`."""
+        if (table := self.table) and table.rows:
+            table.cell = TableCell(columns, rows, head, merged)
+            table.rows[-1].cells.append(table.cell)
 
     def close_cell(self) -> None:
-        if self._open:
-            del self._targets[self._open[-1][1] :]
+        if table := self.table:
+            table.cell = None
 
     def close_table(self) -> None:
         if self._open:
-            grid, targets = self._open.pop()
-            del self._targets[targets:]
-            self._targets[-1].extend(grid.flat() if grid.is_layout() else [grid])
+            table = self._open.pop()
+            self._target().extend(table.flat() if table.is_layout() else [table])
 
     def add_to(self, canonical: Canonical) -> None:
         """Add all blocks to a document. A table has the caption above it, or else below it."""
@@ -435,8 +448,11 @@ class Flow:
                 piece.add_to(canonical)
             else:
                 canonical.page = piece.page
-                kind = "paragraph" if piece.kind == CAPTION else piece.kind
-                canonical.add(piece.text, kind, level=piece.level)
+                canonical.add(
+                    piece.text,
+                    "paragraph" if piece.kind == CAPTION else piece.kind,
+                    level=piece.level,
+                )
         self.pieces.clear()
 
     def _caption_at(self, number: int) -> str:
@@ -456,3 +472,10 @@ def _is_caption(piece: FlowBlock | TableBlock | None) -> TypeGuard[FlowBlock]:
         return not _FIGURE.match(piece.text)
     named = piece.kind == "paragraph" and len(piece.text) <= _MOST_CAPTION
     return named and _CAPTION.match(piece.text) is not None
+
+
+def spanned(text: str | None) -> int:
+    """Return the number of columns or rows that a file says; 1 if it is missing or none."""
+    if not (text and text.isascii() and text.isdecimal()):
+        return 1
+    return max(1, min(int(text[:9]), _MOST_SPANNED))

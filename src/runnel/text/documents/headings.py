@@ -6,6 +6,13 @@ import re
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 
+# begins an item of a list
+ITEM = re.compile(
+    r"[ \t]*(?:[-*+\u2022\u2023\u25e6\u2013]"  # a bullet
+    r"|\(?(?:\d{1,3}\.)*\d{1,3}[.)]"  # 1.2.
+    r"|\(?(?:[a-z]|[ivx]{2,5})\))"  # (a), iv)
+    r"[ \t]+\S"
+)
 _TITLE_CHARS = 80
 _UNDERLINE = re.compile(r"[ \t]*([^\w\s])\1{2,}[ \t]*")
 _BULLET = re.compile(r"[-*+\u2022\u2023\u25e6\u2013\u2014|>]")

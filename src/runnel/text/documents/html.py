@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from runnel.errors import ReadError
 from runnel.files import Decoded
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText
-from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock
+from runnel.text.documents.flow import CAPTION, Flow, FlowBlock, TableBlock, spanned
 from runnel.text.documents.raised import raised
 from runnel.text.documents.styles import UNSHOWN, hidden_nodes
 from runnel.text.documents.table import SEPARATOR
@@ -30,16 +29,16 @@ _BLOCKS = frozenset(
     " figure footer form h1 h2 h3 h4 h5 h6 header hgroup hr legend li main menu ol p pre search"
     " section summary table tbody td tfoot th thead tr ul".split()
 )
-_KINDS = {
-    "caption": "caption",
-    "li": "item",
-    "dt": "item",
-    "dd": "item",
-    "pre": "code",
-    "blockquote": "paragraph",
+_KINDS: dict[str, tuple[str, int | None]] = {  # with the level of headings
+    "caption": (CAPTION, None),
+    "li": ("item", None),
+    "dt": ("item", None),
+    "dd": ("item", None),
+    "pre": ("code", None),
+    "blockquote": ("paragraph", None),
+    **{f"h{level}": ("heading", level) for level in range(1, 7)},
 }
 _CELLS = ("td", "th")
-_HEADING = re.compile(r"h([1-6])\Z")
 _VOID = "area|base|br|col|embed|hr|img|input|link|meta|source|track|wbr"
 _TAG = re.compile(r"<(/?)([A-Za-z][^\s/>]*)")
 # Nothing is inside of these elements for long: they are empty, or the next of their kind ends them.
@@ -85,8 +84,6 @@ _LEAST_PAGES = 3  # numbers of pages in a row
 _LONG_LINE = 60  # characters of a line that is no heading
 _OPEN_END = re.compile(r"[\w,;&\u00ae\u2122-]\Z")  # a sentence goes on
 _TO_ITSELF = ("\u00b6", "\u21a9", "\u2191")  # links of a heading to itself, of a note to its mark
-_SPANS = ("colspan", "rowspan")
-_MOST_SPANNED = 1000  # columns or rows
 _LINE_BREAK = "\v"  # <br>; a line end of the file is only a space
 
 
@@ -104,17 +101,10 @@ def read_html(decoded: Decoded) -> DocumentText:
 
 
 def add_page(
-    canonical: Canonical,
-    markup: str,
-    *,
-    others: frozenset[str] = frozenset(),
-    omitted: Counter[str] | None = None,
+    canonical: Canonical, markup: str, *, others: frozenset[str] = frozenset()
 ) -> str | None:
-    """Add the blocks of a page to a text; return the page's title.
-
-    Args:
-        others: the names of the other pages of its book.
-        omitted: counts the characters that are left out, by why; by default, they are reported.
+    """Add the blocks of a page to a text; return the page's title. `others`: the names of the other
+    pages of its book.
     """
     from selectolax.lexbor import LexborHTMLParser
 
@@ -132,20 +122,8 @@ def add_page(
             page = _Page(hidden, others)
             page.read(tree.body)
         page.flow.add_to(canonical)
-        if omitted is None:
-            canonical.warnings += omissions(page.omitted)
-        else:
-            omitted.update(page.omitted)
+        canonical.omitted.update(page.omitted)
     return head.text() if head is not None else None
-
-
-def omissions(omitted: Counter[str]) -> list[str]:
-    """Return a warning for each kind of text that was left out."""
-    return [
-        f"{kind} text was left out ({count:,} characters)"
-        for kind, count in omitted.items()
-        if count
-    ]
 
 
 def _expect_flat(markup: str) -> None:
@@ -175,24 +153,19 @@ def _walk(
     """Yield ("text" | "start" | "end", node) in document order, without recursion: pages can be
     nested without bound.
     """
-    node: Any = root
-    while True:
-        down = None
-        if node.tag == "-text":
-            yield "text", node
-        elif not left_out(node):
-            yield "start", node
-            down = node.child
-            if down is None:
-                yield "end", node
-        while down is None:
-            if node.mem_id == root.mem_id:
-                return
-            down = node.next
-            if down is None:
-                node = node.parent
-                yield "end", node
-        node = down
+    open_nodes = [(root, root.iter(include_text=True))]
+    yield "start", root
+    while open_nodes:
+        node, children = open_nodes[-1]
+        child = next(children, None)
+        if child is None:
+            open_nodes.pop()
+            yield "end", node
+        elif child.tag == "-text":
+            yield "text", child
+        elif not left_out(child):
+            open_nodes.append((child, child.iter(include_text=True)))
+            yield "start", child
 
 
 def _words(node: LexborNode) -> list[str]:
@@ -216,7 +189,7 @@ class _Page:
         self.inline: list[str] = []
         # where the last link and the last raised text begin in `inline`
         self.opened: dict[str | None, int] = {}
-        self.kinds = ["paragraph"]  # kinds of the open elements that set one
+        self.kinds = [_KINDS["blockquote"]]  # kinds of the open elements that set one
         self.links: list[str] = []  # texts of links in `inline`
         self.inner = 0  # of these, links to a part of a page
         self.titles: set[str] = set()  # words of headings
@@ -230,20 +203,21 @@ class _Page:
         for node in body.css("[id], a[name]"):
             self.parts[node.attributes.get("id") or node.attributes.get("name") or ""] = node
         for event, node in _walk(body, self._is_left_out):
+            tag = node.tag or ""
             if event == "text":
                 self.inline.append(node.text_content or "")
                 continue
-            if node.tag in _CONTROLS:
+            if tag in _BLOCKS:
+                self._block(event, tag, node)
+                continue
+            if tag in _CONTROLS:
                 self.inline.append(" ")
-            if node.tag in _INLINE:
+            if tag in _INLINE:
                 self._inline(event, node)
-            elif node.tag == "br" and event == "start":
+            elif tag == "br" and event == "start":
                 self.inline.append(_LINE_BREAK)
-            elif node.tag in _BLOCKS:
-                self._block(event, node)
         self._flush()
-        pieces = _without_page_numbers(self.flow.pieces)
-        self.flow.pieces[:] = _with_contents(pieces, self.titles)
+        self.flow.pieces[:] = _with_contents(_without_page_numbers(self.flow.pieces), self.titles)
 
     def _is_left_out(self, node: LexborNode) -> bool:
         """Return whether an element is not read; count the characters of text that a reader of the
@@ -290,15 +264,12 @@ class _Page:
         elif (mark := _MARK.fullmatch(text)) and self._leads_to_note(node, before):
             self.inline[start:] = [f"[{mark[1]}]" if before.strip() else f"[{mark[1]}] "]
         else:
-            self._link(node, text)
+            path, _, part = (node.attributes.get("href") or "").partition("#")
+            page = unquote(path).rpartition("/")[2]
+            self.links.append(text)
+            self.inner += part in self.parts or page in self._others
             if text.rstrip("\ufe0e") in _TO_ITSELF:
                 del self.inline[start:]
-
-    def _link(self, node: LexborNode, text: str) -> None:
-        path, _, part = (node.attributes.get("href") or "").partition("#")
-        self.links.append(text)
-        inner = part in self.parts or unquote(path).rpartition("/")[2] in self._others
-        self.inner += inner
 
     def _leads_to_note(self, node: LexborNode, before: str) -> bool:
         """Return whether a link with the text of a mark leads to a note: it says so, its target has
@@ -320,11 +291,10 @@ class _Page:
         words = (target.text() or (target.parent.text() if target.parent else "")).strip(" [(")
         return words.startswith(node.text().strip(" [()]"))
 
-    def _block(self, event: str, node: LexborNode) -> None:
-        tag = node.tag or ""
-        self._flush()
-        kind = _KINDS.get(tag, tag)
-        if tag in _KINDS or _HEADING.match(tag):
+    def _block(self, event: str, tag: str, node: LexborNode) -> None:
+        if self.inline:
+            self._flush()
+        if kind := _KINDS.get(tag):
             if event == "start":
                 self.kinds.append(kind)
             else:
@@ -345,45 +315,43 @@ class _Page:
         if tag == "table":
             self.flow.open_table(TableBlock())
         elif tag == "tr":
-            cells = [cell.tag for cell in node.iter() if cell.tag in _CELLS]
-            names = len(cells) > 1 and all(cell == "th" for cell in cells)
-            in_head = node.parent is not None and node.parent.tag == "thead"
-            self.flow.open_row(head=names or in_head)
+            self.flow.open_row(head=node.parent is not None and node.parent.tag == "thead")
         elif tag in _CELLS:
-            sizes = (node.attributes.get(name) or "" for name in _SPANS)
+            attributes = node.attributes
             self.flow.open_cell(
-                *(int(size[:4]) if size.isdecimal() and size.isascii() else 1 for size in sizes)
+                spanned(attributes.get("colspan")),
+                spanned(attributes.get("rowspan")),
+                head=tag == "th",
             )
 
     def _flush(self) -> None:
         """Add the inline text as a block."""
-        if not self.inline:
-            return
         text = "".join(self.inline)
         links = tuple(self.links)
         inner = self.inner if self.inner == len(links) else 0
         self.inline = []
         self.links = []
         self.inner = 0
-        only_links = _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
-        navigates = only_links and any(map(_NAVIGATION.fullmatch, links))
-        if navigates and self.flow.table is None:
+        if not text or text.isspace():
             return
-        kind = self.kinds[-1]
+        only_links = bool(links) and _SIGNS.sub("", text) == _SIGNS.sub("", "".join(links))
+        if only_links and self.flow.table is None and any(map(_NAVIGATION.fullmatch, links)):
+            return
+        kind, level = self.kinds[-1]
         if kind == "code":
             text = text.replace(_LINE_BREAK, "\n").strip("\n")
         else:
             lines = (" ".join(line.split()) for line in text.split(_LINE_BREAK))
             text = "\n".join(lines).strip()
-        words = _NUMBERS.sub("", text)
-        leads = inner if words == _NUMBERS.sub("", "".join(links)) else 0
-        if heading := _HEADING.match(kind):
-            self.titles.add(words)
-            self.flow.add(text, level=int(heading[1]))
+        if level is not None:
+            self.titles.add(_NUMBERS.sub("", text))
+            self.flow.add(text, level=level)
             return
         if kind == CAPTION and self.flow.table is not None:
             self.flow.table.caption += f" {text}"
-        self.flow.add_piece(FlowBlock(text, kind, links=links if only_links else (), leads=leads))
+        if inner and _NUMBERS.sub("", text) != _NUMBERS.sub("", "".join(links)):
+            inner = 0
+        self.flow.add_piece(FlowBlock(text, kind, links=links if only_links else (), leads=inner))
 
 
 def _with_contents(
@@ -399,7 +367,7 @@ def _with_contents(
             if not leading or not (several or _NUMBERS.sub("", piece.text) in titles):
                 yield piece
             elif isinstance(piece, FlowBlock):
-                yield replace(piece, kind=CONTENTS)
+                yield piece._replace(kind=CONTENTS)
             else:
                 for row in piece.rows:
                     yield FlowBlock(SEPARATOR.join(cell.text for cell in row.filled), CONTENTS)
@@ -409,16 +377,15 @@ def _without_page_numbers(pieces: Sequence[FlowBlock | TableBlock]) -> list[Flow
     """Return blocks without the numbers of printed pages: numbers that stand alone and count up, if
     one of them cuts a sentence. What they cut is joined.
     """
-    runs: list[list[int]] = [[]]
-    last = 0
-    for at, piece in enumerate(pieces):
-        number = _PAGE_NUMBER.fullmatch(piece.text) if isinstance(piece, FlowBlock) else None
-        if number is None or piece.leads:
-            continue
-        if int(number[1]) != last + 1:
-            runs.append([])
-        runs[-1].append(at)
-        last = int(number[1])
+    numbers = [
+        (at, int(number[1]))
+        for at, piece in enumerate(pieces)
+        if isinstance(piece, FlowBlock) and not piece.leads
+        if (number := _PAGE_NUMBER.fullmatch(piece.text))
+    ]
+    # numbers that count up have the same distance from their places among the numbers
+    counted = groupby(enumerate(numbers), lambda placed: placed[1][1] - placed[0])
+    runs = [[at for _, (at, _) in run] for _, run in counted]
     dropped = {
         at
         for run in runs
@@ -431,7 +398,7 @@ def _without_page_numbers(pieces: Sequence[FlowBlock | TableBlock]) -> list[Flow
             continue
         before = kept[-1] if kept and at - 1 in dropped else None
         if isinstance(before, FlowBlock) and _cuts([before, pieces[at - 1], piece]):
-            kept[-1] = replace(before, text=f"{before.text} {piece.text}")
+            kept[-1] = before._replace(text=f"{before.text} {piece.text}")
         else:
             kept.append(piece)
     return kept
@@ -442,8 +409,10 @@ def _cuts(pieces: Sequence[FlowBlock | TableBlock]) -> bool:
     if len(pieces) < 3 or not all(isinstance(piece, FlowBlock) for piece in pieces):
         return False
     before, _, after = pieces
-    prose = ("paragraph", "item")
-    if before.kind not in prose or after.kind != "paragraph" or not _OPEN_END.search(before.text):
+    if (
+        before.kind not in ("paragraph", "item")
+        or after.kind != "paragraph"
+        or not _OPEN_END.search(before.text)
+    ):
         return False
-    long = len(before.text) > _LONG_LINE or before.text[-1] in ",;"
-    return long or after.text[0].islower()
+    return len(before.text) > _LONG_LINE or before.text[-1] in ",;" or after.text[0].islower()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from email import message_from_bytes
 from email.errors import HeaderParseError
 from email.header import Header, decode_header
@@ -105,16 +106,13 @@ class _Mail:
         warning.
         """
         payload = part.get_payload(decode=True)
-        data = payload if isinstance(payload, bytes) else b""
         charset = part.get_content_charset() or "utf-8"
-        try:
-            return data.decode(charset)
-        except (LookupError, ValueError):
-            text, used = _guessed(data)
+        text, used = _text(payload if isinstance(payload, bytes) else b"", charset)
+        if used != charset:
             self.canonical.warnings.append(
                 f"the body of mail {self.count:,} is not valid {charset}; read as {used}"
             )
-            return text
+        return text
 
     def finish(self, title: str) -> DocumentText:
         warnings = self.canonical.warnings
@@ -170,23 +168,15 @@ def _decode(value: str | Header) -> str:
         parts = decode_header(value)
     except HeaderParseError:
         return str(value)
-    words = []
-    for data, charset in parts:
-        if isinstance(data, str):
-            words.append(data)
-            continue
-        try:
-            words.append(data.decode(charset or "ascii"))
-        except (LookupError, ValueError):
-            words.append(_guessed(data)[0])
-    return "".join(words)
+    return "".join(
+        data if isinstance(data, str) else _text(data, charset or "ascii")[0]
+        for data, charset in parts
+    )
 
 
-def _guessed(data: bytes) -> tuple[str, str]:
-    """Return text in an unknown encoding, and what it was taken for."""
-    for encoding in ("utf-8", "cp1252"):
-        try:
+def _text(data: bytes, charset: str) -> tuple[str, str]:
+    """Return text, and its encoding, which is guessed if `charset` is unknown or wrong."""
+    for encoding in (charset, "utf-8", "cp1252"):
+        with suppress(LookupError, ValueError):
             return data.decode(encoding), encoding
-        except UnicodeDecodeError:
-            continue
     return data.decode("latin-1"), "latin-1"

@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise
 
 from runnel.files import Decoded
 from runnel.text.documents.document import HEADS, Canonical, DocumentText, straighten
-from runnel.text.documents.unread import (
-    Unread,
-    unread_clauses,
-    unread_data,
-    unread_hyphens,
-    unread_marks,
-)
+from runnel.text.documents.headings import ITEM
+from runnel.text.documents.unread import unread_in
 
 _ATX = re.compile(r" {0,3}(#{1,6})(?:[ \t]+|\Z)")
-_UNDERLINE = re.compile(r" {0,3}(=+|-+)[ \t]*\Z")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*\Z")
 _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
-_ITEM = re.compile(r"[ \t]*(?:(?:[-*+]|\d{1,9}[.)])[ \t]+\S|<li[ >])")
+_ITEM = re.compile(rf"{ITEM.pattern}|[ \t]*<li[ >]")
 _ROW = re.compile(r"[ \t]*\|.*\|[ \t]*\Z")
 _DASHES = r"[ \t]*:?-++:?[ \t]*+"
 _TABLE_RULE = re.compile(rf"(?=[^|]*\|)[ \t]*\|?{_DASHES}(?:\|{_DASHES})*+\|?[ \t]*\Z")
@@ -59,9 +53,10 @@ _HTML = re.compile(
 _HTML_HEADING = re.compile(r"[ \t]*<h([1-6])\b[^>]*>(.*?)</h\1>[ \t]*\Z", re.IGNORECASE)
 # opens what ends only with its closing tag, over blank lines too
 _OPENING = re.compile(r"[ \t]*<(?:(!--)|(script|style|table)\b)", re.IGNORECASE)
-_ROW_END = re.compile(r"</(?:tr|caption)>", re.IGNORECASE)
+_TABLE_ROW = re.compile(
+    r"\S.*?(?:</(?:tr|caption)>(?:\s*</t(?:able|head|body|foot)>)*|\Z)", re.IGNORECASE | re.DOTALL
+)
 _CELL = re.compile(r"<t([hd])\b[^>]*>(.*?)(?=</?t[hdr]\b|\Z)", re.IGNORECASE | re.DOTALL)
-_TABLE_CAPTION = re.compile(r"<caption\b[^>]*>(.*?)</caption>", re.IGNORECASE | re.DOTALL)
 
 
 def read_markdown(decoded: Decoded) -> DocumentText:
@@ -82,7 +77,7 @@ def add_markdown(canonical: Canonical, text: str) -> str | None:
     lines = text.split("\n")
     front = _front_matter(lines)
     end = marks.add_front_matter(lines[:front]) if front else -1
-    for line, below in zip(lines[front:], [*lines[front + 1 :], ""], strict=True):
+    for line, below in zip(lines[front:], [*lines[front + 1 :], ""], strict=False):
         start = end + 1
         end = start + len(line)
         if not marks.add_open(line, start, end):
@@ -125,12 +120,7 @@ class _Marks:
         self.kind = "paragraph"
         self.names: tuple[str, ...] = ()  # caption and names of the open table's columns
         self.closing: str | None = None  # what ends the open code, comment or table of html
-        self.unread = Unread()
-        unread_clauses(text, self.unread)
-        unread_marks(text, self.unread)
-        unread_data(text, self.unread)
-        unread_hyphens(text, self.unread)
-        self._gaps = {start: end for start, end in self.unread.joined}
+        self.unread = unread_in(text)
 
     def add_front_matter(self, lines: list[str]) -> int:
         """Add the front matter, a block for each key; return where it ends."""
@@ -172,10 +162,16 @@ class _Marks:
         """Add another line, above the line `below`."""
         if not line.strip():
             # the number of a clause is joined to the text below it
-            if self.start is None or self._gaps.get(self.end, 0) <= end:
+            if self.start is None or not self.unread.joins(end, end + 1):
                 self.close()
-        elif self._add_heading(line, start, end):
-            return
+        elif heading := _heading(line):
+            self.close()
+            self.take(start, end, "heading")
+            self._close_heading(*heading)
+        elif self.start is not None and self.kind == "paragraph" and _UNDERLINE.match(line):
+            words = self.text[self.start : self.end].strip()
+            self.take(start, end, "heading")
+            self._close_heading(1 if "=" in line else 2, words)
         elif self.start is None and _RULE.match(line):
             self.take(start, end, "paragraph")
             self.close()
@@ -194,30 +190,6 @@ class _Marks:
                 self.close()
             self.take(start, end, kind)
 
-    def _add_heading(self, line: str, start: int, end: int) -> bool:
-        """Add a heading, or the rule below it; False: the line is none."""
-        if heading := _ATX.match(line):
-            words = line[heading.end() :].strip()
-            bare = words.rstrip("#")  # # signs may close a heading
-            words = bare.strip() if not bare or bare[-1] in " \t" else words
-            level = len(heading[1])
-        elif heading := _HTML_HEADING.match(line):
-            words = heading[2]
-            level = int(heading[1])
-        elif (
-            self.start is not None and self.kind == "paragraph" and (rule := _UNDERLINE.match(line))
-        ):
-            words = self.text[self.start : self.end].strip()
-            self.take(start, end, "heading")
-            self._close_heading(1 if rule[1][0] == "=" else 2, words)
-            return True
-        else:
-            return False
-        self.close()
-        self.take(start, end, "heading")
-        self._close_heading(level, words)
-        return True
-
     def take(self, start: int, end: int, kind: str) -> None:
         """Add a line to the open block, or open a block."""
         if self.start is None:
@@ -232,7 +204,7 @@ class _Marks:
             start = self.start + len(block) - len(block.lstrip())
             end = start + len(block.strip())
             if start < end and self.kind == "table":
-                self._close_html_table(start, end)
+                self._add_html_rows(start, end)
             elif start < end:
                 self._mark(start, end, self.kind, self.names if self.kind == "row" else ())
         self.start = None
@@ -261,25 +233,21 @@ class _Marks:
         self.close()
         self.names = (_words(caption).rstrip(":"), *names)
 
-    def _close_html_table(self, start: int, end: int) -> None:
+    def _add_html_rows(self, start: int, end: int) -> None:
         """Add the rows of a table in html, with the names of its columns."""
-        edges = [start, *(m.end() for m in _ROW_END.finditer(self.text, start, end)), end]
-        if len(edges) > 2 and not _CELL.search(self.text, edges[-2], end):
-            edges.pop(-2)
-        caption = _TABLE_CAPTION.search(self.text, start, end)
         names: tuple[str, ...] = ()
-        for first, last in pairwise(edges):
-            first = last - len(self.text[first:last].lstrip())
-            cells = _CELL.findall(self.text[first:last])
-            if not cells:
-                self._mark(first, last, "paragraph")
-            elif not names and all(sign in "hH" for sign, _ in cells):
-                names = tuple(_words(cell) for _, cell in cells)
-                self._mark(first, last, HEADS)
-            else:
+        caption = ""
+        for row in _TABLE_ROW.finditer(self.text, start, end):
+            cells = _CELL.findall(row[0])
+            caption = caption if cells else _words(row[0])
+            if cells and not names and all(sign in "hH" for sign, _ in cells):
                 # the first name is of the place before the first cell
-                lead = (_words(caption[1]) if caption else "", "", *names)
-                self._mark(first, last, "row", lead)
+                names = ("", *(_words(cell) for _, cell in cells))
+                self._mark(*row.span(), HEADS)
+            elif cells:
+                self._mark(*row.span(), "row", (caption, *names))
+            else:
+                self._mark(*row.span(), "paragraph")
 
     def _mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block, and what is not read in it."""
@@ -297,6 +265,16 @@ class _Marks:
         self.canonical.unread += [
             (self.offset + start, self.offset + end) for start, end in self.unread.spans
         ]
+
+
+def _heading(line: str) -> tuple[int, str] | None:
+    """Return the level and the words of a heading in one line; None: it is none."""
+    if heading := _ATX.match(line):
+        words = line[heading.end() :].strip()
+        bare = words.rstrip("#")  # # signs may close a heading
+        return len(heading[1]), bare.strip() if not bare or bare[-1] in " \t" else words
+    heading = _HTML_HEADING.match(line)
+    return (int(heading[1]), heading[2]) if heading else None
 
 
 def _markup(words: str) -> Iterator[tuple[int, int]]:

@@ -1,12 +1,10 @@
-"""Read Jupyter notebooks (nbformat 3 and 4): Markdown as Markdown, code, and short text outputs."""
+"""Read Jupyter notebooks (nbformat 4): Markdown as Markdown, code, and short text outputs."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from runnel.files import Decoded
@@ -14,9 +12,8 @@ from runnel.text.documents.document import Canonical, DocumentText, read_plain
 from runnel.text.documents.markdown import add_markdown
 from runnel.text.documents.unread import is_data
 
-_VERSIONS = (3, 4)
+_VERSION = 4
 _LONGEST = 2000  # characters of an output
-_COLOR = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]")
 _PICTURE = re.compile(r"image/|(?:png|jpeg|svg)\Z|application/(?:pdf|vnd|javascript)")
 
 
@@ -24,14 +21,12 @@ def read_notebook(decoded: Decoded) -> DocumentText:
     """Read a notebook; what is none is read as plain text, with a warning."""
     try:
         notebook = json.loads(decoded.text)
-        cells = list(_cells(notebook))
-    except (ValueError, RecursionError) as error:
-        plain = read_plain(decoded)
-        problem = f"not a notebook ({error}); read as plain text"
-        return replace(plain, warnings=(*plain.warnings, problem))
+        cells = [cell for cell in notebook["cells"] if isinstance(cell, dict)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return read_plain(decoded, "not a notebook with cells; read as plain text")
     canonical = Canonical(decoded.warning)
     version = notebook.get("nbformat")
-    if version not in _VERSIONS:
+    if version != _VERSION:
         canonical.warnings.append(
             f"a notebook of version {version!r}, read like version 4: parts may be missing"
         )
@@ -39,32 +34,18 @@ def read_notebook(decoded: Decoded) -> DocumentText:
     left_out: Counter[str] = Counter()
     for cell in cells:
         kind = cell.get("cell_type")
-        source = _joined(cell.get("source", cell.get("input")))
+        source = _joined(cell.get("source"))
         if kind == "markdown":
             found = add_markdown(canonical, source)
             title = title or found
-        elif kind == "heading":  # of version 3
-            level = cell.get("level")
-            canonical.add(source, level=level if isinstance(level, int) else 1)
         else:
             canonical.add(source, "code" if kind == "code" else "paragraph")
         outputs = cell.get("outputs")
         for output in outputs if isinstance(outputs, list) else ():
             if isinstance(output, dict):
-                text = _output(output, left_out)
-                canonical.add(text, "code")
+                canonical.add(_output(output, left_out), "code")
     canonical.warnings += [f"{what}: {count:,}" for what, count in left_out.items()]
     return canonical.finish("ipynb", title=title, encoding=decoded.encoding)
-
-
-def _cells(notebook: Any) -> Iterator[dict[str, Any]]:
-    """Yield the cells; ValueError if the JSON is no notebook."""
-    parts = notebook.get("worksheets") if isinstance(notebook, dict) else None  # of version 3
-    for part in parts if isinstance(parts, list) and "cells" not in notebook else [notebook]:
-        cells = part.get("cells") if isinstance(part, dict) else None
-        if not isinstance(cells, list):
-            raise ValueError("it has no cells")
-        yield from (cell for cell in cells if isinstance(cell, dict))
 
 
 def _joined(value: Any) -> str:
@@ -82,7 +63,7 @@ def _output(output: dict[str, Any], left_out: Counter[str]) -> str:
     if any(map(_PICTURE.match, data)):
         left_out["outputs with pictures or programs are not read"] += 1
         return ""
-    text = _COLOR.sub("", _joined(data.get("text/plain", data.get("text"))))
+    text = _joined(data.get("text/plain", data.get("text")))
     if is_data(text):
         left_out["outputs of encoded data (base64) are not read"] += 1
         return ""

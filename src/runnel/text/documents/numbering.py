@@ -7,7 +7,6 @@ definition count on, unless they override its levels.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 from xml.etree.ElementTree import Element
 
 from runnel.text.documents.parts import attribute, value_of
@@ -21,16 +20,6 @@ _ROMAN = (
 )
 _MOST_ROMAN = 3999
 _MOST_LETTERS = 26 * 5
-_TEENS = (11, 12, 13)
-_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
-
-
-class _Level(NamedTuple):
-    start: int
-    form: str  # numFmt
-    text: str  # with %1 in the place of the number of level 0
-    legal: bool  # all numbers are decimal
-    restart: int  # levels before this one restart it
 
 
 class Numbering:
@@ -39,7 +28,7 @@ class Numbering:
     def __init__(self, part: Element | None) -> None:
         self._abstract: dict[str, Element] = {}
         self._instances: dict[str, Element] = {}
-        self._levels: dict[str, dict[int, _Level]] = {}  # by instance
+        self._levels: dict[str, dict[int, Element]] = {}  # by instance
         self._starts: dict[str, dict[int, int]] = {}  # of levels that an instance begins anew
         self._counts: dict[str, dict[int, int]] = {}  # by abstract definition and level
         self._begun: set[tuple[str, int]] = set()  # levels of instances, with their own start
@@ -57,7 +46,7 @@ class Numbering:
         definition = self._definition(instance)
         for element in () if definition is None else definition.findall("{*}lvl"):
             if style and value_of(element, "pStyle") == style:
-                return _integer(attribute(element, "ilvl"), 0)
+                return integer(attribute(element, "ilvl"), 0)
         return None
 
     def next(self, instance: str, level: int) -> str:
@@ -73,15 +62,16 @@ class Numbering:
         counts = self._counts.setdefault(attribute(definition, "abstractNumId"), {})
         override = self._starts[instance].get(level)
         if level not in counts or (override is not None and (instance, level) not in self._begun):
-            counts[level] = levels[level].start if override is None else override
+            counts[level] = _start(levels[level]) if override is None else override
         else:
             counts[level] += 1
         self._begun.add((instance, level))
         for deeper in range(level + 1, _LEVELS):
-            if deeper in counts and level < levels.get(deeper, levels[level]).restart:
-                del counts[deeper]
+            restart = integer(value_of(levels.get(deeper), "lvlRestart"), deeper)
+            if level < restart:
+                counts.pop(deeper, None)
         for above in range(level):
-            counts.setdefault(above, levels[above].start if above in levels else 1)
+            counts.setdefault(above, _start(levels[above]) if above in levels else 1)
         return _shown(levels, counts, level)
 
     def _definition(self, instance: str) -> Element | None:
@@ -93,49 +83,47 @@ class Numbering:
         link = "" if definition is None else value_of(definition, "numStyleLink")
         return self._linked.get(link, definition) if link else definition
 
-    def _levels_of(self, instance: str, definition: Element) -> dict[int, _Level]:
+    def _levels_of(self, instance: str, definition: Element) -> dict[int, Element]:
         if instance not in self._levels:
             overrides = self._instances[instance].findall("{*}lvlOverride")
             own = [level for override in overrides for level in override.findall("{*}lvl")]
-            self._levels[instance] = dict(map(_level, [*definition.findall("{*}lvl"), *own]))
+            levels = [*definition.findall("{*}lvl"), *own]
+            self._levels[instance] = {
+                integer(attribute(level, "ilvl"), 0): level for level in levels
+            }
             self._starts[instance] = {
-                _integer(attribute(override, "ilvl"), 0): _integer(start, 1)
+                integer(attribute(override, "ilvl"), 0): integer(start, 1)
                 for override in overrides
                 if (start := value_of(override, "startOverride"))
             }
         return self._levels[instance]
 
 
-def _level(element: Element) -> tuple[int, _Level]:
-    number = _integer(attribute(element, "ilvl"), 0)
-    legal = element.find("{*}isLgl")
-    return number, _Level(
-        _integer(value_of(element, "start"), 0),
-        value_of(element, "numFmt"),
-        value_of(element, "lvlText"),
-        legal is not None and attribute(legal, "val") not in ("0", "false"),
-        _integer(value_of(element, "lvlRestart"), number),
-    )
+def _start(level: Element) -> int:
+    return integer(value_of(level, "start"), 0)
 
 
-def _integer(text: str, default: int) -> int:
+def integer(text: str, default: int) -> int:
+    """Return the number that an attribute holds; `default` if it holds none."""
     return int(text) if _NUMBER.fullmatch(text) else default
 
 
-def _shown(levels: dict[int, _Level], counts: dict[int, int], level: int) -> str:
+def _shown(levels: dict[int, Element], counts: dict[int, int], level: int) -> str:
     """Return the text of a level with its numbers in place."""
     own = levels[level]
-    if own.form == "bullet":
+    if value_of(own, "numFmt") == "bullet":
         return ""
+    legal = own.find("{*}isLgl")  # all numbers are decimal
+    decimal = legal is not None and attribute(legal, "val") not in ("0", "false")
 
     def number(match: re.Match[str]) -> str:
         place = int(match[1]) - 1
-        form = levels[place].form if place in levels else "decimal"
-        if own.legal and form != "none":
+        form = value_of(levels[place], "numFmt") if place in levels else "decimal"
+        if decimal and form != "none":
             form = "decimal"
         return numeral(counts.get(place, 1), form) if place <= level else ""
 
-    return " ".join(_PLACE.sub(number, own.text).split())
+    return " ".join(_PLACE.sub(number, value_of(own, "lvlText")).split())
 
 
 def numeral(number: int, form: str) -> str:
@@ -147,9 +135,6 @@ def numeral(number: int, form: str) -> str:
         text = ""
     elif form == "decimalZero":
         text = text.zfill(2)
-    elif form == "ordinal":
-        last = number % 10
-        text += "th" if number % 100 in _TEENS else _ENDINGS.get(last, "th")
     elif form.endswith("Letter") and 0 < number <= _MOST_LETTERS:
         text = chr(ord("a") + (number - 1) % 26) * ((number - 1) // 26 + 1)
     elif form.endswith("Roman") and 0 < number <= _MOST_ROMAN:

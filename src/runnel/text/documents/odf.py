@@ -1,11 +1,13 @@
 """Read OpenDocument files: texts (odt), spreadsheets (ods) and presentations (odp)."""
 
 from collections import Counter
+from collections.abc import Sequence
 from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError, UnsupportedKind
 from runnel.text.documents.document import CONTENTS, Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, TableBlock
+from runnel.text.documents.flow import Flow, TableBlock, spanned
+from runnel.text.documents.numbering import integer, numeral
 from runnel.text.documents.parts import Archive, attribute, parse, tag, title_of, walk
 
 # by the element that holds the content
@@ -17,8 +19,15 @@ _NOTES = ("note", "note-body")
 _LEFT_OUT = frozenset(
     ["annotation", "tracked-changes", "ruby-text", "forms", "binary-data", "covered-table-cell"]
 )
-_MOST_SPANNED = 1000  # columns or rows
 _META = "meta.xml"
+_STYLES = "styles.xml"
+_FORMS = {
+    "1": "decimal",
+    "a": "lowerLetter",
+    "A": "upperLetter",
+    "i": "lowerRoman",
+    "I": "upperRoman",
+}
 _MANIFEST = "META-INF/manifest.xml"
 
 
@@ -29,14 +38,17 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     manifest = parse(archive, _MANIFEST).iter() if _MANIFEST in archive.names else ()
     if any(tag(element) == "encryption-data" for element in manifest):
         raise ReadError("an encrypted document; open it with its password, and save it without one")
-    content = parse(archive, "content.xml").find("{*}body/*")
+    root = parse(archive, "content.xml")
+    content = root.find("{*}body/*")
     kind = "" if content is None else tag(content)
     if content is None or kind not in _KINDS:
         raise UnsupportedKind(
             f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF"
         )
     canonical = Canonical()
-    pages = _Content(canonical, _KINDS[kind], limits).read(content)
+    shared = [parse(archive, _STYLES)] if _STYLES in archive.names else []
+    styles = _Styles([*shared, root])
+    pages = _Content(canonical, _KINDS[kind], limits, styles).read(content)
     return canonical.finish(
         _KINDS[kind],
         title=title_of(archive, _META),
@@ -44,13 +56,69 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
     )
 
 
+class _Styles:
+    """The styles of a document, as far as they number and hide text, and the counted numbers.
+
+    Attributes:
+        hidden: names of the styles of hidden text.
+    """
+
+    def __init__(self, roots: Sequence[Element]) -> None:
+        self.hidden: set[str] = set()
+        self._levels: dict[tuple[str, int], Element] = {}  # by list style ("": headings) and level
+        self._counts: dict[str, list[int]] = {}  # by list style
+        parts = (part for root in roots for part in root if tag(part) != "body")
+        for style in (style for part in parts for style in part):
+            if tag(style) == "style":
+                shown = style.find("{*}text-properties")
+                hides = shown is not None and attribute(shown, "display") == "none"
+                if hides or attribute(style, "parent-style-name") in self.hidden:
+                    self.hidden.add(attribute(style, "name"))
+            elif tag(style) in ("list-style", "outline-style"):
+                key = attribute(style, "name") if tag(style) == "list-style" else ""
+                levels = {(key, integer(attribute(level, "level"), 1)): level for level in style}
+                self._levels |= levels
+
+    def restart(self, style: str) -> None:
+        """Begin a list, which does not count on."""
+        self._counts.pop(style, None)
+
+    def number(self, style: str, depth: int, start: str = "") -> str:
+        """Count an item of a list at a depth from 1; return its number. "" for a bullet. `start`:
+        the number that the item has itself.
+        """
+        counts = self._counts.setdefault(style, [])
+        first = [self._value(style, level, "start-value") for level in range(1, depth + 1)]
+        counted = len(counts) >= depth
+        counts[:] = [*counts, *first[len(counts) :]][:depth]
+        counts[-1] = integer(start, counts[-1] + counted)
+        parts = []
+        shown = self._value(style, depth, "display-levels")
+        for level in range(max(1, depth - shown + 1), depth + 1):
+            if form := _FORMS.get(self._text(style, level, "num-format")):
+                parts.append(numeral(counts[level - 1], form))
+        prefix = self._text(style, depth, "num-prefix")
+        suffix = self._text(style, depth, "num-suffix")
+        return f"{prefix}{'.'.join(parts)}{suffix}" if parts else ""
+
+    def _text(self, style: str, level: int, name: str) -> str:
+        element = self._levels.get((style, level))
+        return "" if element is None else attribute(element, name)
+
+    def _value(self, style: str, level: int, name: str) -> int:
+        return integer(self._text(style, level, name), 1)
+
+
 class _Content:
     """A collector of paragraphs' text."""
 
-    def __init__(self, canonical: Canonical, kind: str, limits: Limits) -> None:
+    def __init__(self, canonical: Canonical, kind: str, limits: Limits, styles: _Styles) -> None:
         self.canonical = canonical
         self.kind = kind
         self.limits = limits
+        self.styles = styles
+        self.lists: list[str] = []  # the styles of the open lists
+        self.number = ""  # of the next paragraph
         self.inline: list[bool] = []  # of each open element: its own text belongs to a paragraph
         # open paragraphs: notes and text boxes nest paragraphs in a paragraph
         self.paragraphs: list[list[str]] = []
@@ -79,11 +147,30 @@ class _Content:
         return self.pages
 
     def _is_omitted(self, element: Element) -> bool:
-        return tag(element) in _LEFT_OUT or element is self.title
+        if tag(element) in _LEFT_OUT or element is self.title:
+            return True
+        hidden = (
+            attribute(element, "style-name") in self.styles.hidden
+            or attribute(element, "display") == "none"
+            or any(tag(part) == "hidden-paragraph" for part in element)
+        )
+        if hidden:
+            self.canonical.omitted["hidden"] += len("".join(element.itertext()).strip())
+        return hidden
 
     def _start(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
             self.paragraphs.append([])
+        elif name == "list":
+            style = attribute(element, "style-name") or (self.lists[-1] if self.lists else "-")
+            continued = attribute(element, "continue-numbering") == "true"
+            if not (self.lists or continued or attribute(element, "continue-list")):
+                self.styles.restart(style)
+            self.lists.append(style)
+        elif name == "list-item" and self.lists:
+            self.number = self.styles.number(
+                self.lists[-1], len(self.lists), attribute(element, "start-value")
+            )
         elif name == "note-citation" and self.paragraphs:
             self.mark = f"[{''.join(element.itertext()).strip()}]"
             self.paragraphs[-1].append(self.mark)
@@ -94,9 +181,13 @@ class _Content:
         elif name == "table-row":
             self.flow.open_row(head=self.open["table-header-rows"] > 0)
         elif name == "table-cell":
-            columns = _count(element, "number-columns-spanned")
-            columns *= _count(element, "number-columns-repeated")
-            self.flow.open_cell(columns, _count(element, "number-rows-spanned"))
+            self.flow.open_cell(
+                max(
+                    spanned(attribute(element, "number-columns-spanned")),
+                    spanned(attribute(element, "number-columns-repeated")),
+                ),
+                spanned(attribute(element, "number-rows-spanned")),
+            )
         elif name == "page" and self.kind == "odp":
             self._open_page(element)
         inside = (
@@ -120,12 +211,14 @@ class _Content:
         )
         inside = Canonical()
         if self.title is not None:
-            _Content(inside, "odt", self.limits).read(self.title)
+            _Content(inside, "odt", self.limits, self.styles).read(self.title)
         self.canonical.add_slide(self.pages, inside.finish("odt").text)
 
     def _end(self, element: Element, name: str) -> None:
         if name in _PARAGRAPHS:
             self._end_paragraph(element, name)
+        elif name == "list":
+            self.lists.pop()
         elif name == "table":
             self.flow.close_table()
         elif name == "table-cell":
@@ -134,18 +227,24 @@ class _Content:
             self._add_blocks()
 
     def _end_paragraph(self, element: Element, name: str) -> None:
-        lines = "".join(self.paragraphs.pop()).split("\v")
-        text = "\n".join(" ".join(line.split()) for line in lines)
+        text = "\n".join(
+            " ".join(line.split()) for line in "".join(self.paragraphs.pop()).split("\v")
+        )
         if self.open["note-body"] or self.open["notes"]:
             self.notes.append(f"{self.mark} {text}".strip())
             self.mark = ""
         elif name == "h":
-            level = attribute(element, "outline-level")
-            self.flow.add(text, level=int(level) if level.isdecimal() else 1)
+            level = integer(attribute(element, "outline-level"), 1)
+            numbered = attribute(element, "is-list-header") != "true" and text and not self.number
+            self.number = self.styles.number("", level) if numbered else self.number
+            self.flow.add(f"{self.number} {text}", level=level)
+            self.number = ""
         elif self.open["table-of-content"]:
             self.flow.add(text, CONTENTS)
         else:
-            self.flow.add(text, "item" if self.open["list-item"] else "paragraph")
+            kind = "item" if self.open["list-item"] else "paragraph"
+            self.flow.add(f"{self.number} {text}" if self.number and text else text, kind)
+            self.number = ""
 
     def _add_blocks(self) -> None:
         """Add the blocks so far, then the notes."""
@@ -154,9 +253,3 @@ class _Content:
             self.canonical.add(note, "note")
         self.notes = []
         self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")
-
-
-def _count(element: Element, name: str) -> int:
-    """Return how many columns or rows an attribute says; 1 if it is missing."""
-    text = attribute(element, name)
-    return max(min(int(text), _MOST_SPANNED), 1) if text.isdecimal() else 1

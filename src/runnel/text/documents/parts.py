@@ -10,6 +10,8 @@ import xml.etree.ElementTree as ElementTree
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
@@ -77,8 +79,7 @@ class Archive:
 def parse(archive: Archive, name: str) -> Element:
     """Return the root element of a part."""
     # the last: an encoding that the parser does not know
-    kinds = (ElementTree.ParseError, ValueError, LookupError)
-    with damage_in(f"its part {name!r}", *kinds):
+    with damage_in(f"its part {name!r}", ElementTree.ParseError, ValueError, LookupError):
         return ElementTree.fromstring(archive.read_xml(name))
 
 
@@ -117,8 +118,7 @@ def title_of(archive: Archive, name: str) -> str | None:
     """Return the title in a part with a document's properties, which may be missing."""
     if name not in archive.names:
         return None
-    elements = parse(archive, name).iter()
-    return next((element.text for element in elements if tag(element) == "title"), None)
+    return next((e.text for e in parse(archive, name).iter() if tag(e) == "title"), None)
 
 
 def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[str, Element]]:
@@ -140,33 +140,6 @@ def walk(root: Element, left_out: Callable[[Element], bool]) -> Iterator[tuple[s
             yield "start", child
 
 
-class ParagraphText:
-    """The text of an open paragraph, piece by piece; raised pieces beside each other are one."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._raised = ""
-
-    def write(self, text: str, *, is_raised: bool = False) -> None:
-        if is_raised:
-            self._raised += text
-        elif text:
-            self._settle()
-            self._pieces.append(text)
-
-    def _settle(self) -> None:
-        """Write the raised text, which depends on what is before it."""
-        if self._raised:
-            before = "".join(self._pieces[-4:])
-            self._pieces.append(raised(before, self._raised))
-            self._raised = ""
-
-    @property
-    def text(self) -> str:
-        self._settle()
-        return "".join(self._pieces)
-
-
 def paragraphs(
     root: Element,
     left_out: Callable[[Element], bool] = lambda element: False,
@@ -183,23 +156,32 @@ def paragraphs(
         written: returns the text that an element of a paragraph stands for, if the name of the
             element does not say it.
     """
-    open_paragraphs: list[ParagraphText] = []
+    open_paragraphs: list[list[tuple[bool, str]]] = []  # pieces, and whether they are raised
     above = False  # the open run is raised
     for event, element in walk(root, left_out):
         name = tag(element)
         if event == "start" and name == "p":
-            open_paragraphs.append(ParagraphText())
+            open_paragraphs.append([])
         elif event == "end" and name == "p":
-            yield "text", element, open_paragraphs.pop().text
+            yield "text", element, _joined(open_paragraphs.pop())
         elif event == "start" and name == "r":
             above = is_raised(element)
         elif event == "start" and open_paragraphs and name in _WRITTEN:
             text = _WRITTEN[name] or written(element) or element.text or ""
-            open_paragraphs[-1].write(text, is_raised=above)
+            open_paragraphs[-1].append((above, text))
         elif event == "start" and open_paragraphs and (sign := written(element)) is not None:
-            open_paragraphs[-1].write(sign)
+            open_paragraphs[-1].append((False, sign))
         elif event != "skip":
             yield event, element, ""
+
+
+def _joined(pieces: list[tuple[bool, str]]) -> str:
+    """Return the text of a paragraph; raised pieces beside each other are one."""
+    text = ""
+    for is_raised, group in groupby(filter(itemgetter(1), pieces), key=itemgetter(0)):
+        words = "".join(piece for _, piece in group)
+        text += raised(text, words) if is_raised else words
+    return text
 
 
 def unused_alternatives(root: Element) -> set[int]:

@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element
 
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
-from runnel.text.documents.flow import Flow, TableBlock
+from runnel.text.documents.flow import Flow, TableBlock, spanned
 from runnel.text.documents.parts import (
     Archive,
     attribute,
@@ -33,8 +33,8 @@ _SHAPES = ("sp", "graphicFrame", "cxnSp", "pic")
 _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
+_MOST_NESTED = 20  # groups in groups that are read by their places
 _NUMBER = re.compile(r"-?\d{1,12}")
-_MOST_SPANNED = 1000  # columns or rows
 
 
 class _Box(NamedTuple):
@@ -44,9 +44,6 @@ class _Box(NamedTuple):
     y: float
     width: float
     height: float
-
-
-_WHOLE = (_Box(0, 0, 1, 1), _Box(0, 0, 1, 1))  # a group that moves nothing
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
@@ -81,7 +78,6 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
 
 def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Element) -> None:
     """Add the title of a slide, its shapes, its SmartArt and its notes."""
-    parts = related(archive, name)
     shapes = _shapes(slide)
     title = next((shape for shape in shapes if _placeholder(shape) in _TITLES), None)
     inside = Canonical()
@@ -89,7 +85,7 @@ def _read_slide(canonical: Canonical, archive: Archive, name: str, slide: Elemen
         _read(inside, [title])
     canonical.add_slide(canonical.page or 0, inside.finish("pptx").text)
     _read(canonical, (shape for shape in shapes if shape is not title))
-    for kind, other in parts.values():
+    for kind, other in related(archive, name).values():
         if kind == "diagramData":
             _read(canonical, [parse(archive, other)])
         elif kind == "notesSlide":
@@ -109,9 +105,8 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
         return id(element) in unused
 
     for shape in shapes:
-        placeholder = _placeholder(shape)
         unused.update(unused_alternatives(shape))
-        shape_kind = kind or ("item" if placeholder == "body" else "paragraph")
+        shape_kind = kind or ("item" if _placeholder(shape) == "body" else "paragraph")
         for event, element, text in paragraphs(shape, left_out, is_raised=_is_raised):
             if event == "text":
                 flow.add(text, shape_kind)
@@ -139,8 +134,7 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
     elif name == "tc" and event == "start":
         if any(element.get(rest) in _ON for rest in ("hMerge", "vMerge")):  # of a merged cell
             return
-        sizes = (element.get(span, "1") for span in ("gridSpan", "rowSpan"))
-        flow.open_cell(*(min(int(_number(size)), _MOST_SPANNED) for size in sizes))
+        flow.open_cell(spanned(element.get("gridSpan")), spanned(element.get("rowSpan")))
     elif name == "tc":
         flow.close_cell()
 
@@ -157,76 +151,63 @@ def _placeholder(shape: Element) -> str | None:
     return None if place is None else place.get("type", "body")
 
 
-def _box(shape: Element, corner: str, size: str) -> _Box | None:
-    """Return the box of a shape, by the names of the elements that hold it."""
+def _box(shape: Element) -> _Box | None:
+    """Return the box of a shape or a group, in the units of what it is in; None if it has none."""
     frame = next((found for path in _FRAME if (found := shape.find(path)) is not None), None)
-    at = None if frame is None else frame.find(f"{{*}}{corner}")
-    extent = None if frame is None else frame.find(f"{{*}}{size}")
-    if at is None or extent is None:
+    corner = None if frame is None else frame.find("{*}off")
+    size = None if frame is None else frame.find("{*}ext")
+    if corner is None or size is None:
         return None
     return _Box(
-        *(_number(at.get(axis)) for axis in ("x", "y")),
-        *(_number(extent.get(axis)) for axis in ("cx", "cy")),
+        *(_number(corner.get(axis)) for axis in ("x", "y")),
+        *(_number(size.get(axis)) for axis in ("cx", "cy")),
     )
 
 
-def _shapes(part: Element) -> list[Element]:
-    """Return the shapes of a slide, also of its groups, from top to bottom, and those beside each
-    other from left to right. A shape without a place comes after the one before it in the file.
+def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> list[Element]:
+    """Return the shapes of a slide or a group, from top to bottom, and those beside each other from
+    left to right. Those of a group follow each other. A shape without a place comes after the one
+    before it in the file. `unused`: ids of alternatives (default: those of the slide).
     """
-    placed: list[tuple[_Box, Element]] = []
-    unused = unused_alternatives(part)
+    if depth > _MOST_NESTED:
+        return [element for element in part.iter() if tag(element) in _SHAPES]
+    unused = unused_alternatives(part) if unused is None else unused
+    placed: list[tuple[_Box, list[Element]]] = []
     last = _Box(0, 0, 0, 0)
-    left = [(part, _WHOLE)]  # elements with the box of their group, outside and inside of it
+    left = list(reversed(part))
     while left:
-        element, group = left.pop()
-        name = tag(element)
-        box = _box(element, "off", "ext") if name in (*_SHAPES, "grpSp") else None
+        element = left.pop()
         if id(element) in unused or _placeholder(element) in _REPEATED:
             continue
-        if name in _SHAPES:
-            last = last if box is None else _moved(box, group)
-            placed.append((last, element))
-            continue
-        inner = _box(element, "chOff", "chExt")
-        if box is not None and inner is not None:
-            group = (_moved(box, group), inner)
-        left += [(child, group) for child in reversed(element)]
+        if tag(element) in (*_SHAPES, "grpSp"):
+            last = _box(element) or last
+            of_group = _shapes(element, unused, depth + 1) if tag(element) == "grpSp" else []
+            placed.append((last, of_group or [element]))
+        else:
+            left += reversed(element)
     return [
         shape
         for row in _runs(placed, lambda box: box.y, lambda box: box.height)
         for column in _runs(row, lambda box: box.x, lambda box: box.width)
-        for _, shape in sorted(column, key=lambda pair: pair[0].y)
+        for _, shapes in sorted(column, key=lambda pair: pair[0].y)
+        for shape in shapes
     ]
 
 
-def _moved(box: _Box, group: tuple[_Box, _Box]) -> _Box:
-    """Return a box in a group as it is on the slide."""
-    outer, inner = group
-    wide = outer.width / (inner.width or 1)
-    high = outer.height / (inner.height or 1)
-    return _Box(
-        outer.x + (box.x - inner.x) * wide,
-        outer.y + (box.y - inner.y) * high,
-        box.width * wide,
-        box.height * high,
-    )
-
-
 def _runs(
-    placed: Sequence[tuple[_Box, Element]],
+    placed: Sequence[tuple[_Box, list[Element]]],
     start: Callable[[_Box], float],
     size: Callable[[_Box], float],
-) -> Iterator[list[tuple[_Box, Element]]]:
+) -> Iterator[list[tuple[_Box, list[Element]]]]:
     """Yield boxes in order along an axis, with the boxes that begin before their middle."""
-    run: list[tuple[_Box, Element]] = []
+    run: list[tuple[_Box, list[Element]]] = []
     end = -math.inf
-    for box, shape in sorted(placed, key=lambda pair: start(pair[0])):
+    for box, shapes in sorted(placed, key=lambda pair: start(pair[0])):
         if run and start(box) > end:
             yield run
             run = []
         if not run:
             end = start(box) + size(box) / 2
-        run.append((box, shape))
+        run.append((box, shapes))
     if run:
         yield run

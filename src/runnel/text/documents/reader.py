@@ -61,8 +61,7 @@ def read_document(
         InputError: a file of rows, which has many documents, or an unknown encoding.
     """
     with DocumentReader(limits, encoding=encoding) as reader:
-        documents = reader.read(path)
-        first = next(documents, None)
+        first = next(reader.read(path), None)
         if first is None or first.id is not None:
             raise InputError(
                 f"{path} contains rows, one document each; read it with DocumentReader.read"
@@ -185,8 +184,9 @@ class DocumentReader:
             if kind in ROWS:
                 yield from read_row_documents(file, kind, name, self.limits, self.encoding)
                 return
-            source = unpacked(file, name)
-            with _copied(source, f"{name}, unpacked,", self.limits, "unpacked_bytes") as copy:
+            with _copied(
+                unpacked(file, name), f"{name}, unpacked,", self.limits, "unpacked_bytes"
+            ) as copy:
                 yield from self._read(copy, Path(copy.name), name)
 
     def _read_scan(self, path: Path, name: str, ocr: Ocr) -> DocumentText:
@@ -230,12 +230,15 @@ class DocumentReader:
         return self._drawn(Path(path), name, part, PIXELS)
 
     def _parsed(self, kind: str, path: Path, name: str, **more: object) -> DocumentText:
-        return DocumentText.from_wire(self._ask(kind, path, name, more)["document"])
+        document = DocumentText.from_wire(self._ask(kind, path, name, more)["document"])
+        silent = not document.blocks and not document.warnings
+        return replace(document, warnings=("no text in it",)) if silent else document
 
     def _drawn(self, path: Path, name: str, part: PagePart, pixels: int) -> PagePicture:
         answer = self._ask("pdf", path, name, {"part": asdict(part), "pixels": pixels})["picture"]
-        png = base64.b64decode(answer["png"])
-        return PagePicture(answer["page"], png, tuple(map(tuple, answer["boxes"])))
+        return PagePicture(
+            answer["page"], base64.b64decode(answer["png"]), tuple(map(tuple, answer["boxes"]))
+        )
 
     def _ask(self, kind: str, path: Path, name: str, more: dict[str, object]) -> dict[str, Any]:
         """Have the second process do a task (`worker.py`), and return its answer."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,7 +18,9 @@ _SHOWN = re.compile(
     re.IGNORECASE,
 )
 _COMMENT = re.compile(r"/\*.*?(?:\*/|\Z)", re.DOTALL)
-_BRACE = re.compile(r"[{}]")
+# rules for some screens only, and others that name no elements
+_AT_RULE = re.compile(r"@[^{};]*+(?:;|\{(?:[^{}]*+\{[^{}]*+\})*+[^{}]*+\})")
+_RULE = re.compile(r"([^{}]*+)\{([^{}]*+)\}")
 _SCREENS = ("", "all", "screen")  # media
 
 
@@ -37,7 +38,8 @@ def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
         if (style.attributes.get("media") or "").strip().lower() in _SCREENS
     ]
     hidden: set[int] = set()
-    for selectors, body in _rules(_COMMENT.sub("", "\n".join(sheets))):
+    css = _COMMENT.sub("", "\n".join(sheets))
+    for selectors, body in _RULE.findall(_AT_RULE.sub("", css)):
         hides = UNSHOWN.search(body) is not None
         if not hides and not (hidden and _SHOWN.search(body)):
             continue
@@ -49,22 +51,3 @@ def hidden_nodes(tree: LexborHTMLParser) -> set[int]:
             found = {node.mem_id for node in nodes if node.tag not in ("html", "body")}
             hidden = hidden | found if hides else hidden - found
     return hidden
-
-
-def _rules(css: str) -> Iterator[tuple[str, str]]:
-    """Yield (selectors, declarations) of the rules that hold on all screens."""
-    depth = 0
-    start = 0
-    selectors = ""
-    for brace in _BRACE.finditer(css):
-        if brace[0] == "{":
-            if depth == 0:
-                selectors = css[start : brace.start()].rpartition(";")[2].strip()
-                start = brace.end()
-            depth += 1
-        elif depth:
-            depth -= 1
-            if depth == 0:
-                if not selectors.startswith("@"):
-                    yield selectors, css[start : brace.start()]
-                start = brace.end()

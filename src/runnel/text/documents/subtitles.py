@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 from runnel.files import Decoded
@@ -40,35 +39,30 @@ class _Line(NamedTuple):
 def read_subtitles(decoded: Decoded) -> DocumentText:
     """Read subtitles; a file without cues is read as plain text, with a warning."""
     canonical = Canonical(decoded.warning)
-    words: list[str] = []
-    last: _Line | None = None
-    first: _Line | None = None
-    for line in _lines(straighten(decoded.text)):
-        if last is not None and (
-            line.begins
-            or line.speaker != last.speaker
-            or _ENDED.search(last.words)
-            or line.start - last.end > _PAUSE_S
-            or sum(map(len, words)) > _LONGEST
+    lines = list(_lines(straighten(decoded.text)))
+    if not lines:
+        return read_plain(decoded, "no subtitles in it; read as plain text")
+    spoken: list[_Line] = []
+    for line, after in zip(lines, [*lines[1:], None], strict=True):
+        spoken.append(line)
+        if (
+            after is None
+            or after.begins
+            or after.speaker != line.speaker
+            or _ENDED.search(line.words)
+            or after.start - line.end > _PAUSE_S
+            or sum(len(one.words) for one in spoken) > _LONGEST
         ):
-            _add(canonical, first or last, words)
-            words = []
-        if not words:
-            first = line
-        words.append(line.words)
-        last = line
-    if last is None or first is None:
-        plain = read_plain(decoded)
-        return replace(plain, warnings=(*plain.warnings, "no subtitles in it; read as plain text"))
-    _add(canonical, first, words)
+            _add(canonical, spoken)
+            spoken = []
     return canonical.finish("srt", encoding=decoded.encoding)
 
 
-def _add(canonical: Canonical, first: _Line, words: list[str]) -> None:
-    minutes, seconds = divmod(first.start, 60)
+def _add(canonical: Canonical, lines: list[_Line]) -> None:
+    minutes, seconds = divmod(lines[0].start, 60)
     canonical.open_heading(1, f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}")
-    speaker = f"{first.speaker}: " if first.speaker else ""
-    canonical.add(speaker + " ".join(words))
+    speaker = f"{lines[0].speaker}: " if lines[0].speaker else ""
+    canonical.add(speaker + " ".join(line.words for line in lines))
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -93,7 +87,6 @@ def _lines(text: str) -> Iterator[_Line]:
         for line in lines:
             begins = False
             if voice := _VOICE.search(line):
-                begins = bool(speaker) and speaker != voice[1].strip()
                 speaker = voice[1].strip()
             words = " ".join(html.unescape(_TAG.sub("", line)).split())
             if dash := _DASH.match(words):

@@ -10,15 +10,16 @@ over the break.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from runnel.text.documents.entries import TURN
+
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[ \t]+|\Z)")
-_TURN = re.compile(
-    r"(?:[QA][.:]?[ \t]+(?=[A-Z\"'])|(?:BY )?[A-Z][A-Z.'-]+(?:[ ][A-Z][A-Z.'-]*){0,4}:)"
-)
+_TURN = re.compile(rf"{TURN}|[QA][ \t]+(?=[A-Z\"'])")
 _LINES = 10  # of a transcript, at least
 _MOST = 0.7  # of its lines have numbers
 _PROSE = 25  # characters of at least half of the lines, if they are not counted page by page
@@ -57,9 +58,8 @@ _DATA = re.compile(
 )
 _LAST_DATA = re.compile(r"[A-Za-z0-9+/_-]{4,}+=*+(?=\n|\Z)")
 _DATA_CHARS = 200
-_COLOR = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]")
-# what no text has, besides a terminal's escape sequences
-_CONTROL = re.compile(r"[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")
+# colors of a terminal, and what no text has
+_CONTROL = re.compile(r"\x1b\[[\d;?]*+[A-Za-z]|(?P<other>[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff])")
 _CLAUSE = re.compile(
     r"(?<![^\n])[ \t]*+[*_]{0,2}"
     r"(?:(?:\u00a7[ ]?\d{1,4}[a-z]?|(?:\d{1,3}\.){1,4}\d{1,3}\.?|\([a-z\d]{1,4}\))"
@@ -76,7 +76,7 @@ class Unread:
 
     Attributes:
         spans: not read, in any order.
-        joined: gaps (end of a line, start of a later line) that do not end a paragraph.
+        joined: gaps (end of a line, start of a later line) that do not end a paragraph, ascending.
         turns: where the turns of speakers begin in a transcript with numbered lines.
         warnings: for the user.
     """
@@ -93,15 +93,13 @@ class Unread:
 
     def paragraph_ends(self, text: str) -> Iterator[int]:
         """Yield where paragraphs and turns end, ascending."""
-        gaps = sorted(self.joined)
-        at = 0
-        ends = {*self.turns, len(text)} - {0}
-        for match in _PARAGRAPH_END.finditer(text):
-            while at < len(gaps) and gaps[at][1] <= match.start():
-                at += 1
-            if at == len(gaps) or gaps[at][0] >= match.end():
-                ends.add(match.end())
-        yield from sorted(ends)
+        ends = {m.end() for m in _PARAGRAPH_END.finditer(text) if not self.joins(*m.span())}
+        yield from sorted({*ends, *self.turns, len(text)} - {0})
+
+    def joins(self, start: int, end: int) -> bool:
+        """Return whether a gap that does not end a paragraph is in `text[start:end]`."""
+        at = bisect_right(self.joined, start, key=lambda gap: gap[1])
+        return at < len(self.joined) and self.joined[at][0] < end
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,14 +117,18 @@ class _Line:
 def unread_in(text: str, *, log: bool = False) -> Unread:
     """Find what of a text is not read. `log`: its lines are entries, which have no sentences."""
     unread = Unread()
-    unread_data(text, unread)
-    unread.spans += [match.span() for match in _COLOR.finditer(text)]
-    controls = [match.start() for match in _CONTROL.finditer(_COLOR.sub("", text))]
-    if controls:
-        unread.spans += [match.span() for match in _CONTROL.finditer(text)]
-        line = _COLOR.sub("", text).count("\n", 0, controls[0]) + 1
+    unread.spans += _data_in(text)
+    unread.warnings += [
+        f"{end - start:,} characters of encoded data (base64) are not read"
+        for start, end in unread.spans
+    ]
+    controls = list(_CONTROL.finditer(text))
+    unread.spans += [control.span() for control in controls]
+    others = [control.start() for control in controls if control["other"]]
+    if others:
+        line = text.count("\n", 0, others[0]) + 1
         unread.warnings.append(
-            f"{len(controls):,} control characters, the first in line {line:,}; parts of the file"
+            f"{len(others):,} control characters, the first in line {line:,}; parts of the file"
             " may be binary"
         )
     if log:
@@ -134,21 +136,21 @@ def unread_in(text: str, *, log: bool = False) -> Unread:
     lines = list(_lines(text)) if "\n" in text else []  # a row of text is often one line
     if lines and not _number_lines(lines, unread):
         _join_pages(lines, unread)
-        unread_clauses(text, unread)
-    unread_hyphens(text, unread)
+        _join_clauses(text, unread)
+    _add_hyphens(text, unread)
+    unread.joined.sort()
     return unread
 
 
-def unread_data(text: str, unread: Unread) -> None:
-    """Add runs of base64, which are no text."""
+def _data_in(text: str) -> Iterator[tuple[int, int]]:
+    """Yield runs of base64, which are no text."""
     for match in _DATA.finditer(text):
         end = match.end()
         if match[0][-1] == "\n" and (last := _LAST_DATA.match(text, end)) and _is_mixed(last[0]):
             end = last.end()
         run = text[match.start() : end].rstrip()
         if len(run) >= _DATA_CHARS and _is_mixed(run):
-            unread.spans.append((match.start(), match.start() + len(run)))
-            unread.warnings.append(f"{len(run):,} characters of encoded data (base64) are not read")
+            yield match.start(), match.start() + len(run)
 
 
 def _is_mixed(text: str) -> bool:
@@ -158,12 +160,10 @@ def _is_mixed(text: str) -> bool:
 
 def is_data(text: str) -> bool:
     """Return whether a text is base64 as a whole."""
-    found = Unread()
-    unread_data(text, found)
-    return sum(end - start for start, end in found.spans) > len(text) / 2
+    return sum(end - start for start, end in _data_in(text)) > len(text) / 2
 
 
-def unread_clauses(text: str, unread: Unread) -> None:
+def _join_clauses(text: str, unread: Unread) -> None:
     """Join the number of a clause that stands alone to the text below it; a number such as "2.",
     which chapters have too, only to a title.
     """
@@ -174,12 +174,7 @@ def unread_clauses(text: str, unread: Unread) -> None:
             unread.join(*match.span("gap"))
 
 
-def unread_marks(text: str, unread: Unread) -> None:
-    """Add page marks and join the sentences that they cut."""
-    _join_pages(list(_lines(text)), unread)
-
-
-def unread_hyphens(text: str, unread: Unread) -> None:
+def _add_hyphens(text: str, unread: Unread) -> None:
     """Add hyphens, with the white space after them, at which a line of the printed page ended.
 
     The parts are one word if the text has that word elsewhere. The hyphen is kept if the text has
@@ -206,11 +201,10 @@ def unread_hyphens(text: str, unread: Unread) -> None:
         word = match[0].casefold()
         counts.update(wanted.intersection((word, *word.split("-"))))
     for start, end, head, tail in breaks:
-        whole = counts[head + tail]
         chained = counts[f"{head}-{tail}"]
         unknown = (counts[head] <= parts[head]) + (counts[tail] <= parts[tail])
         rare = unknown >= (1 if "\n" in text[start:end] else 2) and head not in _COMPOUNDS
-        if text[start] == "\u00ad" or whole > chained or (rare and not chained):
+        if text[start] == "\u00ad" or counts[head + tail] > chained or (rare and not chained):
             unread.spans.append((start, end))
         elif chained:
             unread.spans.append((start + 1, end))
@@ -255,7 +249,7 @@ def _number_lines(lines: list[_Line], unread: Unread) -> bool:
         len(written) < _LINES
         or len(numbers) < _MOST * len(lines)
         or (running < _WRAPPED * len(written) and turns < 2)
-        or (pages < 2 and not long)
+        or (pages < 2 and not long and turns < 2)
     ):
         return False
     # 3. From each line to the next: the number, and what is between two pages.

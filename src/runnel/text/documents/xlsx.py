@@ -45,8 +45,12 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
     )
     canonical = Canonical()
-    advice = "open and save it with a spreadsheet program"
-    damage = errors_as(ReadError, "not a complete Excel workbook", *_DAMAGE, advice=advice)
+    damage = errors_as(
+        ReadError,
+        "not a complete Excel workbook",
+        *_DAMAGE,
+        advice="open and save it with a spreadsheet program",
+    )
     with damage, warnings.catch_warnings(), open(archive.path, "rb") as file:
         # about parts that have no text: styles, validations, extensions
         warnings.simplefilter("ignore")
@@ -71,24 +75,20 @@ def _read_sheet(
     cell keeps its column.
     """
     merged, names, frozen = _marks(archive, sheet._worksheet_path.lstrip("/"))
-    covered: dict[int, int] = {}  # by column: the last row that a merged cell above reaches
+    covered: dict[int, int] = {}  # by column: the last row that a merged cell reaches
     flow = Flow()
     flow.open_table(TableBlock(is_sheet=True))
     for number, row in enumerate(sheet.iter_rows(), start=1):
         texts = [_shown(cell) for cell in row]
-        filled = sum(map(bool, texts))
-        flow.open_row(head=number in names or (number <= frozen and filled > 1))
-        covered = {column: bottom for column, bottom in covered.items() if bottom >= number}
-        spans = {left: (right, bottom) for left, right, bottom in merged.get(number, ())}
-        end = 0  # of the merged cell to the left
+        flow.open_row(head=number in names or (number <= frozen and sum(map(bool, texts)) > 1))
         for column, text in enumerate(texts, start=1):
-            if column <= end or column in covered:
+            if covered.get(column, 0) >= number:
                 continue
-            end, bottom = spans.get(column, (column, number))
-            flow.open_cell(end - column + 1, bottom - number + 1)
+            last, bottom = merged.get((column, number), (column, number))
+            if (last, bottom) != (column, number):
+                covered |= dict.fromkeys(range(column, last + 1), bottom)
+            flow.open_cell(last - column + 1, bottom - number + 1)
             flow.add(text)
-            if bottom > number:
-                covered |= dict.fromkeys(range(column, end + 1), bottom)
     flow.close_table()
     flow.add_to(canonical)
     limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
@@ -96,17 +96,15 @@ def _read_sheet(
 
 def _marks(
     archive: Archive, name: str
-) -> tuple[dict[int, list[tuple[int, int, int]]], set[int], int]:
-    """Return what a sheet says of its cells: the merged ones by their first row (first and last
-    column, last row), rows with names of columns, and how many rows at the top do not scroll.
+) -> tuple[dict[tuple[int, int], tuple[int, int]], set[int], int]:
+    """Return what a sheet says of its cells: the merged ones (last column and row by the first),
+    rows with names of columns, and how many rows at the top do not scroll.
     """
     from openpyxl.utils import range_boundaries
 
     xml = archive.read(name)
-    merged: dict[int, list[tuple[int, int, int]]] = {}
-    for match in _MERGED.finditer(xml):
-        left, top, right, bottom = range_boundaries(match[1].decode())
-        merged.setdefault(top, []).append((left, right, bottom))
+    ranges = (range_boundaries(match[1].decode()) for match in _MERGED.finditer(xml))
+    merged = {(left, top): (right, bottom) for left, top, right, bottom in ranges}
     names = set()
     for kind, part in related(archive, name).values():
         table = parse(archive, part) if kind == "table" else None
