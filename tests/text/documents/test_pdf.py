@@ -254,6 +254,7 @@ def book(pages=12, *, head="The Manual", foot="{number}"):
         ("The Manual", "{number}"),
         ("The Manual {number}", "draft"),
         ("Page {number} of 99", "- {number} -"),
+        ("Issue #{number} of # The Times", "{number}"),
     ],
 )
 def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head, foot):

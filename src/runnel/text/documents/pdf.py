@@ -27,7 +27,7 @@ from runnel.text.documents.pdf_parts import (
     parts_of,
     split_lists,
 )
-from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
+from runnel.text.documents.pdf_running import NEAR, NUMBER, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
 
@@ -54,10 +54,7 @@ class _Pages:
     damaged: list[int] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     scanned: list[int] = field(default_factory=list)
-    hidden: list[int] = field(default_factory=list)
-    watermarks: list[int] = field(default_factory=list)
-    doubtful: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    faults: dict[str, list[int]] = field(default_factory=dict)  # by what is said of the pages
 
 
 @contextmanager
@@ -167,14 +164,8 @@ def _read_page(
                 PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
-            for count, found in (
-                (seen.hidden, pages.hidden),
-                (seen.watermarks, pages.watermarks),
-                (seen.doubtful, pages.doubtful),
-                (seen.lost, pages.lost),
-            ):
-                if count:
-                    found.append(number + 1)
+            for fault in seen.faults:
+                pages.faults.setdefault(fault, []).append(number + 1)
             if not words and not fields:
                 pages.empty.append(number + 1)
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
@@ -210,7 +201,7 @@ def _drop_known(heads: list[tuple[PdfPart, str]], parts: list[PdfPart]) -> None:
     ]
     body = " ".join(" ".join(texts).lower().split())
     for head, words in heads:
-        phrases = [part.strip().lower() for part in words.split("#") if re.search(r"\w", part)]
+        phrases = [part.strip().lower() for part in words.split(NUMBER) if re.search(r"\w", part)]
         if all(phrase in body for phrase in phrases):
             head.text = ""
 
@@ -312,20 +303,8 @@ def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
         pictures = f", {len(pages.scanned):,} of them pictures: {advice}" if pages.scanned else ""
         share = f"{len(pages.empty):,} of {count:,} pages"
         yield f"{_pages(pages.empty)} without text ({share}{pictures})"
-    if pages.hidden:
-        yield (
-            f"{_pages(pages.hidden)}: text that cannot be seen (invisible, white or outside the"
-            " page) is left out"
-        )
-    if pages.watermarks:
-        yield f"{_pages(pages.watermarks)}: a watermark is left out"
-    if pages.doubtful:
-        yield (
-            f"{_pages(pages.doubtful)}: the font has wrong letters for ligatures such as fi, so"
-            " words may lack letters"
-        )
-    if pages.lost:
-        yield f"{_pages(pages.lost)}: PDFium does not read some lines of vertical text"
+    for fault, numbers in pages.faults.items():
+        yield f"{_pages(numbers)}: {fault}"
 
 
 def _warn_of_fonts(canonical: Canonical, parts: list[PdfPart]) -> None:

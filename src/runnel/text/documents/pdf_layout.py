@@ -8,15 +8,15 @@ their lines go on in the line below, or else a table.
 from __future__ import annotations
 
 import re
-from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from math import inf
 from statistics import median
+from typing import NamedTuple
 
-from runnel.text.documents.pdf_words import HYPHEN, Word
+from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
 
 Gap = tuple[float, float]  # left, right
 Row = list[Word]
@@ -33,6 +33,9 @@ _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
+_TITLE = 0.7  # the largest width of a title across columns, in widths of all
+_EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
@@ -97,8 +100,10 @@ def lay_out(words: Sequence[Word]) -> list[PagePiece]:
     turned by another angle than most of the page follows the rest.
     """
     pieces: list[PagePiece] = []
+    code = _code_fonts(words)
     for angle, _ in Counter(word.angle for word in words).most_common():
-        leaves = list(_leaves([word for word in words if word.angle == angle], depth=0))
+        upright = [word for word in words if word.angle == angle]
+        leaves = list(_Region(upright, code).leaves(depth=0))
         steps = [step for leaf in leaves for step in _steps(leaf.lines)]
         for leaf in leaves:
             pieces += _paragraphs(leaf, steps) if leaf.lines else [leaf]
@@ -152,51 +157,207 @@ def line_of(row: Row) -> Line:
 # ---- columns and tables --------------------------------------------------------------------------
 
 
-def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[PagePiece]:
-    """Yield columns of lines, and tables. `depth`: of the columns around the words."""
-    rows = rows_of(words)
-    if not rows:
-        return
-    height = median(word.height for word in words)
-    free = [_free(row, _NARROW * height) for row in rows]
-    left = min(row[0].left for row in rows)
-    right = max(word.right for row in rows for word in row)
-    plain: list[Row] = []
-    start = 0
-    flows = depth > 0
-    while start < len(rows):
-        end, gaps = _run(rows, free, start, (left, right), height)
-        part = rows[start:end]
-        start = end
-        gaps = _without_labels(part, gaps) if depth < _DEEPEST else []
-        columns = [
-            [word for row in part for word in row if _at(word, gaps) == at]
-            for at in range(len(gaps) + 1)
-        ]
-        prose = bool(gaps) and _are_columns(columns, part)
-        table = None
-        if not gaps or (not prose and _fixed_pitch(words)):
-            plain += part
-            continue
-        if not prose:
-            table = _Table(part, gaps, height)
-            if len(table.rows) == 1:  # columns of a few lines
-                table = None
-        if table:
-            plain += part[: table.first]
+class _Run(NamedTuple):
+    """Rows that leave the same gaps free. `score`: how many cells the gaps separate."""
+
+    score: int
+    end: int
+    gaps: list[Gap]
+
+
+class _Region:
+    """Words of a page or a column in rows, and the gaps that each row leaves free.
+
+    Attributes:
+        code: fonts of programs, where wide gaps do not mean a table.
+    """
+
+    def __init__(self, words: Sequence[Word], code: set[str]) -> None:
+        self.code = code
+        self.rows = rows_of(words)
+        self.height = median(word.height for word in words)
+        self.left = min(row[0].left for row in self.rows)
+        self.right = max(word.right for word in words)
+        self.free = [_free(row, _NARROW * self.height) for row in self.rows]
+        self.runs: dict[int, _Run] = {}  # by the row where they begin
+
+    def leaves(self, *, depth: int) -> Iterator[PagePiece]:
+        """Yield columns of lines, and tables. `depth`: of the columns around the words."""
+        plain: list[Row] = []
+        start = 0
+        flows = depth > 0
+        while start < len(self.rows):
+            first, run = self._run(start)
+            part = self.rows[first : run.end]
+            gaps = self._gaps(first, run) if depth < _DEEPEST else []
+            prose = bool(gaps) and _are_columns(_columns(part, gaps), part)
+            if not gaps or (not prose and self._is_code(part)):
+                plain += self.rows[start : run.end]
+                start = run.end
+                continue
+            table = None
+            if prose:
+                plain += self.rows[start:first]
+                start = first
+            else:  # names of columns belong to it
+                table = self._table(range(start, run.end), gaps)
+                if table and (between := table.between(gaps)):
+                    gaps = between
+                    table = None
+            if table:
+                plain += self.rows[start : start + table.first]
+            if plain:
+                yield _leaf(plain, flows)
+                flows = False
+                plain = []
+            if table:
+                yield table.piece(gaps)
+                plain = self.rows[start + table.last : run.end]
+            else:
+                yield from self._beside(range(start, run.end), gaps, depth)
+            flows = True
+            start = run.end
         if plain:
             yield _leaf(plain, flows)
-            flows = False
-            plain = []
-        if table:
-            yield table.piece()
-            plain = part[table.last :]
-        else:
-            for column in columns:
-                yield from _leaves(column, depth=depth + 1)
-        flows = True
-    if plain:
-        yield _leaf(plain, flows)
+
+    def _gaps(self, first: int, run: _Run) -> list[Gap]:
+        """Return the gaps of a run that separate columns."""
+        numbers = range(first, run.end)
+        rows = [self.rows[at] for at in numbers if not self._is_across(at, run.gaps)]
+        return _without_labels(rows, run.gaps)
+
+    def _table(self, numbers: range, gaps: list[Gap]) -> _Table | None:
+        """Return the table of rows; None if they are columns of a few lines."""
+        lines = [self._cells(at, gaps) for at in numbers]
+        titles = [at - numbers.start for at in numbers if self._is_across(at, gaps)]
+        rows = self.rows[numbers.start : numbers.stop]
+        table = _Table(rows, lines, titles, self.height)
+        return table if len(table.rows) > 1 else None
+
+    def _beside(self, numbers: range, gaps: list[Gap], depth: int) -> Iterator[PagePiece]:
+        """Yield columns after each other, and the titles across them."""
+        for across, group in groupby(numbers, lambda number: self._is_across(number, gaps)):
+            rows = [self.rows[number] for number in group]
+            if across:
+                yield _leaf(rows, False)
+                continue
+            for column in filter(None, _columns(rows, gaps)):
+                yield from _Region(column, self.code).leaves(depth=depth + 1)
+
+    def _run(self, start: int) -> tuple[int, _Run]:
+        """Return the rows with the same gaps as a row, and where they begin: below the names of
+        columns, which may stand across gaps; one row without gaps if there are none.
+        """
+        run = self._longest(start)
+        starts = range(start, min(max(run.end, start + 1), start + _NAMES))
+        first = max(starts, key=lambda row: (self._longest(row).score, -row))
+        return first, self._longest(first)
+
+    def _longest(self, start: int) -> _Run:
+        if start in self.runs:
+            return self.runs[start]
+        common = [(max(a, self.left), min(b, self.right)) for a, b in self.free[start]]
+        common = [(a, b) for a, b in common if b - a >= _WIDE * self.height]
+        states = []  # (end, gaps that are free up to there)
+        end = start + 1
+        while common and end < len(self.rows) and self._is_close(end):
+            shared = self._shared(common, end)
+            if len(shared) < len(common) and self._is_title(end, common):
+                shared = common
+            if shared != common:
+                states.append((end, common))
+            common = shared
+            end += 1
+        states.append((end, common))
+        best = _Run(0, start + 1, [])
+        for end, gaps in reversed(states):
+            rows = self.rows[start:end]
+            inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
+            if len(rows) * len(inner) > best.score:
+                counts = [_both_sides(gap, rows, self.height) for gap in inner]
+                if sum(counts) > best.score:
+                    separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
+                    best = _Run(sum(counts), end, separating)
+        self.runs[start] = best
+        return best
+
+    def _is_close(self, number: int) -> bool:
+        """Return whether there is little empty space above a row, or it has the columns of the row
+        above.
+        """
+        above = self.rows[number - 1]
+        row = self.rows[number]
+        white = min(word.bottom for word in above) - max(word.top for word in row)
+        if white <= _APART * self.height:
+            return True
+        begins = {round(word.left) for word in above} & {round(word.left) for word in row}
+        return len(begins) >= _COLUMNS
+
+    def _shared(self, common: Iterable[Gap], number: int) -> list[Gap]:
+        """Return what a row leaves free of common gaps. A gap as narrow as one between words counts
+        only if a column begins behind it.
+        """
+        shared = []
+        for a, b in common:
+            for c, d in self.free[number]:
+                if c < b and d > a and min(b, d) - max(a, c) >= _NARROW * self.height:
+                    if d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height:
+                        shared.append((max(a, c), min(b, d)))
+        return shared
+
+    def _is_title(self, number: int, common: list[Gap]) -> bool:
+        """Return whether a row is a short title across columns that go on below it."""
+        row = self.rows[number]
+        return (
+            number + 1 < len(self.rows)
+            and row[-1].right - row[0].left < _TITLE * (self.right - self.left)
+            and all(b - a < _WIDE * self.height for a, b in self.free[number][1:-1])
+            and len(self._shared(common, number + 1)) == len(common)
+        )
+
+    def _is_across(self, number: int, gaps: list[Gap]) -> bool:
+        return len(self._shared(gaps, number)) < len(gaps)
+
+    def _cells(self, number: int, gaps: list[Gap]) -> list[Line | None]:
+        """Return the cells of a row; one across gaps is in the first of its columns."""
+        across = [not self._shared([gap], number) for gap in gaps]
+        columns: list[Row] = [[] for _ in range(len(gaps) + 1)]
+        for word in self.rows[number]:
+            at = _at(word, gaps)
+            while at and across[at - 1]:
+                at -= 1
+            if not is_leader(word):
+                columns[at].append(word)
+        return [line_of(words) if words else None for words in columns]
+
+    def _is_code(self, rows: list[Row]) -> bool:
+        words = [word for row in rows for word in row]
+        return sum(word.font in self.code for word in words) > _MOST * len(words)
+
+
+def _code_fonts(words: Sequence[Word]) -> set[str]:
+    """Return the fonts whose letters have one width."""
+    widths: dict[str, dict[str, float]] = defaultdict(dict)
+    for word in words:
+        if word.length > 1 and word.text.isascii() and word.text.isalpha():
+            width = (word.right - word.left) / word.length / word.height
+            widths[word.font][word.text] = width
+    return {font for font, by_text in widths.items() if _are_equal(list(by_text.values()))}
+
+
+def _are_equal(widths: list[float]) -> bool:
+    usual = median(widths)
+    equal = sum(abs(width - usual) < _EQUAL * usual for width in widths)
+    return len(widths) >= _FEW and equal > 0.9 * len(widths)
+
+
+def _columns(rows: list[Row], gaps: list[Gap]) -> list[list[Word]]:
+    """Return the words between gaps."""
+    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+    for row in rows:
+        for word in row:
+            columns[_at(word, gaps)].append(word)
+    return columns
 
 
 def _leaf(rows: list[Row], flows: bool) -> PagePiece:
@@ -207,83 +368,32 @@ def _free(row: Row, least: float) -> list[Gap]:
     """Return the gaps that a row leaves free, also at its sides."""
     gaps = []
     end = -inf
+    entry = len(row) > 1 and is_leader(row[-2])  # the number belongs to the dots
     for word in row:
-        if word.left - end >= least:
+        if word.left - end >= least and not (entry and word is row[-1]):
             gaps.append((end, word.left))
         end = max(end, word.right)
     return [*gaps, (end, inf)]
-
-
-def _run(
-    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
-) -> tuple[int, list[Gap]]:
-    """Return where the rows with the same gaps as a row end, and the gaps; one row without gaps if
-    there are none. Names of columns, which may stand across gaps, end before the rows below.
-    """
-    end, gaps, score = _longest_run(rows, free, start, sides, height)
-    for later in range(start + 1, min(end, start + _NAMES)):
-        if _longest_run(rows, free, later, sides, height)[2] > 2 * score:
-            return later, []
-    return end, gaps
-
-
-def _longest_run(
-    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
-) -> tuple[int, list[Gap], int]:
-    """Return where the longest run of rows with the same gaps ends, the gaps, and how many cells
-    they separate.
-    """
-    common = [(max(a, sides[0]), min(b, sides[1])) for a, b in free[start]]
-    common = [(a, b) for a, b in common if b - a >= _WIDE * height]
-    states = []  # (end, gaps that are free up to there)
-    end = start + 1
-    while common:
-        if end == len(rows):
-            states.append((end, common))
-            break
-        white = min(word.bottom for word in rows[end - 1]) - max(word.top for word in rows[end])
-        shared = [] if white > _APART * height else list(_shared(common, free[end], height))
-        if shared != common:
-            states.append((end, common))
-        common = shared
-        end += 1
-    best: tuple[int, int, list[Gap]] = (0, start + 1, [])
-    for end, gaps in reversed(states):
-        counts = [(_both_sides(gap, rows[start:end], height), gap) for gap in gaps]
-        score = sum(count for count, _ in counts)
-        if score > best[0]:
-            best = (score, end, [gap for count, gap in counts if count])
-    return best[1], best[2], best[0]
-
-
-def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
-    """Yield what a row leaves free of common gaps. A gap as narrow as one between words counts only
-    if a column begins behind it.
-    """
-    for a, b in common:
-        for c, d in free:
-            own = d - c >= _WIDE * height or abs(d - b) < _EDGE * height
-            if own and min(b, d) - max(a, c) >= _NARROW * height:
-                yield max(a, c), min(b, d)
 
 
 def _both_sides(gap: Gap, rows: list[Row], height: float) -> int:
     """Return how many rows have text on both sides of a gap; 0 if too few for its width."""
     both = [row for row in rows if row[0].left < gap[0] and row[-1].left >= gap[1]]
     width = (gap[1] - gap[0]) / height
-    edge = gap[1] + _EDGE * height
-    aligned = sum(any(gap[1] <= word.left < edge for word in row) for row in both)
+    if any(len(both) >= count and width >= least for count, least in _SEPARATING):
+        return len(both)
+    if len(both) > _FEW and width >= _WIDE:
+        edge = gap[1] + _EDGE * height
+        aligned = sum(any(gap[1] <= word.left < edge for word in row) for row in both)
+        return len(both) if aligned >= _MOST * len(both) else 0
+    if len(both) >= _FEW_WORDS or width < _SEPARATING[0][1]:
+        return 0
     # a label between the lines that it belongs to
     beside = sum(
         (above[0].left < gap[0]) != (below[0].left < gap[0]) and _overlap(above, below)
         for above, below in pairwise(rows)
     )
-    if beside > 1 and len(both) < _FEW_WORDS and width >= _SEPARATING[0][1]:
-        return beside
-    enough = any(len(both) >= count and width >= least for count, least in _SEPARATING) or (
-        len(both) > _FEW and width >= _WIDE and aligned >= _MOST * len(both)
-    )
-    return len(both) if enough else 0
+    return beside if beside > 1 else 0
 
 
 def _overlap(above: Row, below: Row) -> bool:
@@ -293,7 +403,8 @@ def _overlap(above: Row, below: Row) -> bool:
 
 def _at(word: Word, gaps: list[Gap]) -> int:
     """Return the column of a word."""
-    return bisect([(a + b) / 2 for a, b in gaps], (word.left + word.right) / 2)
+    center = (word.left + word.right) / 2
+    return sum(a + b < 2 * center for a, b in gaps)
 
 
 def _without_labels(rows: list[Row], gaps: list[Gap]) -> list[Gap]:
@@ -315,7 +426,9 @@ def _without_labels(rows: list[Row], gaps: list[Gap]) -> list[Gap]:
 
 
 def _signs(labels: list[list[str]]) -> bool:
-    return all(not label[0].isalnum() for label in labels if label)
+    """Return whether labels are the signs of a list."""
+    signs = {label[0] for label in labels if label}
+    return len(signs) == 1 or not any(sign.isalnum() for sign in signs)
 
 
 def _goes_on(upper: str, lower: str) -> bool:
@@ -344,7 +457,8 @@ def _fits(upper: Line, lower: Line, column: Gap) -> bool:
 def _extent(lines: Iterable[Line | None]) -> Gap:
     """Return where a column of lines begins and ends."""
     known = [line for line in lines if line]
-    return min(line.left for line in known), max(line.right for line in known)
+    left = min((line.left for line in known), default=0.0)
+    return left, max((line.right for line in known), default=0.0)
 
 
 def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
@@ -382,58 +496,58 @@ def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
     return fewer >= _FEW_WORDS and together < _ALIGNED * fewer
 
 
-def _fixed_pitch(words: Sequence[Word]) -> bool:
-    """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored:
-    they all have one width.
-    """
-    by_text = {
-        word.text: (word.right - word.left) / len(word.text) / word.height
-        for word in words
-        if len(word.text) > 1 and not any(character.isdigit() for character in word.text)
-    }
-    widths = list(by_text.values())
-    if len(widths) < _FEW:
-        return False
-    usual = median(widths)
-    return sum(abs(width - usual) < 0.03 * usual for width in widths) > 0.9 * len(widths)
-
-
 class _Table:
     """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
 
-    def __init__(self, rows: list[Row], gaps: list[Gap], height: float) -> None:
-        self.gaps = gaps
-        lines = [self._cells(row) for row in rows]
-        filled = [sum(map(bool, cells)) for cells in lines]
-        self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
-        self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
+    def __init__(
+        self, rows: list[Row], lines: list[list[Line | None]], titles: list[int], height: float
+    ) -> None:
+        filled = [
+            number for number, cells in enumerate(lines) if len(cells) - cells.count(None) > 1
+        ]
+        self.first = min(filled, default=0)
+        self.last = max(filled, default=-1) + 1
+        for number in set(titles).difference(filled):
+            lines[number].sort(key=lambda cell: cell is None)
         self.extents = [_extent(column) for column in zip(*lines, strict=True)]
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(rows)):
             cells = lines[number]
-            step = 0.0
-            if number > self.first:
-                step = rows[number - 1][0].bottom - rows[number][0].bottom
-            beside = number > self.first and _overlap(rows[number - 1], rows[number])
-            if self.rows and (
-                (beside and not any(a and b for a, b in zip(cells, self.rows[-1], strict=True)))
-                or (step < _TIGHT * height and self._continues(cells))
-            ):
-                for at, cell in enumerate(cells):
-                    if cell:
-                        self.rows[-1][at].append(cell)
-                self.last = max(self.last, number + 1)
-            elif number < self.last:
-                self.rows.append([[cell] if cell else [] for cell in cells])
+            alone = number == self.first or (number in titles and number not in filled)
+            if alone or not self._belongs(rows, number, cells, height):
+                if number >= self.last:
+                    break
+                self.rows.append([[] for _ in cells])
             else:
-                break
+                self.last = max(self.last, number + 1)
+            for at, cell in enumerate(cells):
+                if cell:
+                    self.rows[-1][at].append(cell)
         self.words = [word for row in rows[self.first : self.last] for word in row]
 
-    def _cells(self, row: Row) -> list[Line | None]:
-        columns: list[Row] = [[] for _ in range(len(self.gaps) + 1)]
-        for word in row:
-            columns[_at(word, self.gaps)].append(word)
-        return [line_of(words) if words else None for words in columns]
+    def _belongs(
+        self, rows: list[Row], number: int, cells: list[Line | None], height: float
+    ) -> bool:
+        """Return whether a line belongs to the last row: it is beside it, or goes on with it."""
+        above, row = rows[number - 1 : number + 1]
+        if _overlap(above, row) and not any(map(all, zip(cells, self.rows[-1], strict=True))):
+            return True
+        return above[0].bottom - row[0].bottom < _TIGHT * height and self._continues(cells)
+
+    def between(self, gaps: list[Gap]) -> list[Gap]:
+        """Return the gaps between tables beside each other: their names of columns repeat, and
+        their rows begin together until all rows of one are read.
+        """
+        names = [_join(cell) for cell in self.rows[0]]
+        for width in range(2, len(names) // 2 + 1):
+            tables = len(names) // width
+            if names == names[:width] * tables and all(names):
+                begins = [
+                    [bool(row[at]) for row in self.rows] for at in range(0, len(names), width)
+                ]
+                if all(sorted(filled, reverse=True) == filled for filled in begins):
+                    return gaps[width - 1 :: width]
+        return []
 
     def _continues(self, cells: list[Line | None]) -> bool:
         """Return whether a line goes on with the cells of the last row."""
@@ -451,9 +565,9 @@ class _Table:
                 return False
         return bool(on) and not (new and cells[0] is not None and last[0])
 
-    def piece(self) -> PagePiece:
+    def piece(self, gaps: list[Gap]) -> PagePiece:
         rows = [[_join(cell) for cell in row] for row in self.rows]
-        return PagePiece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
+        return PagePiece(rows=rows, words=self.words, gaps=gaps, heads=self._heads())
 
     def _heads(self) -> int:
         """Return how many of the first rows are in another font than the others."""

@@ -14,17 +14,20 @@ from typing import NamedTuple
 from runnel.text.documents.pdf_layout import line_of, rows_of
 from runnel.text.documents.pdf_words import HYPHEN, Word
 
+NUMBER = "\0"  # no word holds it: it is white space
 NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _NUMBER_TIMES = 2  # the same, for a page number
-_PAGE_NUMBER = re.compile(r"\W*(?:page|seite|p\.)?\s*#(?:\s*(?:of|von|/)\s*#)?\W*", re.IGNORECASE)
+_PAGE_NUMBER = re.compile(
+    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
+)
 _EDGE_LINES = 3  # at the top, and at the bottom
 _EDGE_WORDS = 120  # at the top, and at the bottom: those of more lines
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
 _CELLS = 3  # of a line that may have the names of columns
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
-_NUMBER = re.compile(r"\d+")
+_DIGITS = re.compile(r"\d+")
 _ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
 _ROMAN_DIGITS = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
@@ -33,7 +36,7 @@ class Edge(NamedTuple):
     """A line at the edge of a page, from the edge inward."""
 
     text: str
-    frame: str  # the text, with a sign for each number
+    frame: str  # the text, with `NUMBER` for each number
     numbers: tuple[int, ...]
     words: list[Word]
     sentence: bool  # it is a sentence of a paragraph, or ends in a hyphen
@@ -69,9 +72,9 @@ def edges_of(words: Sequence[Word]) -> Edges:
         if is_roman(text):
             values = [_ROMAN_DIGITS[letter] for letter in text.lower()]
             value = sum(-a if a < b else a for a, b in pairwise([*values, 0]))
-            return Edge(text, "#", (value,), rows[number], sentence)
-        numbers = tuple(int(digits[-9:]) for digits in _NUMBER.findall(text))
-        return Edge(text, _NUMBER.sub("#", text), numbers, rows[number], sentence)
+            return Edge(text, NUMBER, (value,), rows[number], sentence)
+        numbers = tuple(int(digits[-9:]) for digits in _DIGITS.findall(text))
+        return Edge(text, _DIGITS.sub(NUMBER, text), numbers, rows[number], sentence)
 
     count = min(_EDGE_LINES, len(rows))
     return Edges(
@@ -148,6 +151,6 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
     page_number = not constant and _PAGE_NUMBER.fullmatch(edge.frame) is not None
     if times < (_NUMBER_TIMES if page_number else _TIMES):
         return None
-    parts = edge.frame.split("#")
-    signs = [str(value) if at in constant else "#" for at, value in enumerate(edge.numbers)]
+    parts = edge.frame.split(NUMBER)
+    signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]
     return "".join(part + sign for part, sign in zip(parts, [*signs, ""], strict=True))

@@ -11,11 +11,13 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from ctypes import byref, c_int, c_uint, c_void_p, cast, create_string_buffer
+from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
 from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
 from math import pi
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage, PdfTextPage
@@ -45,7 +47,8 @@ LIGATURES = {
 }
 # Python counts codes of ligatures as white space
 _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_WORD = re.compile(rf"[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
+# Dots that lead to a number are one word.
+_WORD = re.compile(rf"\.(?: \.){{3,}}|[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 _PDFIUM_HYPHEN = 2  # the same, as a single character
 _DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
@@ -65,8 +68,8 @@ _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
 _SAMPLE = 8  # words, one of which tells whether most are on the page
-_CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
+_CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _FONT_NAME_BYTES = 128
 # points, for lines of text without places
 _LINE = 10.0
@@ -79,6 +82,19 @@ _TIGHTER = 0.93
 _DIFFERENT = 0.2
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
+_LOST_LETTERS = re.compile("[ilf]+")
+# Of a word in spaced letters: the letters of a piece of it, at most, and the least pieces; the
+# largest space between two of its letters, in heights, unless the spaces between words are wider.
+_PIECE = 3
+_PIECES = 4
+_LETTER_SPACE = 0.18
+_SPACED = 2.0  # the largest space between two words
+_WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
+# what is said of a page
+_HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
+_WATERMARK = "a watermark is left out"
+_DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
+_LOST_LINES = "PDFium does not read some lines of vertical text"
 
 
 @dataclass(slots=True, eq=False)
@@ -106,40 +122,28 @@ class Word:
     length: int = 0
     height: float = field(init=False)
     center: float = field(init=False)
-    width: float = field(init=False)  # of a character
 
     def __post_init__(self) -> None:
         self.height = self.top - self.bottom
         self.center = (self.top + self.bottom) / 2
-        self.width = (self.right - self.left) / max(1, self.length)
 
 
-@dataclass(slots=True)
-class PageWords:
-    """The words of a page that are seen.
+class PageWords(NamedTuple):
+    """The words of a page that are seen, and what must be said of the page."""
 
-    Attributes:
-        hidden: how many words are left out because they cannot be seen.
-        watermarks: how many words are left out because they are a watermark.
-        doubtful: how many letters are wider than their font's, and may be ligatures.
-        lost: how many vertical lines PDFium does not read.
-    """
-
-    words: list[Word] = field(default_factory=list)
-    hidden: int = 0
-    watermarks: int = 0
-    doubtful: int = 0
-    lost: int = 0
+    words: list[Word]
+    faults: set[str]
 
 
 class _Look(NamedTuple):
     """How a text object is drawn."""
 
     font: str
-    angle: float
-    invisible: bool
-    pale: bool
-    faint: bool
+    angle: int  # in quarter turns
+    invisible: bool = False
+    pale: bool = False
+    faint: bool = False
+    slanted: bool = False
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -163,6 +167,11 @@ def words_of_text(text: str) -> list[Word]:
             box = (0.0, bottom, _LETTER * len(content), bottom + _LINE)
             words.append(Word(content, *box, angle=0, font="", line_start=True, box=box))
     return words
+
+
+def is_leader(word: Word) -> bool:
+    """Return whether a word is the dots that lead to a number."""
+    return word.text.startswith(". . . .")
 
 
 def turned(box: Box, angle: int) -> Box:
@@ -201,68 +210,74 @@ class _Reader:
 
         self.raw = raw
         self.page = page
-        self.layer = layer
-        self.count = layer.count_chars()
+        self.layer = layer.raw
+        self.text = layer.get_text_range()
+        count = layer.count_chars()
+        if len(self.text) != count:  # PDFium leaves out characters without a meaning
+            codes = (raw.FPDFText_GetUnicode(layer, at) for at in range(count))
+            self.text = "".join(map(_character, codes))
         self.rectangle = raw.FS_RECTF()
-        self.looks: dict[int | None, _Look] = {}
-        self.fonts: dict[int | None, str] = {}
-        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
+        self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
+        self.fonts: dict[int, str] = {}
         self.vertical = False  # whether there is vertical writing
+        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
+        self.faults: set[str] = set()
 
     def read(self) -> PageWords:
-        text = self.layer.get_text_range()
-        if len(text) != self.count:  # PDFium leaves out characters without a meaning
-            codes = (self.raw.FPDFText_GetUnicode(self.layer, at) for at in range(self.count))
-            text = "".join(map(_character, codes))
-        words = []
-        looks = []
+        words: list[Word] = []
+        looks: list[_Look] = []
         end = 0
-        for match in _WORD.finditer(text):
-            line_start = "\n" in text[end : match.start()] or text[end - 1 : end] == HYPHEN
+        for match in _WORD.finditer(self.text):
+            start = match.start()
+            line_start = "\n" in self.text[end:start] or self.text[end - 1 : end] == HYPHEN
             end = match.end()
-            look = self._look(match.start())
-            for word in self._words(match[0], match.start(), look, line_start):
+            look = self._look(start)
+            for word in self._words(start, end, look, line_start):
                 words.append(word)
                 looks.append(look)
-        seen = self._seen(words, looks)
-        self._restore_ligatures(seen)
-        seen.lost = self._lost_lines() if self.vertical else 0
-        for word in seen.words:
+        words = self._seen(words, looks)
+        self._restore_ligatures()
+        if self.vertical and self._has_lost_lines():
+            self.faults.add(_LOST_LINES)
+        for word in words:
             word.text = word.text.translate(LIGATURES)
-        return seen
+        return PageWords(_spelled(words), self.faults)
 
     def box(self, at: int) -> Box | None:
         """Return the box of a character; None if it has no extent."""
-        if not 0 <= at < self.count:
-            return None
         box = self.rectangle
         self.raw.FPDFText_GetLooseCharBox(self.layer, at, byref(box))
         return (box.left, box.bottom, box.right, box.top) if box.top > box.bottom else None
 
     def _look(self, at: int) -> _Look:
-        raw = self.raw
-        drawn = raw.FPDFText_GetTextObject(self.layer, at)
-        key = cast(drawn, c_void_p).value
+        drawn = self.raw.FPDFText_GetTextObject(self.layer, at)
+        key = addressof(drawn.contents) if drawn else 0
         if key not in self.looks:
-            colors = [c_uint(0) for _ in range(3)]
-            opacity = c_uint(255)
-            if key is not None:
-                raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
-            lightness = min(color.value for color in colors)
-            mode = raw.FPDFTextObj_GetTextRenderMode(drawn) if key is not None else 0
-            filled = mode in (0, 4)
-            self.looks[key] = _Look(
-                self._font(raw.FPDFTextObj_GetFont(drawn)) if key is not None else "",
-                raw.FPDFText_GetCharAngle(self.layer, at),
-                mode in _INVISIBLE,
-                filled and lightness >= _PALE,
-                filled and (opacity.value < _OPAQUE or lightness > _FAINT),
-            )
+            turns = self.raw.FPDFText_GetCharAngle(self.layer, at) / (pi / 2)
+            angle = -round(turns) % 4  # PDFium counts clockwise
+            slanted = abs(turns - round(turns)) > _SLANTED
+            self.looks[key] = self._drawn(drawn, angle, slanted) if drawn else _Look("", angle)
         return self.looks[key]
 
-    def _font(self, font: object) -> str:
-        key = cast(font, c_void_p).value  # type: ignore[arg-type]
+    def _drawn(self, drawn: Any, angle: int, slanted: bool) -> _Look:
+        raw = self.raw
+        *colors, opacity = (c_uint(0) for _ in range(4))
+        raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
+        lightness = min(color.value for color in colors)
+        mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
+        filled = mode in (0, 4)
+        return _Look(
+            self._font(raw.FPDFTextObj_GetFont(drawn)),
+            angle,
+            mode in _INVISIBLE,
+            filled and lightness >= _PALE,
+            filled and (opacity.value < _OPAQUE or lightness > _FAINT),
+            slanted,
+        )
+
+    def _font(self, font: Any) -> str:
+        key = addressof(font.contents)
         if key not in self.fonts:
             name = create_string_buffer(_FONT_NAME_BYTES)
             self.raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
@@ -270,120 +285,123 @@ class _Reader:
             self.fonts[key] = text or str(key)
         return self.fonts[key]
 
-    def _words(self, text: str, at: int, look: _Look, line_start: bool) -> Iterator[Word]:
+    def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
-        first = self.box(at)
-        last = self.box(at + len(text) - 1) or first
-        if first is None or last is None:
+        first = self.box(start)
+        if first is None:
             return
-        angle = -round(look.angle / (pi / 2)) % 4  # PDFium counts clockwise
+        last = first if end == start + 1 else self.box(end - 1) or first
+        angle = look.angle
         low = turned(first, angle)
-        end = turned(last, angle)
-        if not low[1] <= (end[1] + end[3]) / 2 <= low[3]:
+        high = turned(last, angle)
+        if not _level(low, high):
             if angle == 0 and last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]:
                 angle = 3  # characters below each other: vertical writing
                 self.vertical = True
                 low = turned(first, angle)
-                end = turned(last, angle)
+                high = turned(last, angle)
             else:
-                for number, character in enumerate(text):
-                    yield from self._words(character, at + number, look, line_start or number > 0)
+                for at in range(start, end):
+                    yield from self._words(at, at + 1, look, line_start or at > start)
                 return
-        box = (
-            min(first[0], last[0]),
-            min(first[1], last[1]),
-            max(first[2], last[2]),
-            max(first[3], last[3]),
-        )
+        box = first
+        if last is not first:
+            box = (
+                min(first[0], last[0]),
+                min(first[1], last[1]),
+                max(first[2], last[2]),
+                max(first[3], last[3]),
+            )
+        core = low if low[3] - low[1] >= high[3] - high[1] else high
+        left = min(low[0], high[0])
+        right = max(low[2], high[2])
         word = Word(
-            "",
-            min(low[0], end[0]),
-            low[1],
-            max(low[2], end[2]),
-            low[3],
+            self.text[start:end],
+            left,
+            core[1],
+            right,
+            core[3],
             angle,
             look.font,
             line_start,
             box,
-            at,
-            len(text),
+            start,
+            end - start,
         )
-        self._measure(word, text, at)
-        word.text = self._raised(text, at, angle)
+        for match in _LOST_LETTERS.finditer(word.text):
+            self._measure(word, match)
+        if _DIGITS.search(word.text):
+            self._raise(word)
         yield word
 
-    def _measure(self, word: Word, text: str, at: int) -> None:
+    def _measure(self, word: Word, letters: re.Match[str]) -> None:
         """Remember the widths of letters that ligatures end in. The letters of a ligature that the
         font maps to several have one box.
         """
-        before = None
-        for number, letter in enumerate(text):
-            if letter not in _LOST:
-                before = None
-                continue
-            box = self.box(at + number)
-            if box and box != before and box != self.box(at + number + 1):
+        end = min(letters.end() + 1, len(word.text))
+        boxes = [self.box(word.at + place) for place in range(letters.start(), end)]
+        for place, letter in enumerate(letters[0]):
+            box = boxes[place]
+            if box and boxes.count(box) == 1:
                 left, _, right, _ = turned(box, word.angle)
                 width = (right - left) / word.height
                 self.widths[word.font, letter].append(width)
-                self.wide.append((word, number, width))
-            before = box
+                self.wide.append((word, letters.start() + place, width))
 
-    def _raised(self, text: str, at: int, angle: int) -> str:
-        """Rewrite raised numbers so that they are not read as part of the word or number before
+    def _raise(self, word: Word) -> None:
+        """Rewrite raised numbers so that they are not read as part of the word or number beside
         them.
         """
+        text = word.text
 
-        def is_raised(place: int, low: Box) -> bool:
-            box = self.box(at + place)
-            if box is None:
+        def is_raised(place: int, beside: int) -> bool:
+            boxes = self.box(word.at + place), self.box(word.at + beside)
+            if boxes[0] is None or boxes[1] is None:
                 return False
-            high = turned(box, angle)
-            height = low[3] - low[1]
-            return high[3] - high[1] < _SMALL * height and high[1] - low[1] > _RAISED * height
+            _, bottom, _, top = turned(boxes[0], word.angle)
+            _, floor, _, ceiling = turned(boxes[1], word.angle)
+            height = ceiling - floor
+            return top - bottom < _SMALL * height and bottom - floor > _RAISED * height
 
         def write(match: re.Match[str]) -> str:
             start, end = match.span()
+            if start == 0 and text[end : end + 1].isalpha() and is_raised(end - 1, end):
+                return f"{match[0]} "  # the number of a note before its text
             base = max(0, start - 1)
-            box = self.box(at + base)
-            if base == end - 1 or box is None or not is_raised(end - 1, turned(box, angle)):
+            if base == end - 1 or not is_raised(end - 1, base):
                 return match[0]
-            low = turned(box, angle)
-            first = next(place for place in range(base + 1, end) if is_raised(place, low))
+            first = next(place for place in range(base + 1, end) if is_raised(place, base))
             digits = text[first:end]
             exponent = first > start or _SHORT_WORD.search(text, 0, first) is not None
             written = digits.translate(_SUPERSCRIPT) if exponent else f"[{digits}]"
             return text[start:first] + written
 
-        return _DIGITS.sub(write, text)
+        word.text = _DIGITS.sub(write, text)
 
-    def _seen(self, words: list[Word], looks: list[_Look]) -> PageWords:
-        """Sort out words that are invisible, off the page, too pale to see, or a watermark."""
-        seen = PageWords()
-        usual = median([word.height for word in words] or [0.0])
+    def _seen(self, words: list[Word], looks: list[_Look]) -> list[Word]:
+        """Leave out words that are invisible, off the page, too pale to see, or a watermark."""
+        large = _LARGE * median([word.height for word in words] or [0.0])
         bounds = self._bounds(words)
+        tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
-        picture = None
+        seen = []
         for word, look in zip(words, looks, strict=True):
-            slanted = abs(look.angle / (pi / 2) - round(look.angle / (pi / 2))) > _SLANTED
-            hidden = (
+            if (
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
-                or max(word.height, word.width) < min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
-            )
-            if not hidden and look.pale:
-                if picture is None:
-                    picture = _Picture(self.page)
-                hidden = not picture.shows(word.box)
-            if hidden:
-                seen.hidden += 1
-            elif word.height > _LARGE * usual and (
-                slanted or (look.faint and _is_over(word, words))
+                or (word.height < tiny and word.right - word.left < tiny * word.length)
+                or (look.pale and not self._picture.shows(word.box))
             ):
-                seen.watermarks += 1
+                self.faults.add(_HIDDEN)
+            elif word.height > large and (look.slanted or (look.faint and _is_over(word, words))):
+                self.faults.add(_WATERMARK)
             else:
-                seen.words.append(word)
+                seen.append(word)
         return seen
+
+    @cached_property
+    def _picture(self) -> _Picture:
+        return _Picture(self.page)
 
     def _bounds(self, words: list[Word]) -> Box:
         """Return the part of the page that is shown; all words' box if the page's own leaves out
@@ -409,16 +427,16 @@ class _Reader:
             area += max(0.0, right - left) * max(0.0, top - bottom)
         return area >= _SCAN * width * height
 
-    def _lost_lines(self) -> int:
-        """Return how many upright text objects have no characters in PDFium's text."""
-        count = 0
+    def _has_lost_lines(self) -> bool:
+        """Return whether an upright text object has no characters in PDFium's text."""
         for drawn in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT]):
             left, bottom, right, top = drawn.get_bounds()
-            known = cast(drawn.raw, c_void_p).value in self.looks
-            count += not known and top - bottom > _UPRIGHT * (right - left)
-        return count
+            known = addressof(drawn.raw.contents) in self.looks
+            if not known and top - bottom > _UPRIGHT * (right - left):
+                return True
+        return False
 
-    def _restore_ligatures(self, seen: PageWords) -> None:
+    def _restore_ligatures(self) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it."""
         usual = {key: median(widths) for key, widths in self.widths.items()}
         for word, place, width in reversed(self.wide):
@@ -432,13 +450,18 @@ class _Reader:
             if abs(choices[best] - width) < _DIFFERENT * width:
                 word.text = word.text[:place] + best + word.text[place + 1 :]
             else:
-                seen.doubtful += 1
+                self.faults.add(_DOUBTFUL)
 
 
 def _character(code: int) -> str:
     if code == _PDFIUM_HYPHEN:
         return HYPHEN
     return "\ufffd" if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)
+
+
+def _level(a: Box, b: Box) -> bool:
+    """Return whether two upright boxes are on one line: the middle of one is beside the other."""
+    return a[1] <= (b[1] + b[3]) / 2 <= a[3] or b[1] <= (a[1] + a[3]) / 2 <= b[3]
 
 
 def _is_inside(box: Box, bounds: Box) -> bool:
@@ -454,12 +477,65 @@ def _is_over(large: Word, words: list[Word]) -> bool:
     return any(word is not large and _is_inside(word.box, large.box) for word in words)
 
 
+def _spelled(words: list[Word]) -> list[Word]:
+    """Join the letters of words that are set in spaced letters, as some titles are."""
+    joined: list[Word] = []
+    run: list[Word] = words[:1]
+    for before, word in pairwise(words):
+        if not _are_letters(before, word):
+            joined += _without_spaces(run)
+            run = []
+        run.append(word)
+    return joined + _without_spaces(run)
+
+
+def _are_letters(before: Word, word: Word) -> bool:
+    """Return whether two words are short, in one line and font, and close to each other."""
+    return (
+        max(len(before.text), len(word.text)) <= _PIECE
+        and not word.line_start
+        and before.font == word.font
+        and before.angle == word.angle
+        and abs(before.bottom - word.bottom) < 1
+        and 0 < word.left - before.right < _SPACED * word.height
+        and (before.text + word.text).isalpha()
+    )
+
+
+def _without_spaces(run: list[Word]) -> list[Word]:
+    """Return words in spaced letters in place of their letters; other words as they are."""
+    gaps = [after.left - before.right for before, after in pairwise(run)]
+    if len(run) < _PIECES or 2 * sum(len(word.text) == 1 for word in run) < len(run):
+        return run
+    usual = median(gaps)
+    if usual > _LETTER_SPACE * run[0].height and max(gaps) < _WORD_SPACE * usual:
+        letters = [word.text for word in run]
+        if not "".join(letters).isupper() or sorted(letters) == letters:
+            return run  # single letters
+    words = run[:1]
+    for word, gap in zip(run[1:], gaps, strict=True):
+        last = words[-1]
+        if gap > _WORD_SPACE * usual:
+            words.append(word)
+            continue
+        last.text += word.text
+        last.right = word.right
+        last.box = (
+            min(last.box[0], word.box[0]),
+            min(last.box[1], word.box[1]),
+            max(last.box[2], word.box[2]),
+            max(last.box[3], word.box[3]),
+        )
+        last.length = word.at + word.length - last.at
+    return words
+
+
 class _Picture:
     """A page as it is drawn, in gray."""
 
     def __init__(self, page: PdfPage) -> None:
         width, height = page.get_size()
-        scale = min(2.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
+        scale = min(1.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
         bitmap = page.render(scale=scale, grayscale=True)
         self.page = page
         self.width = bitmap.width
