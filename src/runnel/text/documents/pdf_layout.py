@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import inf
 from statistics import median
@@ -44,6 +44,7 @@ _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
 _LEADERS = 5  # dots of a line
+_DOTS = ". . . . ."
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
@@ -178,8 +179,22 @@ class _Region:
         self.height = median(word.height for word in words)
         self.left = min(row[0].left for row in self.rows)
         self.right = max(word.right for word in words)
+        self._lead_to_pages()
         self.free = [_free(row, _NARROW * self.height) for row in self.rows]
         self.runs: dict[int, _Run] = {}  # by the row where they begin
+
+    def _lead_to_pages(self) -> None:
+        """Put dots before the numbers of pages that have none, as those of chapters, in the column
+        of numbers that have them.
+        """
+        numbered = [row for row in self.rows if len(row) > 1 and row[-1].text.isdecimal()]
+        ends = {round(row[-1].right) for row in numbered if is_leader(row[-2])}
+        for row in numbered:
+            title, number = row[-2:]
+            wide = number.left - title.right > self.height
+            if wide and not is_leader(title) and round(number.right) in ends:
+                dots = replace(number, text=_DOTS, left=title.right, right=number.left)
+                row.insert(-1, dots)
 
     def leaves(self, *, depth: int) -> Iterator[PagePiece]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
@@ -311,16 +326,21 @@ class _Region:
         return (
             number + 1 < len(self.rows)
             and row[-1].right - row[0].left < _TITLE * (self.right - self.left)
-            and all(b - a < _WIDE * self.height for a, b in self.free[number][1:-1])
+            and self._is_phrase(number)
             and len(self._shared(common, number + 1)) == len(common)
         )
+
+    def _is_phrase(self, number: int) -> bool:
+        """Return whether a row has no space as wide as one between columns."""
+        return all(b - a < _WIDE * self.height for a, b in self.free[number][1:-1])
 
     def _is_across(self, number: int, gaps: list[Gap]) -> bool:
         return len(self._shared(gaps, number)) < len(gaps)
 
     def _cells(self, number: int, gaps: list[Gap]) -> list[Line | None]:
         """Return the cells of a row; one across gaps is in the first of its columns."""
-        across = [not self._shared([gap], number) for gap in gaps]
+        phrase = self._is_phrase(number) and self._is_across(number, gaps)
+        across = [phrase or not self._shared([gap], number) for gap in gaps]
         columns: list[Row] = [[] for _ in range(len(gaps) + 1)]
         for word in self.rows[number]:
             at = _at(word, gaps)
@@ -339,7 +359,8 @@ def _code_fonts(words: Sequence[Word]) -> set[str]:
     """Return the fonts whose letters have one width."""
     widths: dict[str, dict[str, float]] = defaultdict(dict)
     for word in words:
-        if word.length > 1 and word.text.isascii() and word.text.isalpha():
+        letters = word.text.isascii() and word.text.lower() != word.text.upper()
+        if letters and word.length > 1:
             width = (word.right - word.left) / word.length / word.height
             widths[word.font][word.text] = width
     return {font for font, by_text in widths.items() if _are_equal(list(by_text.values()))}
@@ -507,13 +528,13 @@ class _Table:
         ]
         self.first = min(filled, default=0)
         self.last = max(filled, default=-1) + 1
-        for number in set(titles).difference(filled):
-            lines[number].sort(key=lambda cell: cell is None)
-        self.extents = [_extent(column) for column in zip(*lines, strict=True)]
+        titles = [number for number in titles if number not in filled]
+        others = [cells for number, cells in enumerate(lines) if number not in titles]
+        self.extents = [_extent(column) for column in zip(*others, strict=True)]
         self.rows: list[list[list[Line]]] = []
         for number in range(self.first, len(rows)):
             cells = lines[number]
-            alone = number == self.first or (number in titles and number not in filled)
+            alone = number == self.first or number in titles
             if alone or not self._belongs(rows, number, cells, height):
                 if number >= self.last:
                     break

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
 from runnel.text.documents.pdf_layout import Gap, PagePiece
@@ -26,7 +26,6 @@ _BULLET = re.compile(
     r"(?!\S*[\u2022\u25cf])\s*"
 )
 _LEADERS = 5  # the fewest dots between a title and its page
-_SECTION = 5  # the most pages between the number of a chapter and of its first section
 _ENTRIES = 3  # of a table of contents, at least
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 _CAPTION = re.compile(
@@ -288,18 +287,6 @@ def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
 def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
     """Return parts with each list item, and each line of a table of contents, as a part."""
     split = [piece for part in parts for piece in (_by_lines(part) if part.text else [part])]
-    for part, after in reversed(list(pairwise(split))):  # a chapter, which has no dots
-        title, _, page = part.text.rpartition(" ")
-        section = after.text.rpartition(" ")[2]
-        if (
-            part.kind == "paragraph"
-            and "\n" not in part.text
-            and (after.kind == CONTENTS and not after.aside)
-            and (page.isdecimal() and section.isdecimal())
-            and 0 <= int(section) - int(page) <= _SECTION
-        ):
-            part.kind = CONTENTS
-            part.text = f"{title} | {page}"
     run = last = at = 0
     runs: list[int] = []  # of each entry
     entries = [part for part in split if part.kind == CONTENTS and not part.aside]
