@@ -19,14 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
-from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_parts import (
-    PdfPart,
-    join_sentences,
-    join_words,
-    parts_of,
-    split_lists,
-)
+from runnel.text.documents.pdf_layout import PdfPart, lay_out
+from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
 from runnel.text.documents.pdf_running import NEAR, NUMBER, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
@@ -138,7 +132,8 @@ def _read_parts(
         lines = [PdfPart(number + 1, "paragraph", line.text, aside=True) for line in kept]
         heads += [(line, words_kept.words) for line, words_kept in zip(lines, kept, strict=True)]
         laid_out += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
-        page_parts = parts_of(lay_out(body), number + 1)
+        page_parts = lay_out(body, number + 1)
+        mark_asides(page_parts)
         others = _fill(page_parts, fields.pop(number))
         laid_out += page_parts
         laid_out += [line for line, where in zip(lines, kept, strict=True) if where.bottom]

@@ -7,18 +7,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
-from runnel.text.documents.pdf_layout import Gap, PagePiece
+from runnel.text.documents.pdf_layout import PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
-_LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
-_SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
-# "one- and two-sided": the hyphen stands for the rest of the second word
-_AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
 _SPLIT_WORD = re.compile(rf"(?<!\w)(\w++){HYPHEN}(\w++)")  # possessive: no backtracking
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _BULLET = re.compile(
@@ -40,82 +35,29 @@ _AHEAD = 24  # parts that are searched for the rest of a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
-_TITLE_CHARS = 120
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
-@dataclass(slots=True)
-class PdfPart:
-    """A paragraph or a table of the document.
-
-    Attributes:
-        kind: "paragraph", "row" (a table, with `rows`), or "note".
-        aside: whether a sentence of the text may go on behind it.
-        join: whitespace before it.
-        page: from 1.
-    """
-
-    page: int
-    kind: str
-    text: str = ""
-    rows: list[list[str]] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    heads: int = 0
-    height: float = 0.0
-    flows: bool = False
-    full: bool = False
-    aside: bool = False
-    join: str = BREAK
-
-    def continues(self, before: PdfPart) -> bool:
-        """Return whether this table has the columns of another."""
-        return len(self.gaps) == len(before.gaps) and all(
-            min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
-        )
-
-    def caption(self) -> str:
-        """Return the text of a paragraph that may be the title of a table below; "" for others."""
-        title = "\n" not in self.text and len(self.text) <= _TITLE_CHARS
-        return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
-
-
-def parts_of(pieces: Sequence[PagePiece], page: int) -> list[PdfPart]:
-    """Return the pieces of a page as parts; paragraphs in a smaller size at the end of a column
-    that begin with a number or a sign are notes.
+def mark_asides(parts: Sequence[PdfPart]) -> None:
+    """Mark the captions of a page, marks of plots, and notes: paragraphs in a smaller size at the
+    end of a column that begin with a number or a sign.
     """
     sizes: Counter[float] = Counter()
-    for piece in pieces:
-        for line in piece.lines:
-            sizes[round(line.height, 1)] += len(line.text)
+    for part in parts:
+        sizes[round(part.height, 1)] += len(part.text)
+        part.aside |= _CAPTION.match(part.text) is not None
     body = sizes.most_common(1)[0][0] if sizes else 0.0
-    page_parts = []
-    for piece in pieces:
-        if piece.rows:
-            rows = [[_joined(cell) for cell in row] for row in piece.rows]
-            page_parts.append(
-                PdfPart(page, "row", rows=rows, gaps=piece.gaps, heads=piece.heads, aside=True)
-            )
-            continue
-        text = _joined("\n".join(line.text for line in piece.lines))
-        part = PdfPart(
-            page, "paragraph", text, height=piece.height, flows=piece.flows, full=piece.full
-        )
-        part.aside = _CAPTION.match(text) is not None
-        page_parts.append(part)
-    _mark_plots(page_parts)
-    after: PdfPart | None = None
-    for part in reversed(page_parts):
-        last = after is None or after.flows or after.kind == "note"
-        few = part.kind == "paragraph" and part.text.count("\n") < _NOTE_LINES
-        small = few and part.height < _SMALLER * body
-        if last and small and _NOTE.match(part.text):
+    _mark_plots(parts)
+    last = True  # of its column
+    for part in reversed(parts):
+        small = part.kind == "paragraph" and part.height < _SMALLER * body
+        if last and small and part.text.count("\n") < _NOTE_LINES and _NOTE.match(part.text):
             part.kind = "note"
             part.aside = True
-        after = part
-    return page_parts
+        last = part.flows or part.kind == "note"
 
 
-def _mark_plots(parts: list[PdfPart]) -> None:
+def _mark_plots(parts: Sequence[PdfPart]) -> None:
     """Mark single signs and numbers that are scattered over the page, as in plots: several parts
     after each other without a word.
     """
@@ -134,16 +76,6 @@ def _is_scattered(part: PdfPart) -> bool:
     if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
         return False
     return not _LONG_WORD.search(" ".join([part.text, *cells]))
-
-
-def _joined(text: str) -> str:
-    """Return lines with a sign for each hyphen that splits a word."""
-
-    def write(match: re.Match[str]) -> str:
-        return "-\n" if _AND.match(text, match.end()) else HYPHEN
-
-    text = text.replace(f"{HYPHEN}\n", "-\n")
-    return _SPLIT_OPTION.sub("--", _LINE_HYPHEN.sub(write, text))
 
 
 # ---- sentences over columns, notes and pages -----------------------------------------------------
@@ -213,7 +145,7 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
 
 
 def _concatenated(begin: str, rest: str) -> str:
-    return _joined(f"{begin}\n{rest}")
+    return joined(f"{begin}\n{rest}")
 
 
 def _end_of_word(begin: str, rest: str) -> int:
