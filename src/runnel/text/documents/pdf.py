@@ -8,7 +8,6 @@ entries become headings.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
 from runnel.text.documents.pdf_layout import PdfPart, lay_out
 from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
-from runnel.text.documents.pdf_running import NEAR, NUMBER, Edges, RunningLines, edges_of
+from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
 
@@ -111,7 +110,6 @@ def _read_parts(
     running = RunningLines(
         {number: [entry.title for entry in entries] for number, entries in outline.items()}
     )
-    heads: list[tuple[PdfPart, str]] = []  # running lines where they first occur, and their words
     laid_out: list[PdfPart] = []
     words: dict[int, list[Word]] = {}
     fields: dict[int, list[PdfPart]] = {}
@@ -127,19 +125,14 @@ def _read_parts(
         number = ahead - NEAR
         if number < 0:
             continue
-        left_out, kept = running.find(number, edges)
+        left_out, (top, bottom) = running.find(number, edges)
         body = [word for word in words.pop(number) if id(word) not in left_out]
-        lines = [PdfPart(number + 1, "paragraph", line.text, aside=True) for line in kept]
-        heads += [(line, words_kept.words) for line, words_kept in zip(lines, kept, strict=True)]
-        laid_out += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
         page_parts = lay_out(body, number + 1)
         mark_asides(page_parts)
         others = _fill(page_parts, fields.pop(number))
-        laid_out += page_parts
-        laid_out += [line for line, where in zip(lines, kept, strict=True) if where.bottom]
-        laid_out += others
+        laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(number - NEAR, None)
-    _drop_known(heads, laid_out)
+    running.drop_known(laid_out)
     return laid_out
 
 
@@ -181,24 +174,6 @@ def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
         else:
             label.text = filled.text
     return others
-
-
-def _drop_known(heads: list[tuple[PdfPart, str]], parts: list[PdfPart]) -> None:
-    """Empty the running lines whose words occur elsewhere."""
-    if not heads:
-        return
-    kept = {id(head) for head, _ in heads}
-    texts = [
-        text
-        for part in parts
-        if id(part) not in kept
-        for text in (part.text, *(cell for row in part.rows for cell in row))
-    ]
-    body = " ".join(" ".join(texts).lower().split())
-    for head, words in heads:
-        phrases = [part.strip().lower() for part in words.split(NUMBER) if re.search(r"\w", part)]
-        if all(phrase in body for phrase in phrases):
-            head.text = ""
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
@@ -303,7 +278,7 @@ def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
 
 
 def _warn_of_fonts(canonical: Canonical, parts: list[PdfPart]) -> None:
-    texts = [text for part in parts for text in (part.text, *(c for row in part.rows for c in row))]
+    texts = [text for part in parts for text in part.texts()]
     unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
     if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
         canonical.warnings.append(

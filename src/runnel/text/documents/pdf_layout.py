@@ -104,6 +104,10 @@ class PdfPart:
     aside: bool = False
     join: str = BREAK
 
+    def texts(self) -> list[str]:
+        """Return the text, or the cells."""
+        return [self.text, *(cell for row in self.rows for cell in row)]
+
     def continues(self, before: PdfPart) -> bool:
         """Return whether this table has the columns of another."""
         return len(self.gaps) == len(before.gaps) and all(

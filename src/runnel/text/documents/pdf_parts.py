@@ -75,7 +75,7 @@ def _is_scattered(part: PdfPart) -> bool:
     cells = [cell for row in part.rows for cell in row]
     if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
         return False
-    return not _LONG_WORD.search(" ".join([part.text, *cells]))
+    return not _LONG_WORD.search(" ".join(part.texts()))
 
 
 # ---- sentences over columns, notes and pages -----------------------------------------------------
@@ -177,10 +177,7 @@ def join_words(parts: list[PdfPart]) -> None:
     """Join words split at line ends, with their hyphen if the document writes the word with it
     elsewhere.
     """
-    texts = [
-        text for part in parts for text in (part.text, *(cell for row in part.rows for cell in row))
-    ]
-    join = _joiner(texts)
+    join = _joiner([text for part in parts for text in part.texts()])
 
     def whole(text: str) -> str:
         return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text

@@ -15,11 +15,13 @@ from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from math import pi
+from math import inf, pi
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pypdfium2 import PdfPage, PdfTextPage
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
@@ -67,7 +69,6 @@ _FAINT = 150  # of 255: the least of the three colors of text that may be a wate
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
-_SAMPLE = 8  # words, one of which tells whether most are on the page
 _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
 _CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _FONT_NAME_BYTES = 128
@@ -182,6 +183,11 @@ def turned(box: Box, angle: int) -> Box:
     if angle == 2:
         return -right, -top, -left, -bottom
     return (-top, left, -bottom, right) if angle == 3 else box
+
+
+def around(a: Box, b: Box) -> Box:
+    """Return the box around two boxes."""
+    return min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])
 
 
 def on_picture(page: PdfPage, rectangle: Box) -> Box:
@@ -304,27 +310,17 @@ class _Reader:
                 for at in range(start, end):
                     yield from self._words(at, at + 1, look, line_start or at > start)
                 return
-        box = first
-        if last is not first:
-            box = (
-                min(first[0], last[0]),
-                min(first[1], last[1]),
-                max(first[2], last[2]),
-                max(first[3], last[3]),
-            )
         core = low if low[3] - low[1] >= high[3] - high[1] else high
-        left = min(low[0], high[0])
-        right = max(low[2], high[2])
         word = Word(
             self.text[start:end],
-            left,
+            min(low[0], high[0]),
             core[1],
-            right,
+            max(low[2], high[2]),
             core[3],
             angle,
             look.font,
             line_start,
-            box,
+            around(first, last),
             start,
             end - start,
         )
@@ -381,7 +377,10 @@ class _Reader:
     def _seen(self, words: list[Word], looks: list[_Look]) -> list[Word]:
         """Leave out words that are invisible, off the page, too pale to see, or a watermark."""
         large = _LARGE * median([word.height for word in words] or [0.0])
-        bounds = self._bounds(words)
+        sheet = self.page.get_mediabox()
+        bounds = self.page.get_bbox()
+        if sum(_is_inside(word.box, sheet) for word in words) * 2 < len(words):
+            bounds = (-inf, -inf, inf, inf)  # the page's own leaves out most words: it is wrong
         tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
         seen = []
@@ -390,7 +389,7 @@ class _Reader:
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
                 or (word.height < tiny and word.right - word.left < tiny * word.length)
-                or (look.pale and not self._picture.shows(word.box))
+                or (look.pale and not self._is_drawn(word.box))
             ):
                 self.faults.add(_HIDDEN)
             elif word.height > large and (look.slanted or (look.faint and _is_over(word, words))):
@@ -400,41 +399,36 @@ class _Reader:
         return seen
 
     @cached_property
-    def _picture(self) -> _Picture:
-        return _Picture(self.page)
+    def _picture(self) -> NDArray[np.uint8]:
+        """The page as it is drawn, in gray."""
+        width, height = self.page.get_size()
+        scale = min(1.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
+        return self.page.render(scale=scale, grayscale=True).to_numpy()
 
-    def _bounds(self, words: list[Word]) -> Box:
-        """Return the part of the page that is shown; all words' box if the page's own leaves out
-        most of them, and so is wrong.
-        """
-        bounds = self.page.get_bbox()
-        if all(_is_inside(word.box, bounds) for word in words[::_SAMPLE]):
-            return bounds
-        sheet = self.page.get_mediabox()
-        if sum(_is_inside(word.box, sheet) for word in words) * 2 >= len(words):
-            return bounds
-        lefts, bottoms, rights, tops = zip(*(word.box for word in words), strict=True)
-        return min(lefts), min(bottoms), max(rights), max(tops)
+    def _is_drawn(self, box: Box) -> bool:
+        """Return whether anything is seen in the middle of a box."""
+        height, width = self._picture.shape[:2]
+        left, top, right, bottom = on_picture(self.page, box)
+        margin = (bottom - top) / 5
+        rows = slice(max(0, int((top + margin) * height)), int((bottom - margin) * height) + 1)
+        columns = slice(max(0, int(left * width)), int(right * width) + 1)
+        place = self._picture[rows, columns]
+        return place.size > 0 and int(place.max()) - int(place.min()) > _CONTRAST
 
     def _is_scan(self, looks: list[_Look]) -> bool:
         """Return whether invisible text is what OCR read on a picture, or all that there is."""
-        if all(look.invisible for look in looks):
-            return True
         width, height = self.page.get_size()
-        area = 0.0
-        for picture in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE]):
-            left, bottom, right, top = picture.get_bounds()
-            area += max(0.0, right - left) * max(0.0, top - bottom)
-        return area >= _SCAN * width * height
+        pictures = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
+        boxes = [picture.get_bounds() for picture in pictures]
+        area = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes)
+        return all(look.invisible for look in looks) or area >= _SCAN * width * height
 
     def _has_lost_lines(self) -> bool:
         """Return whether an upright text object has no characters in PDFium's text."""
-        for drawn in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT]):
-            left, bottom, right, top = drawn.get_bounds()
-            known = addressof(drawn.raw.contents) in self.looks
-            if not known and top - bottom > _UPRIGHT * (right - left):
-                return True
-        return False
+        texts = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
+        lost = [text for text in texts if addressof(text.raw.contents) not in self.looks]
+        boxes = [text.get_bounds() for text in lost]
+        return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it."""
@@ -520,39 +514,6 @@ def _without_spaces(run: list[Word]) -> list[Word]:
             continue
         last.text += word.text
         last.right = word.right
-        last.box = (
-            min(last.box[0], word.box[0]),
-            min(last.box[1], word.box[1]),
-            max(last.box[2], word.box[2]),
-            max(last.box[3], word.box[3]),
-        )
+        last.box = around(last.box, word.box)
         last.length = word.at + word.length - last.at
     return words
-
-
-class _Picture:
-    """A page as it is drawn, in gray."""
-
-    def __init__(self, page: PdfPage) -> None:
-        width, height = page.get_size()
-        scale = min(1.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
-        bitmap = page.render(scale=scale, grayscale=True)
-        self.page = page
-        self.width = bitmap.width
-        self.height = bitmap.height
-        self.stride = bitmap.stride
-        self.pixels = bytes(bitmap.buffer)
-
-    def shows(self, box: Box) -> bool:
-        """Return whether anything is drawn in the middle of a box."""
-        left, top, right, bottom = on_picture(self.page, box)
-        margin = (bottom - top) / 5
-        first = max(0, int(left * self.width))
-        last = max(first + 1, int(right * self.width))
-        rows = range(int((top + margin) * self.height), int((bottom - margin) * self.height) + 1)
-        values = b"".join(
-            self.pixels[row * self.stride + first : row * self.stride + min(last, self.width)]
-            for row in rows
-            if 0 <= row < self.height
-        )
-        return bool(values) and max(values) - min(values) > _CONTRAST
