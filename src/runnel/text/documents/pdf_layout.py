@@ -8,11 +8,13 @@ their lines go on in the line below, or else a table.
 from __future__ import annotations
 
 import re
+from bisect import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, pairwise
 from math import inf
+from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
@@ -148,7 +150,7 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     """Return words in rows, from top to bottom, each from left to right."""
     rows: list[list[Word]] = []
     cores: list[Word] = []  # the highest word of each row
-    for word in sorted(words, key=lambda word: -word.center):
+    for word in sorted(words, key=attrgetter("center"), reverse=True):
         for number in range(len(rows) - 1, max(-1, len(rows) - 4), -1):
             core = cores[number]
             if abs(core.center - word.center) < _SAME_ROW * min(core.height, word.height):
@@ -160,7 +162,7 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
             rows.append([word])
             cores.append(word)
     for row in rows:
-        row.sort(key=lambda word: word.left)
+        row.sort(key=attrgetter("left"))
     return rows
 
 
@@ -196,6 +198,7 @@ class _Row:
 
     Attributes:
         free: the gaps between the words, also at the sides.
+        is_phrase: whether no gap is as wide as one between columns.
         height: of most words of the page or column.
     """
 
@@ -213,31 +216,30 @@ class _Row:
                 self.free.append((end, word.left))
             end = max(end, word.right)
         self.free.append((end, inf))
+        self.ends = [b for _, b in self.free]
+        self.is_phrase = all(b - a < _WIDE * height for a, b in self.free[1:-1])
 
     def shared(self, common: Iterable[Gap]) -> list[Gap]:
         """Return what the row leaves free of common gaps. A gap as narrow as one between words
         counts only if a column begins behind it.
         """
-        return [
-            (max(a, c), min(b, d))
-            for a, b in common
-            for c, d in self.free
-            if c < b
-            and d > a
-            and min(b, d) - max(a, c) >= _NARROW * self.height
-            and (d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height)
-        ]
-
-    def is_phrase(self) -> bool:
-        """Return whether the row has no space as wide as one between columns."""
-        return all(b - a < _WIDE * self.height for a, b in self.free[1:-1])
+        shared = []
+        for a, b in common:
+            for at in range(bisect(self.ends, a), len(self.free)):
+                c, d = self.free[at]
+                if c >= b:
+                    break
+                own = d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height
+                if own and min(b, d) - max(a, c) >= _NARROW * self.height:
+                    shared.append((max(a, c), min(b, d)))
+        return shared
 
     def is_across(self, gaps: list[Gap]) -> bool:
         return len(self.shared(gaps)) < len(gaps)
 
     def cells(self, gaps: list[Gap]) -> list[list[Line]]:
         """Return the cells of the row; one across gaps is in the first of its columns."""
-        phrase = self.is_phrase() and self.is_across(gaps)
+        phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
         columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
         for word in self.words:
@@ -258,11 +260,10 @@ class _Row:
         """Return whether there is little empty space above the row, or it has the columns of the
         row above.
         """
+        if above.bottom - self.top <= _APART * self.height:
+            return True
         begins = {round(word.left) for word in above.words}
-        return (
-            above.bottom - self.top <= _APART * self.height
-            or len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
-        )
+        return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
 
 
 class _Run(NamedTuple):
@@ -289,6 +290,10 @@ class _Region:
         _lead_to_pages(rows, self.height)
         self.rows = [_Row(row, self.height) for row in rows]
         self.runs: dict[int, _Run] = {}  # by the row where they begin
+        # rows that may have text on both sides of a gap
+        self.parted = [not row.is_phrase for row in self.rows]
+        for number, (above, row) in enumerate(pairwise(self.rows), start=1):
+            self.parted[number] |= row.is_beside(above)
 
     def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
         """Yield columns of lines, and tables. `depth`: of the columns around the words."""
@@ -354,6 +359,8 @@ class _Region:
         return first, self._longest(first)
 
     def _longest(self, start: int) -> _Run:
+        if not any(self.parted[start : start + _NAMES]):
+            return _Run(0, start + 1, [])
         if start in self.runs:
             return self.runs[start]
         rows = self.rows
@@ -373,7 +380,7 @@ class _Region:
         best = _Run(0, start + 1, [])
         for end, gaps in reversed(states):
             inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
-            if (end - start) * len(inner) > best.score:
+            if end - start > 1 and (end - start) * len(inner) > best.score:
                 counts = [_both_sides(gap, rows[start:end], self.height) for gap in inner]
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
@@ -387,7 +394,7 @@ class _Region:
         return (
             number + 1 < len(self.rows)
             and row.words[-1].right - row.left < _TITLE * (self.right - self.left)
-            and row.is_phrase()
+            and row.is_phrase
             and len(self.rows[number + 1].shared(common)) == len(common)
         )
 

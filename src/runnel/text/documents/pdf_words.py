@@ -223,9 +223,11 @@ class _Reader:
             codes = (raw.FPDFText_GetUnicode(layer, at) for at in range(count))
             self.text = "".join(map(_character, codes))
         self.rectangle = raw.FS_RECTF()
+        self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
         self.fonts: dict[int, str] = {}
         self.vertical = False  # whether there is vertical writing
+        self.same: dict[tuple[str, str], list[Word]] = defaultdict(list)  # by font and text
         self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
         self.faults: set[str] = set()
@@ -253,7 +255,7 @@ class _Reader:
     def box(self, at: int) -> Box | None:
         """Return the box of a character; None if it has no extent."""
         box = self.rectangle
-        self.raw.FPDFText_GetLooseCharBox(self.layer, at, byref(box))
+        self.raw.FPDFText_GetLooseCharBox(self.layer, at, self.reference)
         return (box.left, box.bottom, box.right, box.top) if box.top > box.bottom else None
 
     def _look(self, at: int) -> _Look:
@@ -298,8 +300,8 @@ class _Reader:
             return
         last = first if end == start + 1 else self.box(end - 1) or first
         angle = look.angle
-        low = turned(first, angle)
-        high = turned(last, angle)
+        low = turned(first, angle) if angle else first
+        high = turned(last, angle) if angle else last
         if not _level(low, high):
             if angle == 0 and last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]:
                 angle = 3  # characters below each other: vertical writing
@@ -324,8 +326,11 @@ class _Reader:
             start,
             end - start,
         )
-        for match in _LOST_LETTERS.finditer(word.text):
-            self._measure(word, match)
+        same = self.same[word.font, word.text]
+        same.append(word)
+        if len(same) == 1:
+            for match in _LOST_LETTERS.finditer(word.text):
+                self._measure(word, match)
         if _DIGITS.search(word.text):
             self._raise(word)
         yield word
@@ -379,7 +384,7 @@ class _Reader:
         large = _LARGE * median([word.height for word in words] or [0.0])
         sheet = self.page.get_mediabox()
         bounds = self.page.get_bbox()
-        if sum(_is_inside(word.box, sheet) for word in words) * 2 < len(words):
+        if 2 * sum(_is_inside(word.box, sheet) for word in words) < len(words):
             bounds = (-inf, -inf, inf, inf)  # the page's own leaves out most words: it is wrong
         tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
@@ -442,7 +447,9 @@ class _Reader:
             choices = {text: _TIGHTER * (own + (len(text) - 1) * f) for text in _LOST[letter]}
             best = min(choices, key=lambda text: abs(choices[text] - width))
             if abs(choices[best] - width) < _DIFFERENT * width:
-                word.text = word.text[:place] + best + word.text[place + 1 :]
+                text = word.text[:place] + best + word.text[place + 1 :]
+                for same in self.same[word.font, self.text[word.at : word.at + word.length]]:
+                    same.text = text
             else:
                 self.faults.add(_DOUBTFUL)
 
@@ -474,20 +481,23 @@ def _is_over(large: Word, words: list[Word]) -> bool:
 def _spelled(words: list[Word]) -> list[Word]:
     """Join the letters of words that are set in spaced letters, as some titles are."""
     joined: list[Word] = []
-    run: list[Word] = words[:1]
-    for before, word in pairwise(words):
-        if not _are_letters(before, word):
+    run: list[Word] = []
+    for word in words:
+        short = len(word.text) <= _PIECE
+        if run and not (short and _are_letters(run[-1], word)):
             joined += _without_spaces(run)
             run = []
-        run.append(word)
+        if short:
+            run.append(word)
+        else:
+            joined.append(word)
     return joined + _without_spaces(run)
 
 
 def _are_letters(before: Word, word: Word) -> bool:
     """Return whether two words are short, in one line and font, and close to each other."""
     return (
-        max(len(before.text), len(word.text)) <= _PIECE
-        and not word.line_start
+        not word.line_start
         and before.font == word.font
         and before.angle == word.angle
         and abs(before.bottom - word.bottom) < 1
@@ -498,9 +508,9 @@ def _are_letters(before: Word, word: Word) -> bool:
 
 def _without_spaces(run: list[Word]) -> list[Word]:
     """Return words in spaced letters in place of their letters; other words as they are."""
-    gaps = [after.left - before.right for before, after in pairwise(run)]
     if len(run) < _PIECES or 2 * sum(len(word.text) == 1 for word in run) < len(run):
         return run
+    gaps = [after.left - before.right for before, after in pairwise(run)]
     usual = median(gaps)
     if usual > _LETTER_SPACE * run[0].height and max(gaps) < _WORD_SPACE * usual:
         letters = [word.text for word in run]
