@@ -276,6 +276,10 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_li
     text = read(pages).text
     assert [text.count(word) for word in ("Great Book", "Chapter 1", "Chapter 2")] == [1, 1, 1]
     assert not re.search(r"\b[ivx]+\b", text)
+    text = read(
+        [[f"The Book {n}", None, f"and {n}{n} is", "so."] for n in ("ii", "iii", "iv")]
+    ).text
+    assert text.count("The Book") == 1
     _, pages = book()
     pages[5].insert(3, "This is the manual of a program.")
     assert read(pages).text.count("The Manual") == 0

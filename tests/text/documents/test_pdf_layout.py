@@ -257,6 +257,30 @@ def test_tables_beside_each_other_are_read_one_after_the_other(read):
     assert texts == [" | ".join(row).strip() for row in rows]
 
 
+@pytest.mark.parametrize("lower", [0, 5])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_prose_beside_a_table_is_not_mixed_into_its_rows(read, left, lower):
+    rows = [["Well", "Depth", "Closed"], ["W-5", "41 m", "no"], ["W-7", "52 m", "2019"]]
+    prose = column(60 if left else 320, [*EAST[:4], "can go on. After that it is closed"], 600, 16)
+    cells = table(320 if left else 60, 600 - lower, rows, (60, 60, 60))
+    found = flat(read([prose + cells]))
+    parts = [" ".join(piece.text for piece in prose), *(" | ".join(row) for row in rows)]
+    assert found == " ".join(parts if left else parts[1:] + parts[:1])
+
+
+def test_tables_with_captions_beside_each_other_are_read_one_after_the_other(read):
+    captions = [Placed(60, 620, "Table 1. Wells"), Placed(320, 620, "Table 2. Crops")]
+    wells = [["Well", "Depth", "Closed"], ["W-5", "41 m", "no"], ["W-7", "52 m", "2019"]]
+    crops = [["Crop", "Area", "Kind"], ["Rye", "12 ha", "winter"], ["Oats", "7 ha", "spring"]]
+    tables = table(60, 600, wells, (60, 60, 60)) + table(320, 600, crops, (60, 60, 60))
+    document = read([captions + tables])
+    assert [text for _, text in shown(document)] == [
+        captions[0].text, *(" | ".join(row) for row in wells),
+        captions[1].text, *(" | ".join(row) for row in crops),
+    ]  # fmt: skip
+    assert document.blocks[-1].lead == ("Table 2. Crops", "Crop", "Area", "Kind")
+
+
 CODE = ["def measure(dust):", "total = sum(dust)", "print(total, dust)", "return total"]
 
 

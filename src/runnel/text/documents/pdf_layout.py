@@ -51,10 +51,15 @@ _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
 _PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
+_LONG = 4  # the least words of a line of prose beside several columns
 _ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
 _BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
 _END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+CAPTION = re.compile(
+    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
+    r"|Exhibit)\s*\w{0,2}\d"
+)
 _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
 # "one- and two-sided": the hyphen stands for the rest of the second word
@@ -153,7 +158,8 @@ def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     for word in sorted(words, key=attrgetter("center"), reverse=True):
         for number in range(len(rows) - 1, max(-1, len(rows) - 4), -1):
             core = cores[number]
-            if abs(core.center - word.center) < _SAME_ROW * min(core.height, word.height):
+            apart = abs(core.center - word.center) / _SAME_ROW
+            if apart < core.height and apart < word.height:
                 rows[number].append(word)
                 if word.height > core.height:
                     cores[number] = word
@@ -214,7 +220,8 @@ class _Row:
         for word in words:
             if word.left - end >= _NARROW * height and not (entry and word is words[-1]):
                 self.free.append((end, word.left))
-            end = max(end, word.right)
+            if word.right > end:
+                end = word.right
         self.free.append((end, inf))
         self.ends = [b for _, b in self.free]
         self.is_phrase = all(b - a < _WIDE * height for a, b in self.free[1:-1])
@@ -242,8 +249,9 @@ class _Row:
         phrase = self.is_phrase and self.is_across(gaps)
         across = [phrase or not self.shared([gap]) for gap in gaps]
         columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+        middles = _middles(gaps)
         for word in self.words:
-            at = _at(word, gaps)
+            at = bisect(middles, (word.left + word.right) / 2)
             while at and across[at - 1]:
                 at -= 1
             if not is_leader(word):
@@ -303,39 +311,31 @@ class _Region:
         while start < len(self.rows):
             first, run = self._run(start)
             part = self.rows[first : run.end]
-            gaps = []
-            if depth < _DEEPEST:
-                gaps = _without_labels(
-                    [row for row in part if not row.is_across(run.gaps)], run.gaps
-                )
-            prose = bool(gaps) and _are_columns(_columns(part, gaps), part)
-            plainly = not gaps or (not prose and self._is_code(part))
-            if prose:
+            gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
+            between = _between(part, gaps) if gaps else []
+            if between != gaps and self._is_code(part):
+                gaps = []
+            if gaps and between:
                 plain += self.rows[start:first]
             else:  # names of columns belong to the table
                 part = self.rows[start : run.end]
             start = run.end
-            if plainly:
+            if not gaps:
                 plain += part
                 continue
-            table = None
-            if not prose:
-                table = _Table(part, gaps)
-                if between := table.between():
-                    gaps = between
-                if between or len(table.rows) < 2:  # columns of a few lines
-                    table = None
-            if table:
+            table = _Table(part, gaps)
+            between = between or table.between()
+            if not between:
                 plain += part[: table.first]
             if plain:
                 yield _column(plain, flows)
                 flows = False
                 plain = []
-            if table:
+            if between:
+                yield from self._beside(part, between, depth)
+            else:
                 yield table
                 plain = part[table.last :]
-            else:
-                yield from self._beside(part, gaps, depth)
             flows = True
         if plain:
             yield _column(plain, flows)
@@ -353,10 +353,10 @@ class _Region:
         """Return the rows with the same gaps as a row, and where they begin: below the names of
         columns, which may stand across gaps; one row without gaps if there are none.
         """
-        end = max(self._longest(start).end, start + 1)
-        starts = range(start, min(end, start + _NAMES))
-        first = max(starts, key=lambda row: (self._longest(row).score, -row))
-        return first, self._longest(first)
+        starts = range(start, min(self._longest(start).end, start + _NAMES))
+        runs = {at: self._longest(at) for at in starts}
+        first = max(runs, key=lambda at: (runs[at].score, len(runs[at].gaps), -at))
+        return first, runs[first]
 
     def _longest(self, start: int) -> _Run:
         if not any(self.parted[start : start + _NAMES]):
@@ -379,7 +379,7 @@ class _Region:
         states.append((end, common))
         best = _Run(0, start + 1, [])
         for end, gaps in reversed(states):
-            inner = [(a, b) for a, b in gaps if a > self.left and b < self.right]
+            inner = self._inner(gaps)
             if end - start > 1 and (end - start) * len(inner) > best.score:
                 counts = [_both_sides(gap, rows[start:end], self.height) for gap in inner]
                 if sum(counts) > best.score:
@@ -391,12 +391,14 @@ class _Region:
     def _is_title(self, number: int, common: list[Gap]) -> bool:
         """Return whether a row is a short title across columns that go on below it."""
         row = self.rows[number]
-        return (
-            number + 1 < len(self.rows)
-            and row.words[-1].right - row.left < _TITLE * (self.right - self.left)
-            and row.is_phrase
-            and len(self.rows[number + 1].shared(common)) == len(common)
-        )
+        width = row.words[-1].right - row.left
+        phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
+        below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
+        return phrase and len(below) == len(common)
+
+    def _inner(self, gaps: list[Gap]) -> list[Gap]:
+        """Return the gaps that are not at a side."""
+        return [(a, b) for a, b in gaps if a > self.left and b < self.right]
 
     def _is_code(self, rows: list[_Row]) -> bool:
         words = [word for row in rows for word in row.words]
@@ -436,9 +438,10 @@ def _are_equal(widths: list[float]) -> bool:
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
     """Return the words between gaps."""
     columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+    middles = _middles(gaps)
     for row in rows:
         for word in row.words:
-            columns[_at(word, gaps)].append(word)
+            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
     return columns
 
 
@@ -466,9 +469,8 @@ def _both_sides(gap: Gap, rows: list[_Row], height: float) -> int:
     return beside if beside > 1 else 0
 
 
-def _at(word: Word, gaps: list[Gap]) -> int:
-    """Return the column of a word."""
-    return sum(a + b < word.left + word.right for a, b in gaps)
+def _middles(gaps: list[Gap]) -> list[float]:
+    return [(a + b) / 2 for a, b in gaps]
 
 
 def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
@@ -525,34 +527,45 @@ def _extent(lines: list[Line]) -> Gap:
     return left, max((line.right for line in lines), default=0.0)
 
 
-def _are_columns(columns: list[list[Word]], rows: list[_Row]) -> bool:
-    """Return whether columns are read one after the other, not as a table."""
+def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
+    """Return the gaps between columns that are read one after the other: all, those beside a column
+    of prose, or none in a table.
+    """
     where = {id(word): number for number, row in enumerate(rows) for word in row.words}
     begins = []  # of each column: the rows in which something begins
     occupied = []
-    prose = 0
+    prose = []
     indexes = 0  # columns of words with dots up to their page
-    for column in columns:
+    for at, column in enumerate(_columns(rows, gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
         on = [_goes_on(a.text, b.text) and not _fits(a, b, extent) for a, b in pairwise(lines)]
-        prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
+        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG * len(lines)
+        if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
+            prose.append(at)
         indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
-    most = max(range(len(columns)), key=lambda at: len(occupied[at]))
-    others = [at for at in range(len(columns)) if at != most]
+    most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
+    others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(len(occupied[at] & occupied[most]) for at in others)
     if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
-        return True
-    together = sum(len(begins[at] & begins[most]) for at in others)
-    fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
-    if prose > 1:
-        return fewer < _FEW_WORDS or together < _BEGIN * fewer
-    if min(map(len, occupied)) >= _MOST * len(occupied[most]):
-        fewer = max(map(len, begins))  # beside prose, each line of another column begins something
-    return prose == 1 and fewer >= _FEW_WORDS and together < _ALIGNED * fewer
+        return gaps
+    if len(prose) > 1:
+        together = sum(len(begins[at] & begins[most]) for at in others)
+        fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
+        return gaps if fewer < _FEW_WORDS or together < _BEGIN * fewer else []
+    for at in prose:
+        rest = begins[:at] + begins[at + 1 :]
+        counts = Counter(number for numbers in rest for number in numbers)
+        # rows of what is beside the prose: a list, or a table
+        beside = {number for number, count in counts.items() if count > 1 or len(rest) == 1}
+        beside &= occupied[at]
+        together = len(beside & begins[at])
+        if len(beside) >= _FEW_WORDS and together < _ALIGNED * len(beside):
+            return gaps[max(0, at - 1) : at + 1]
+    return []
 
 
 class _Table:
@@ -606,10 +619,16 @@ class _Table:
         return bool(on) and step < _TIGHT * line.height and not (new and cells[0] and last[0])
 
     def between(self) -> list[Gap]:
-        """Return the gaps between tables beside each other: their names of columns repeat, and
-        their rows begin together until all rows of one are read.
+        """Return the gaps between columns of a few lines, and between tables beside each other:
+        they have captions, or their names of columns repeat and their rows begin together until all
+        rows of one are read.
         """
-        names = [_join(cell) for cell in self.rows[0]] if self.rows else []
+        if len(self.rows) < 2:
+            return self.gaps
+        names = [_join(cell) for cell in self.rows[0]]
+        captions = [at for at, name in enumerate(names) if CAPTION.match(name)]
+        if len(captions) > 1:
+            return [self.gaps[at - 1] for at in captions[1:]]
         for width in range(2, len(names) // 2 + 1):
             begins = [[bool(row[at]) for row in self.rows] for at in range(0, len(names), width)]
             if (

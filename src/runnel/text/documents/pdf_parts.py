@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
-from runnel.text.documents.pdf_layout import PdfPart, joined
+from runnel.text.documents.pdf_layout import CAPTION, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
@@ -23,10 +23,6 @@ _BULLET = re.compile(
 _LEADERS = 5  # the fewest dots between a title and its page
 _ENTRIES = 3  # of a table of contents, at least
 _SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
-_CAPTION = re.compile(
-    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
-    r"|Exhibit)\s*\w{0,2}\d"
-)
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # of notes at most: longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
@@ -45,7 +41,7 @@ def mark_asides(parts: Sequence[PdfPart]) -> None:
     sizes: Counter[float] = Counter()
     for part in parts:
         sizes[round(part.height, 1)] += len(part.text)
-        part.aside |= _CAPTION.match(part.text) is not None
+        part.aside |= CAPTION.match(part.text) is not None
     body = sizes.most_common(1)[0][0] if sizes else 0.0
     _mark_plots(parts)
     last = True  # of its column

@@ -322,7 +322,7 @@ class _Reader:
             angle,
             look.font,
             line_start,
-            around(first, last),
+            first if last is first else around(first, last),
             start,
             end - start,
         )
