@@ -27,6 +27,7 @@ from runnel.text.documents.table import Cell, Table
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
+_DAMAGED = "damaged, and could not be read"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05
 _SHOWN = 12  # the most ranges of pages in a warning
@@ -44,7 +45,6 @@ class _Entry(NamedTuple):
 class _Pages:
     """What was found on the pages: page numbers, from 1, for the warnings."""
 
-    damaged: list[int] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     scanned: list[int] = field(default_factory=list)
     faults: dict[str, list[int]] = field(default_factory=dict)  # by what is said of the pages
@@ -159,7 +159,7 @@ def _read_page(
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
                     pages.scanned.append(number + 1)
     except PdfiumError:
-        pages.damaged.append(number + 1)
+        pages.faults.setdefault(_DAMAGED, []).append(number + 1)
     return words, fields
 
 
@@ -196,14 +196,20 @@ def _build(
     title: str | None,
     advice: str,
 ) -> DocumentText:
-    if len(pages.empty) + len(pages.damaged) == count:
-        raise _without_text(count, len(pages.damaged), pages.scanned)
+    damaged = len(pages.faults.get(_DAMAGED, ()))
+    if len(pages.empty) + damaged == count:
+        raise _without_text(count, damaged, pages.scanned)
     canonical = Canonical()
     canonical.warnings += _warnings(pages, count, advice)
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
-    _warn_of_fonts(canonical, parts)
+    text = "".join(text for part in parts for text in part.texts())
+    unmapped = text.count("\ufffd") + text.count("\0")
+    if unmapped > _UNMAPPED_SHARE * len(text):
+        canonical.warnings.append(
+            f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
+        )
     writer = _Writer(canonical, outline)
     for part in parts:
         writer.add(part)
@@ -267,23 +273,12 @@ class _Writer:
 
 
 def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
-    if pages.damaged:
-        yield f"{_pages(pages.damaged)} could not be read: damaged"
     if pages.empty:
         pictures = f", {len(pages.scanned):,} of them pictures: {advice}" if pages.scanned else ""
         share = f"{len(pages.empty):,} of {count:,} pages"
         yield f"{_pages(pages.empty)} without text ({share}{pictures})"
     for fault, numbers in pages.faults.items():
         yield f"{_pages(numbers)}: {fault}"
-
-
-def _warn_of_fonts(canonical: Canonical, parts: list[PdfPart]) -> None:
-    texts = [text for part in parts for text in part.texts()]
-    unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
-    if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
-        canonical.warnings.append(
-            f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
-        )
 
 
 def _open_headings(

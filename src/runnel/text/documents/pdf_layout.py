@@ -55,7 +55,7 @@ _LONG = 4  # the least words of a line of prose beside several columns
 _ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
 _BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
-_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 CAPTION = re.compile(
     r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
     r"|Exhibit)\s*\w{0,2}\d"
@@ -503,7 +503,7 @@ def _goes_on(upper: str, lower: str) -> bool:
     words = len(upper.split()) + len(_WIDE_SCRIPT.findall(upper)) // 3
     return (
         words >= _FEW_WORDS
-        and not _END.search(upper)
+        and not SENTENCE_END.search(upper)
         and (
             lower[0].islower()
             or upper[-1] in f"-{HYPHEN},"

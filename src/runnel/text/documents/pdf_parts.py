@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
-from runnel.text.documents.pdf_layout import CAPTION, PdfPart, joined
+from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
@@ -22,7 +22,6 @@ _BULLET = re.compile(
 )
 _LEADERS = 5  # the fewest dots between a title and its page
 _ENTRIES = 3  # of a table of contents, at least
-_SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # of notes at most: longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
@@ -81,12 +80,12 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    joined: list[PdfPart] = []
+    whole: list[PdfPart] = []
     gone: set[int] = set()
     for number, part in enumerate(parts):
         if id(part) in gone:
             continue
-        joined.append(part)
+        whole.append(part)
         if part.kind != "paragraph":
             continue
         at = number
@@ -94,7 +93,7 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
             at = found
             rest = parts[at]
             if rest.page == part.page:
-                part.text = _concatenated(part.text, rest.text)
+                part.text = joined(f"{part.text}\n{rest.text}")
                 part.full = rest.full
                 gone.add(id(rest))
                 continue
@@ -105,19 +104,19 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
                 else _end_of_word(part.text, rest.text)
             )
             if end:
-                part.text = _concatenated(part.text, rest.text[:end].rstrip())
+                part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
                 rest.text = rest.text[end:].lstrip()
                 gone |= set() if rest.text else {id(rest)}
             if not passed:
                 rest.join = "\n"
             if rest.text:
                 break
-    return [part for part in joined if part.text or part.rows]
+    return [part for part in whole if part.text or part.rows]
 
 
 def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
-    if _SENTENCE_END.search(part.text):
+    if SENTENCE_END.search(part.text):
         return None
     passed = False  # text in another size
     for number in range(at + 1, min(at + _AHEAD, len(parts))):
@@ -140,10 +139,6 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
     return None
 
 
-def _concatenated(begin: str, rest: str) -> str:
-    return joined(f"{begin}\n{rest}")
-
-
 def _end_of_word(begin: str, rest: str) -> int:
     """Return where the second half of a word ends that is split at a page end; 0 if none is."""
     match = re.match(r"[^\W\d_A-Z]\S*", rest)
@@ -154,16 +149,9 @@ def _end_of_sentence(begin: str, rest: str) -> int:
     """Return where a sentence ends that begins in another text."""
     from runnel.text.sentences import split_sentences
 
-    tail = begin[-_TAIL:]
-    text = f"{tail}\n{rest[:_TAIL]}"
-    for _, end in split_sentences(text).tolist():
-        if end > len(tail) + 1:
-            return (
-                len(rest)
-                if end == len(text) and len(rest) <= _TAIL
-                else max(0, end - len(tail) - 1)
-            )
-    return len(rest)
+    start = len(begin[-_TAIL:]) + 1
+    sentences = split_sentences(f"{begin[-_TAIL:]}\n{rest[:_TAIL]}")
+    return min(end for _, end in sentences.tolist() if end > start) - start
 
 
 # ---- words that are split, lists, tables of contents ---------------------------------------------
@@ -173,20 +161,7 @@ def join_words(parts: list[PdfPart]) -> None:
     """Join words split at line ends, with their hyphen if the document writes the word with it
     elsewhere.
     """
-    join = _joiner([text for part in parts for text in part.texts()])
-
-    def whole(text: str) -> str:
-        return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
-
-    for part in parts:
-        part.text = whole(part.text)
-        part.rows = [[whole(cell) for cell in row] for row in part.rows]
-
-
-def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
-    """Return a function that joins a word split at a line end, written as elsewhere in the
-    document, else without a hyphen.
-    """
+    texts = [text for part in parts for text in part.texts()]
     split = [pair for text in texts if HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
     forms = {f"{a}{sign}{b}".lower() for a, b in split for sign in ("", "-")}
     counts: Counter[str] = Counter()
@@ -206,7 +181,12 @@ def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
         return hyphenated if chained or name or match[1][-1].isdigit() else plain
 
-    return join
+    def whole(text: str) -> str:
+        return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
+
+    for part in parts:
+        part.text = whole(part.text)
+        part.rows = [[whole(cell) for cell in row] for row in part.rows]
 
 
 def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
@@ -231,30 +211,22 @@ def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
 
 def _by_lines(part: PdfPart) -> Iterator[PdfPart]:
     """Yield the items and entries of a table of contents of a part, and the text around them."""
-    lines: list[str] = []
-    kind = part.kind
-    join = part.join
-
-    def piece(text: str, kind: str) -> PdfPart:
-        nonlocal join
-        new = PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
-        join = BREAK
-        return new
-
+    pieces: list[tuple[str, list[str]]] = [(part.kind, [])]
     for line in part.text.split("\n"):
         entry = _entry(line)
         bullet = _BULLET.match(line)
-        if (entry or bullet) and "".join(lines).strip():
-            yield piece("\n".join(lines), kind)
         if entry:
-            yield piece(entry, CONTENTS)
-        if entry or bullet:
-            lines = []
-            kind = "item" if bullet and not entry else part.kind
-        if not entry:
-            lines.append(line[bullet.end() :] if bullet else line)
-    if "".join(lines).strip():
-        yield piece("\n".join(lines), kind)
+            pieces += [(CONTENTS, [entry]), (part.kind, [])]
+        elif bullet:
+            pieces.append(("item", [line[bullet.end() :]]))
+        else:
+            pieces[-1][1].append(line)
+    join = part.join
+    for kind, lines in pieces:
+        text = "\n".join(lines)
+        if text.strip():
+            yield PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
+            join = BREAK
 
 
 def _entry(line: str) -> str:

@@ -225,7 +225,6 @@ class _Reader:
         self.rectangle = raw.FS_RECTF()
         self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
-        self.fonts: dict[int, str] = {}
         self.vertical = False  # whether there is vertical writing
         self.same: dict[tuple[str, str], list[Word]] = defaultdict(list)  # by font and text
         self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
@@ -270,28 +269,23 @@ class _Reader:
 
     def _drawn(self, drawn: Any, angle: int, slanted: bool) -> _Look:
         raw = self.raw
+        font = raw.FPDFTextObj_GetFont(drawn)
+        name = create_string_buffer(_FONT_NAME_BYTES)
+        raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
+        family = name.value.decode("utf-8", "replace").rpartition("+")[2]
         *colors, opacity = (c_uint(0) for _ in range(4))
         raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
         lightness = min(color.value for color in colors)
         mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
         filled = mode in (0, 4)
         return _Look(
-            self._font(raw.FPDFTextObj_GetFont(drawn)),
+            family or str(addressof(font.contents)),
             angle,
             mode in _INVISIBLE,
             filled and lightness >= _PALE,
             filled and (opacity.value < _OPAQUE or lightness > _FAINT),
             slanted,
         )
-
-    def _font(self, font: Any) -> str:
-        key = addressof(font.contents)
-        if key not in self.fonts:
-            name = create_string_buffer(_FONT_NAME_BYTES)
-            self.raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
-            text = name.value.decode("utf-8", "replace").rpartition("+")[2]
-            self.fonts[key] = text or str(key)
-        return self.fonts[key]
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
