@@ -205,6 +205,7 @@ class _Row:
     Attributes:
         free: the gaps between the words, also at the sides.
         is_phrase: whether no gap is as wide as one between columns.
+        is_entry: whether it is a line of a table of contents.
         height: of most words of the page or column.
     """
 
@@ -215,10 +216,10 @@ class _Row:
         self.bottom = min(word.bottom for word in words)
         self.top = max(word.top for word in words)
         self.free: list[Gap] = []
-        entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
+        self.is_entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
         end = -inf
         for word in words:
-            if word.left - end >= _NARROW * height and not (entry and word is words[-1]):
+            if word.left - end >= _NARROW * height and not (self.is_entry and word is words[-1]):
                 self.free.append((end, word.left))
             if word.right > end:
                 end = word.right
@@ -313,7 +314,8 @@ class _Region:
             part = self.rows[first : run.end]
             gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
             between = _between(part, gaps) if gaps else []
-            if between != gaps and self._is_code(part):
+            entries = 2 * sum(row.is_entry for row in part) >= len(part)
+            if between != gaps and (entries or self._is_code(part)):
                 gaps = []
             if gaps and between:
                 plain += self.rows[start:first]
