@@ -37,6 +37,7 @@ _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
@@ -404,7 +405,7 @@ class _Region:
 
     def _is_code(self, rows: list[_Row]) -> bool:
         words = [word for row in rows for word in row.words]
-        return sum(word.font in self.code for word in words) > _MOST * len(words)
+        return sum(word.font in self.code for word in words) > _CODE * len(words)
 
 
 def _lead_to_pages(rows: list[list[Word]], height: float) -> None:

@@ -172,7 +172,7 @@ def words_of_text(text: str) -> list[Word]:
 
 def is_leader(word: Word) -> bool:
     """Return whether a word is the dots that lead to a number."""
-    return word.text.startswith(". . . .")
+    return word.text.startswith((". . . .", "...."))
 
 
 def turned(box: Box, angle: int) -> Box:
