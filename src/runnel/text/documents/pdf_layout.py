@@ -435,7 +435,7 @@ def _code_fonts(words: Sequence[Word]) -> set[str]:
 def _are_equal(widths: list[float]) -> bool:
     usual = median(widths)
     equal = sum(abs(width - usual) < _EQUAL * usual for width in widths)
-    return len(widths) >= _FEW and equal > 0.9 * len(widths)
+    return len(widths) >= _FEW and equal > _MOST * len(widths)
 
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
