@@ -32,7 +32,7 @@ _LEVEL = (
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
 _SIGN = re.compile(
-    r"(?:\x1b\[[\d;]*+m)*+(?:"  # colors of a terminal
+    r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
     rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
     rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
@@ -47,7 +47,7 @@ _SIGN = re.compile(
     r")"
 )
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
-_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ ]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
 # begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (

@@ -21,9 +21,8 @@ _NO_RESULT = re.compile(
 )
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
 _FROZEN = re.compile(
-    rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["'](\d{1,7})["']"""
-)
-_MOST_FROZEN = 5  # rows of names of columns
+    rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["']([1-5])["']"""
+)  # more rows are no names of columns
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
 _QUOTED = re.compile(r'\\(.)|"([^"]*)"')
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
@@ -111,8 +110,7 @@ def _marks(
         if table is not None and table.get("headerRowCount") != "0":
             names.add(range_boundaries(table.get("ref", ""))[1])
     pane = _FROZEN.search(xml)
-    frozen = int(pane[1]) if pane else 0
-    return merged, names, frozen if frozen <= _MOST_FROZEN else 0
+    return merged, names, int(pane[1]) if pane else 0
 
 
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
