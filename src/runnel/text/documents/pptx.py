@@ -50,7 +50,7 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the text of all slides that are shown. A slide is a page; one without a title is under
     the heading "Slide 3".
     """
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     parts = related(archive, _PRESENTATION)
     names = [
         parts.get(attribute(e, "id"), ("", ""))
@@ -70,7 +70,6 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
             continue
         canonical.page = number
         _read_slide(canonical, archive, name, slide)
-        limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     if hidden:
         canonical.warnings.append(f"hidden slides were left out: {', '.join(hidden)}")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))

@@ -43,7 +43,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     not_computed = sum(
         _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
     )
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     damage = errors_as(
         ReadError,
         "not a complete Excel workbook",
@@ -58,7 +58,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
             sheet.reset_dimensions()  # some programs store wrong ones
-            _read_sheet(canonical, sheet, archive, limits)
+            _read_sheet(canonical, sheet, archive)
     if not_computed:
         canonical.warnings.append(
             f"formulas without a stored result were left out ({not_computed:,}); save the file with"
@@ -67,9 +67,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     return canonical.finish("xlsx", title=title)
 
 
-def _read_sheet(
-    canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive, limits: Limits
-) -> None:
+def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive) -> None:
     """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
     cell keeps its column.
     """
@@ -90,7 +88,6 @@ def _read_sheet(
             flow.add(text)
     flow.close_table()
     flow.add_to(canonical)
-    limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
 
 
 def _marks(
