@@ -72,8 +72,8 @@ _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
 _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
 _BRACES = re.compile(r"[{};]\s*\Z")  # ends lines of settings in braces
 _CLEAR = 0.6  # of the lines of a paragraph
-_STAMPED = 1 / 3  # of the lines of a log: stack traces have many lines
-_SHARES = {"stamp": _STAMPED, "timed": 0.2}
+# of the lines of a log or a chat: stack traces and messages have many lines
+_SHARES = {"stamp": 1 / 3, "timed": 0.2}
 _INDENTED = 0.4  # of all lines begin with keys
 _CODES = 0.8
 _FEW = 3  # lines
