@@ -131,7 +131,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # Found in converted files besides text: colors of a terminal, control characters, break hints, byte
 # order marks, and noncharacters.
 _UNSEEN = re.compile(
-    r"\x1b\[[\d;?]*+[A-Za-z]|" "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
+    "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
+    r"(?:(?<=\x1b)\[[\d;?]*+[A-Za-z])?"
 )
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
