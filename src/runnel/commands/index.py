@@ -9,7 +9,13 @@ import typer
 
 from runnel.commands import display, parameters
 from runnel.commands.find import ParsingOptions
-from runnel.commands.indexes import IndexOptions, find_project, print_changes, summary
+from runnel.commands.indexes import (
+    IndexOptions,
+    RememberStates,
+    find_project,
+    print_changes,
+    summary,
+)
 from runnel.errors import InputError, StoreBusy, describe
 from runnel.jobs.loading import note_compiling
 from runnel.search.file_hashes import FileHashes
@@ -29,6 +35,7 @@ def index(
     *,
     options: IndexOptions = IndexOptions(),
     parsing: ParsingOptions = ParsingOptions(),
+    remember: RememberStates = False,
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")
     ] = False,
@@ -77,7 +84,7 @@ def index(
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
     note_compiling()
-    with options.open(place, fields, parsing.language) as opened:
+    with options.open(place, fields, parsing.language, remember=remember) as opened:
         # 3. One update, or an update after every change.
         if watch:
             return _watch(opened, files, shown)

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
     from runnel.search.project import Project
 
+RememberStates = Annotated[
+    bool,
+    typer.Option(
+        "--remember", help="New index: keep recurrent models' states to rerank documents."
+    ),
+]
 COUNTED = ("added", "updated", "unchanged", "deleted", "empty", "failed")
 
 
@@ -46,12 +52,6 @@ class IndexOptions:
         int | None,
         typer.Option(min=8, help="New index: most tokens of a passage (default: by the model)."),
     ] = None
-    remember: Annotated[
-        bool,
-        typer.Option(
-            "--remember", help="New index: keep recurrent models' states to rerank documents."
-        ),
-    ] = False
 
     def field_types(self) -> dict[str, FieldType]:
         """Parse each NAME:TYPE of --field to {name: type}."""
@@ -66,7 +66,9 @@ class IndexOptions:
             types[name] = cast("FieldType", kind)
         return types
 
-    def open(self, place: str, fields: dict[str, FieldType], language: str) -> Index:
+    def open(
+        self, place: str, fields: dict[str, FieldType], language: str, *, remember: bool
+    ) -> Index:
         """Open the index at `place`, or create it there with these options."""
         from runnel.search.index import Index
         from runnel.search.stores import holds_index
@@ -77,7 +79,7 @@ class IndexOptions:
                 self.model or "pocket",
                 fields=fields,
                 passage_tokens=self.passage_tokens,
-                remember=self.remember,
+                remember=remember,
                 language=language,
             )
         index = Index.open(place, self.model)
@@ -85,7 +87,7 @@ class IndexOptions:
         differences = []
         if fields and fields != settings.fields:
             differences.append(f"the fields {dict(settings.fields)}")
-        if self.remember and not settings.remember:
+        if remember and not settings.remember:
             differences.append("been made without --remember")
         if language not in ("auto", settings.language):
             differences.append(f"the language {settings.language}")

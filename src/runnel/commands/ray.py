@@ -6,7 +6,7 @@ import typer
 
 from runnel.commands import display, parameters
 from runnel.commands.find import ParsingOptions
-from runnel.commands.indexes import IndexOptions, print_changes
+from runnel.commands.indexes import IndexOptions, RememberStates, print_changes
 from runnel.jobs.loading import note_compiling
 from runnel.search.files import check_paths
 from runnel.text.folders import EVERYTHING
@@ -19,6 +19,7 @@ def ray(
     *,
     options: IndexOptions = IndexOptions(),
     parsing: ParsingOptions = ParsingOptions(),
+    remember: RememberStates = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +57,7 @@ def ray(
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
     note_compiling()
-    with options.open(place, fields, parsing.language) as index:
+    with options.open(place, fields, parsing.language, remember=remember) as index:
         # 3. The update, by the workers.
         with display.Meter("indexing") as meter:
             changes = index_files(

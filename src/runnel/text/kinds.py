@@ -409,8 +409,6 @@ def _contents_span(run: list[tuple[int, int, int]], lines: _Lines) -> Iterator[t
 
 def _running_heads(text: str, lines: _Lines, blocks: list[_Block]) -> Iterator[tuple[int, int]]:
     """Yield the blocks next to form feeds that three of them have in common, apart from numbers."""
-    if "\f" not in text:
-        return
     firsts = [block.first for block in blocks]
     places_of: dict[str, dict[int, None]] = defaultdict(dict)
     for feed in re.finditer("\f", text):

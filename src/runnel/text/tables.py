@@ -221,7 +221,7 @@ def _parsed(
             reader = csv.reader(source(), strict=True, **form)
             line = [taken[0].rstrip("\r\n")]
             readings = (
-                next(csv.reader(line, quoting=quoting, **form))
+                next(csv.reader(line, quoting=quoting, delimiter=form["delimiter"]))
                 for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_NONE)
             )
             row = min(readings, key=lambda row: abs(len(row) - width))

@@ -28,6 +28,9 @@ def lines(text):
         "12:03 <ana> is it broken\n12:04 <bob> yes\n12:05 * carl joins\n12:06 <ana> call him",
         "[12:03] Ana: is it broken\n[12:04] Bob: yes it is\n[12:05] Ana: then call",
         "03/01/2026, 10:15 - Ana: the code is 7741\n03/01/2026, 10:16 - Bob: ok\n04/01/26, 1:00 x",
+        "[1/3/26, 1:15:02\u202fAM] Ana: the code\n\u200e[1/3/26, 1:16:02\u202fAM] Bob: a picture\n"
+        "[1/3/26, 1:17:02\u202fAM] Ana: ok",
+        "Ana Lind  10:42\u202fAM\nBo Crane  10:44\u202fAM\nAna Lind  10:45\u202fAM",
         "<ana> is it broken\n<bob> yes\n<ana> call him",
         "Ana: is it broken\nBob: yes\nAna: call him",
         "INFO: up\nWARN: disk at 91 percent\nERROR: cannot write",

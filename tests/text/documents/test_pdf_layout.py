@@ -321,6 +321,9 @@ def test_dots_between_a_title_and_its_page_are_no_columns(read):
     document = read([table(60, 700, entries, (200, 100)), *[column(60, EAST)] * 8])
     kinds = [(kind, text) for kind, text in shown(document) if " | " in text]
     assert kinds == [("contents", f"{title.replace(dots, '')} | {page}") for title, page in entries]
+    parts = [(f"H.1.{number}", f"Old wells{dots}", "8") for number in range(3)]
+    document = read([table(60, 700, parts, (40, 160, 100)), *[column(60, EAST)] * 8])
+    assert [kind for kind, _ in shown(document)][:3] == ["contents"] * 3
     rows = [["Crimes", "Men", "Women"], [f"Fraud{dots}", "17", "3"], [f"Arson{dots}", "9", "1"]]
     texts = [text for _, text in shown(read([table(60, 700, rows)]))]
     assert texts == ["Crimes | Men | Women", "Fraud | 17 | 3", "Arson | 9 | 1"]

@@ -623,7 +623,8 @@ def test_odf_numbers_lists_and_headings_and_leaves_out_hidden_text(tmp_path):
             named(items("<text:p>Seven.</text:p>", more=' text:start-value="7"')),
             named(items("<text:p>Bullet.</text:p>"), 'text:style-name="B"'),
             '<text:h text:outline-level="2">Rent</text:h>',
-            '<text:p>Shown<text:span text:style-name="P"> secret</text:span>.</text:p>',
+            '<text:p>Shown<text:span text:style-name="P"> secret</text:span>.'
+            '<text:hidden-paragraph text:is-hidden="false"/></text:p>',
             '<text:p text:style-name="P">Secret.</text:p>',
             '<text:section text:display="none"><text:p>Secret.</text:p></text:section>',
             '<text:p><text:hidden-paragraph text:is-hidden="true"/>Secret.</text:p>',

@@ -178,10 +178,10 @@ class StateReader(TextReader):
         encoded = template.encode_batch(
             model.tokenizer, "document", [prompt + text for text in texts]
         )
-        for text, one in zip(texts, encoded, strict=True):
-            rendered = template.render(model.tokenizer, document=one.ids)
+        for text, tokenized in zip(texts, encoded, strict=True):
+            rendered = template.render(model.tokenizer, document=tokenized.ids)
             sentences = split_sentences(text, options.language)
-            own = one.shifted(-len(prompt))  # the prompt has negative offsets
+            own = tokenized.shifted(-len(prompt))  # the prompt has negative offsets
             bounds = sentence_of_tokens(sentences, own)
             bounds[0] = np.searchsorted(own.starts, 0)
             chosen = passage_bounds(bounds, options.passage_tokens)

@@ -131,7 +131,8 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 # Found in converted files besides text: colors of a terminal, control characters, break hints, byte
 # order marks, and noncharacters.
 _UNSEEN = re.compile(
-    r"\x1b\[[\d;?]*+[A-Za-z]|" "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
+    "[\x00-\x08\x0b\x0e-\x1f\x7f\u00ad\ufeff\ufffe\uffff]"
+    r"(?:(?<=\x1b)\[[\d;?]*+[A-Za-z])?"
 )
 BREAK = "\n\n"
 HEADS = "heads"  # the kind of rows of column names
@@ -304,11 +305,13 @@ class Canonical:
     Attributes:
         above: levels of the headings that a part of the document, such as the body of a mail,
             cannot close.
+        limits: for the length of the text; None: without a limit.
         unread: spans as in `DocumentText`, in any order.
         omitted: characters that are left out, by why: "hidden", "deleted".
     """
 
-    def __init__(self, warning: str | None = None) -> None:
+    def __init__(self, warning: str | None = None, limits: Limits | None = None) -> None:
+        self.limits = limits
         self.blocks: list[Block] = []
         self.warnings = [warning] if warning else []
         self.page: int | None = None
@@ -379,6 +382,8 @@ class Canonical:
 
     def mark(self, start: int, end: int, kind: str, lead: tuple[str, ...] = ()) -> None:
         """Add a block of existing text."""
+        if self.limits is not None:
+            self.limits.check(end, "unpacked_bytes", "the text of the document")
         self.blocks.append(
             Block(start, end, kind, self.page, tuple(title for _, title in self._headings), lead)
         )

@@ -49,7 +49,7 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
     body = first(archive, main, "body")
     links = related(archive, main)
     parts = {kind: name for kind, name in links.values()}
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     document = _Document(archive, links, parts)
     document.read(body, pages=body.find(".//{*}lastRenderedPageBreak") is not None)
     pages = document.flow.page
@@ -66,7 +66,6 @@ def read_docx(archive: Archive, limits: Limits) -> DocumentText:
         canonical.warnings.append(
             f"{document.unknown:,} symbols without a known character were replaced by U+FFFD"
         )
-    limits.check(canonical.length, "unpacked_bytes", "the text of the document")
     return canonical.finish(
         "docx", title=title_of(archive, package.get("core-properties", "")), pages=pages
     )

@@ -32,7 +32,7 @@ _LEVEL = (
 )
 _WORD = r"[^\s:=>|#;,!?\u201c\u201d\"]{1,60}+"
 _SIGN = re.compile(
-    r"(?:\x1b\[[\d;]*+m)*+(?:"  # colors of a terminal
+    r"(?:\x1b\[[\d;]*+m|\u200e)*+(?:"  # colors of a terminal, and a mark of direction
     rf"(?P<stamp>[\[(]?(?:{_DATE}|{_TIME}|\d{{10}}(?:\d{{3}})?\b)|\[[ ]*\d+\.\d+\])"
     rf"|(?P<level>[\[(<]?(?:{_LEVEL})\b(?![ ]?=))"
     r"|(?P<bracket>\[[^\]]{1,60}\][ ]*[^\s\]]|\d{1,3}(?:\.\d{1,3}){3}\b|\{\")"
@@ -47,7 +47,7 @@ _SIGN = re.compile(
     r")"
 )
 # ends a line with a speaker, or what was said: "Ana  10:42 AM", "Ana, [03.01.2026 10:42]"
-_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ ]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
+_TIMED = re.compile(rf"\S[\s\[(,]{{1,3}}{_TIME}(?:[ \u00a0\u202f]?[AaPp]\.?[Mm]\.?)?[\])]?:?\s*\Z")
 _TIMED_CHARS = 40
 # begins the turn of a speaker in a hearing: "Q. ", "MR. LEE: ", "LEE. ", "Senator LEE. "
 TURN = (
@@ -72,8 +72,8 @@ _PARENT = re.compile(r"([^\s:=#;-][^:=#]{0,80}):")
 _ITEM_KEY = re.compile(r"-[ ]+[\"']?[\w.-]+[\"']?:(?:\s|\Z)")
 _BRACES = re.compile(r"[{};]\s*\Z")  # ends lines of settings in braces
 _CLEAR = 0.6  # of the lines of a paragraph
-_STAMPED = 1 / 3  # of the lines of a log: stack traces have many lines
-_SHARES = {"stamp": _STAMPED, "timed": 0.2}
+# of the lines of a log or a chat: stack traces and messages have many lines
+_SHARES = {"stamp": 1 / 3, "timed": 0.2}
 _INDENTED = 0.4  # of all lines begin with keys
 _CODES = 0.8
 _FEW = 3  # lines

@@ -24,7 +24,7 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
     locked = {unquote(e.get("URI", "")) for e in encrypted if tag(e) == "CipherReference"}
     items = {e.get("id"): e for e in package.iter() if tag(e) == "item"}
     pages = frozenset(unquote(e.get("href", "")).rpartition("/")[2] for e in items.values())
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     references = [e.get("idref") for e in package.iter() if tag(e) == "itemref"]
     missing = [repr(reference) for reference in references if reference not in items]
     chosen = (items[reference] for reference in references if reference in items)
@@ -43,7 +43,6 @@ def read_epub(archive: Archive, limits: Limits) -> DocumentText:
             missing.append(repr(name))
             continue
         add_page(canonical, decode(archive.read(name), name, markup=True).text, others=pages)
-        limits.check(canonical.length, "unpacked_bytes", "the text of the book")
     if missing:
         more = f" and {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
         canonical.warnings.append(

@@ -60,8 +60,7 @@ class _Mail:
     """The canonical text of messages, and what is not in it."""
 
     def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.canonical = Canonical()
+        self.canonical = Canonical(limits=limits)
         self.count = 0
         self.empty = 0  # messages without a body
         self.attachments = 0
@@ -81,7 +80,6 @@ class _Mail:
         before = self.canonical.length
         for body in _bodies(message, attachments, attached, message):
             self._add_body(body)
-            self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the messages")
         self.empty += self.canonical.length == before
         self.canonical.close_headings(1)
         if attachments:

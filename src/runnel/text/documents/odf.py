@@ -45,10 +45,10 @@ def read_odf(archive: Archive, limits: Limits) -> DocumentText:
         raise UnsupportedKind(
             f"an OpenDocument file of the kind {kind or 'unknown'!r}; save it as PDF"
         )
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     shared = [parse(archive, _STYLES)] if _STYLES in archive.names else []
     styles = _Styles([*shared, root])
-    pages = _Content(canonical, _KINDS[kind], limits, styles).read(content)
+    pages = _Content(canonical, _KINDS[kind], styles).read(content)
     return canonical.finish(
         _KINDS[kind],
         title=title_of(archive, _META),
@@ -112,10 +112,9 @@ class _Styles:
 class _Content:
     """A collector of paragraphs' text."""
 
-    def __init__(self, canonical: Canonical, kind: str, limits: Limits, styles: _Styles) -> None:
+    def __init__(self, canonical: Canonical, kind: str, styles: _Styles) -> None:
         self.canonical = canonical
         self.kind = kind
-        self.limits = limits
         self.styles = styles
         self.lists: list[str] = []  # the styles of the open lists
         self.number = ""  # of the next paragraph
@@ -152,7 +151,10 @@ class _Content:
         hidden = (
             attribute(element, "style-name") in self.styles.hidden
             or attribute(element, "display") == "none"
-            or any(tag(part) == "hidden-paragraph" for part in element)
+            or any(
+                tag(part) == "hidden-paragraph" and attribute(part, "is-hidden") == "true"
+                for part in element
+            )
         )
         if hidden:
             self.canonical.omitted["hidden"] += len("".join(element.itertext()).strip())
@@ -211,7 +213,7 @@ class _Content:
         )
         inside = Canonical()
         if self.title is not None:
-            _Content(inside, "odt", self.limits, self.styles).read(self.title)
+            _Content(inside, "odt", self.styles).read(self.title)
         self.canonical.add_slide(self.pages, inside.finish("odt").text)
 
     def _end(self, element: Element, name: str) -> None:
@@ -252,4 +254,3 @@ class _Content:
         for note in self.notes:
             self.canonical.add(note, "note")
         self.notes = []
-        self.limits.check(self.canonical.length, "unpacked_bytes", "the text of the document")

@@ -37,6 +37,7 @@ _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
@@ -205,6 +206,7 @@ class _Row:
     Attributes:
         free: the gaps between the words, also at the sides.
         is_phrase: whether no gap is as wide as one between columns.
+        is_entry: whether it is a line of a table of contents.
         height: of most words of the page or column.
     """
 
@@ -215,10 +217,10 @@ class _Row:
         self.bottom = min(word.bottom for word in words)
         self.top = max(word.top for word in words)
         self.free: list[Gap] = []
-        entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
+        self.is_entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
         end = -inf
         for word in words:
-            if word.left - end >= _NARROW * height and not (entry and word is words[-1]):
+            if word.left - end >= _NARROW * height and not (self.is_entry and word is words[-1]):
                 self.free.append((end, word.left))
             if word.right > end:
                 end = word.right
@@ -313,7 +315,8 @@ class _Region:
             part = self.rows[first : run.end]
             gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
             between = _between(part, gaps) if gaps else []
-            if between != gaps and self._is_code(part):
+            entries = 2 * sum(row.is_entry for row in part) >= len(part)
+            if between != gaps and (entries or self._is_code(part)):
                 gaps = []
             if gaps and between:
                 plain += self.rows[start:first]
@@ -402,7 +405,7 @@ class _Region:
 
     def _is_code(self, rows: list[_Row]) -> bool:
         words = [word for row in rows for word in row.words]
-        return sum(word.font in self.code for word in words) > _MOST * len(words)
+        return sum(word.font in self.code for word in words) > _CODE * len(words)
 
 
 def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
@@ -432,7 +435,7 @@ def _code_fonts(words: Sequence[Word]) -> set[str]:
 def _are_equal(widths: list[float]) -> bool:
     usual = median(widths)
     equal = sum(abs(width - usual) < _EQUAL * usual for width in widths)
-    return len(widths) >= _FEW and equal > 0.9 * len(widths)
+    return len(widths) >= _FEW and equal > _MOST * len(widths)
 
 
 def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:

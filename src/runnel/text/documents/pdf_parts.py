@@ -157,11 +157,11 @@ def _end_of_sentence(begin: str, rest: str) -> int:
 # ---- words that are split, lists, tables of contents ---------------------------------------------
 
 
-def join_words(parts: list[PdfPart]) -> None:
+def join_words(paragraphs: list[PdfPart]) -> None:
     """Join words split at line ends, with their hyphen if the document writes the word with it
     elsewhere.
     """
-    texts = [text for part in parts for text in part.texts()]
+    texts = [text for part in paragraphs for text in part.texts()]
     split = [pair for text in texts if HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
     forms = {f"{a}{sign}{b}".lower() for a, b in split for sign in ("", "-")}
     counts: Counter[str] = Counter()
@@ -184,7 +184,7 @@ def join_words(parts: list[PdfPart]) -> None:
     def whole(text: str) -> str:
         return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
 
-    for part in parts:
+    for part in paragraphs:
         part.text = whole(part.text)
         part.rows = [[whole(cell) for cell in row] for row in part.rows]
 

@@ -172,7 +172,7 @@ def words_of_text(text: str) -> list[Word]:
 
 def is_leader(word: Word) -> bool:
     """Return whether a word is the dots that lead to a number."""
-    return word.text.startswith(". . . .")
+    return word.text.startswith((". . . .", "...."))
 
 
 def turned(box: Box, angle: int) -> Box:
@@ -325,7 +325,8 @@ class _Reader:
         if len(same) == 1:
             for match in _LOST_LETTERS.finditer(word.text):
                 self._measure(word, match)
-        if _DIGITS.search(word.text):
+        number = word.text.isdecimal() and first[1] == last[1]  # none of its digits is raised
+        if not number and _DIGITS.search(word.text):
             self._raise(word)
         yield word
 

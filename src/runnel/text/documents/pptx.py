@@ -5,7 +5,6 @@ places, tables row by row, SmartArt and notes.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 from xml.etree.ElementTree import Element
@@ -13,6 +12,7 @@ from xml.etree.ElementTree import Element
 from runnel.errors import ReadError
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.flow import Flow, TableBlock, spanned
+from runnel.text.documents.numbering import integer
 from runnel.text.documents.parts import (
     Archive,
     attribute,
@@ -34,23 +34,22 @@ _FRAME = ("./{*}spPr/{*}xfrm", "./{*}xfrm", "./{*}grpSpPr/{*}xfrm")
 _OFF = ("0", "false")
 _ON = ("1", "true")
 _MOST_NESTED = 20  # groups in groups that are read by their places
-_NUMBER = re.compile(r"-?\d{1,12}")
 
 
 class _Box(NamedTuple):
     """A rectangle on a slide, in the file's units."""
 
-    x: float
-    y: float
-    width: float
-    height: float
+    x: int
+    y: int
+    width: int
+    height: int
 
 
 def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
     """Read the text of all slides that are shown. A slide is a page; one without a title is under
     the heading "Slide 3".
     """
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     parts = related(archive, _PRESENTATION)
     names = [
         parts.get(attribute(e, "id"), ("", ""))
@@ -70,7 +69,6 @@ def read_pptx(archive: Archive, limits: Limits) -> DocumentText:
             continue
         canonical.page = number
         _read_slide(canonical, archive, name, slide)
-        limits.check(canonical.length, "unpacked_bytes", "the text of the slides")
     if hidden:
         canonical.warnings.append(f"hidden slides were left out: {', '.join(hidden)}")
     return canonical.finish("pptx", title=title_of(archive, _PROPERTIES), pages=len(names))
@@ -117,7 +115,7 @@ def _read(canonical: Canonical, shapes: Iterable[Element], kind: str | None = No
 
 def _is_raised(run: Element) -> bool:
     properties = run.find("{*}rPr")
-    return properties is not None and _number(properties.get("baseline")) > 0
+    return properties is not None and integer(properties.get("baseline") or "", 0) > 0
 
 
 def _read_table(flow: Flow, event: str, element: Element) -> None:
@@ -139,10 +137,6 @@ def _read_table(flow: Flow, event: str, element: Element) -> None:
         flow.close_cell()
 
 
-def _number(text: str | None) -> float:
-    return float(text) if text and _NUMBER.fullmatch(text) else 0.0
-
-
 def _placeholder(shape: Element) -> str | None:
     """Return the type of the placeholder that a shape fills ("body": the usual type); None for
     other shapes.
@@ -159,8 +153,8 @@ def _box(shape: Element) -> _Box | None:
     if corner is None or size is None:
         return None
     return _Box(
-        *(_number(corner.get(axis)) for axis in ("x", "y")),
-        *(_number(size.get(axis)) for axis in ("cx", "cy")),
+        *(integer(corner.get(axis) or "", 0) for axis in ("x", "y")),
+        *(integer(size.get(axis) or "", 0) for axis in ("cx", "cy")),
     )
 
 
@@ -196,8 +190,8 @@ def _shapes(part: Element, unused: set[int] | None = None, depth: int = 0) -> li
 
 def _runs(
     placed: Sequence[tuple[_Box, list[Element]]],
-    start: Callable[[_Box], float],
-    size: Callable[[_Box], float],
+    start: Callable[[_Box], int],
+    size: Callable[[_Box], int],
 ) -> Iterator[list[tuple[_Box, list[Element]]]]:
     """Yield boxes in order along an axis, with the boxes that begin before their middle."""
     run: list[tuple[_Box, list[Element]]] = []

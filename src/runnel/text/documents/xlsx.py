@@ -21,9 +21,8 @@ _NO_RESULT = re.compile(
 )
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell\b[^<>]*?\bref=["']([^"'<>]+)""")
 _FROZEN = re.compile(
-    rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["'](\d{1,7})["']"""
-)
-_MOST_FROZEN = 5  # rows of names of columns
+    rb"""<(?:\w+:)?pane\b(?=[^<>]*\bstate=["']frozen)[^<>]*?\bySplit=["']([1-5])["']"""
+)  # more rows are no names of columns
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")  # a character that XML cannot hold
 _QUOTED = re.compile(r'\\(.)|"([^"]*)"')
 _ZEROS = re.compile(r"[^#?.,%*@\[\]]*?0[^#?.,%*@\[\]]*0[^#?.,%*@\[\]]*")
@@ -44,7 +43,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     not_computed = sum(
         _TEXT not in attributes for data in parts for attributes in _NO_RESULT.findall(data)
     )
-    canonical = Canonical()
+    canonical = Canonical(limits=limits)
     damage = errors_as(
         ReadError,
         "not a complete Excel workbook",
@@ -59,7 +58,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
         for sheet in workbook.worksheets:
             canonical.add(sheet.title, level=1)
             sheet.reset_dimensions()  # some programs store wrong ones
-            _read_sheet(canonical, sheet, archive, limits)
+            _read_sheet(canonical, sheet, archive)
     if not_computed:
         canonical.warnings.append(
             f"formulas without a stored result were left out ({not_computed:,}); save the file with"
@@ -68,9 +67,7 @@ def read_xlsx(archive: Archive, limits: Limits) -> DocumentText:
     return canonical.finish("xlsx", title=title)
 
 
-def _read_sheet(
-    canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive, limits: Limits
-) -> None:
+def _read_sheet(canonical: Canonical, sheet: ReadOnlyWorksheet, archive: Archive) -> None:
     """Add the tables of a sheet: a merged cell has its value in all its rows and columns, an empty
     cell keeps its column.
     """
@@ -91,7 +88,6 @@ def _read_sheet(
             flow.add(text)
     flow.close_table()
     flow.add_to(canonical)
-    limits.check(canonical.length, "unpacked_bytes", "the text of the workbook")
 
 
 def _marks(
@@ -111,8 +107,7 @@ def _marks(
         if table is not None and table.get("headerRowCount") != "0":
             names.add(range_boundaries(table.get("ref", ""))[1])
     pane = _FROZEN.search(xml)
-    frozen = int(pane[1]) if pane else 0
-    return merged, names, frozen if frozen <= _MOST_FROZEN else 0
+    return merged, names, int(pane[1]) if pane else 0
 
 
 def _shown(cell: ReadOnlyCell | EmptyCell) -> str:
