@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
+from runnel.text.documents.pdf_grid import drawn_lines, put_tables, take_tables
 from runnel.text.documents.pdf_layout import PdfPart, lay_out
 from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
-from runnel.text.documents.pdf_words import Word, words_of, words_of_text
+from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
 
 if TYPE_CHECKING:
@@ -112,12 +113,15 @@ def _read_parts(
     )
     laid_out: list[PdfPart] = []
     words: dict[int, list[Word]] = {}
+    lines: dict[int, list[Box]] = {}
     fields: dict[int, list[PdfPart]] = {}
     edges: dict[int, Edges] = {}
     length = 0
     for ahead in range(len(document) + NEAR):
         if ahead < len(document):
-            words[ahead], fields[ahead] = _read_page(document, ahead, pages, recognized)
+            words[ahead], lines[ahead], fields[ahead] = _read_page(
+                document, ahead, pages, recognized
+            )
             edges[ahead] = edges_of(words[ahead])
             length += sum(len(word.text) + 1 for word in words[ahead])
             length += sum(len(part.text) for part in fields[ahead])
@@ -127,7 +131,9 @@ def _read_parts(
             continue
         left_out, (top, bottom) = running.find(number, edges)
         body = [word for word in words.pop(number) if id(word) not in left_out]
+        body, tables = take_tables(body, lines.pop(number), number + 1)
         page_parts = lay_out(body, number + 1)
+        put_tables(page_parts, tables)
         mark_asides(page_parts)
         others = _fill(page_parts, fields.pop(number))
         laid_out += [*top, *page_parts, *bottom, *others]
@@ -138,16 +144,18 @@ def _read_parts(
 
 def _read_page(
     document: PdfDocument, number: int, pages: _Pages, recognized: Mapping[int, str]
-) -> tuple[list[Word], list[PdfPart]]:
-    """Return the words and the filled fields of a page."""
+) -> tuple[list[Word], list[Box], list[PdfPart]]:
+    """Return the words, the drawn lines and the filled fields of a page."""
     from pypdfium2 import PdfiumError, raw
 
     words: list[Word] = []
+    lines: list[Box] = []
     fields: list[PdfPart] = []
     try:
         with closing(document[number]) as page:
             seen = words_of(page)
             words = seen.words or words_of_text(recognized.get(number + 1, ""))
+            lines = drawn_lines(page) if seen.words else []
             fields = [
                 PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
@@ -160,7 +168,7 @@ def _read_page(
                     pages.scanned.append(number + 1)
     except PdfiumError:
         pages.faults.setdefault(_DAMAGED, []).append(number + 1)
-    return words, fields
+    return words, lines, fields
 
 
 def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:

@@ -643,15 +643,20 @@ class _Table:
         return []
 
     def part(self) -> PdfPart:
-        rows = [[joined(_join(cell)) for cell in row] for row in self.rows]
-        fonts = [{line.font for cell in row for line in cell} for row in self.rows]
-        heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
-        others = any(fonts[0] & font for font in fonts[heads:])
-        if others or len(fonts[0]) > 1 or heads > len(fonts) // 2:
-            heads = 0  # only names of columns are in a font of their own
-        return PdfPart(
-            0, "row", rows=rows, words=self.words, gaps=self.gaps, heads=heads, aside=True
-        )
+        return table_part(self.rows, self.words, self.gaps)
+
+
+def table_part(
+    cells: Sequence[Sequence[list[Line]]], words: list[Word], gaps: list[Gap]
+) -> PdfPart:
+    """Return a table of rows of cells, with its words and the gaps between its columns."""
+    rows = [[joined(_join(cell)) for cell in row] for row in cells]
+    fonts = [{line.font for cell in row for line in cell} for row in cells]
+    heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
+    others = any(fonts[0] & font for font in fonts[heads:])
+    if others or len(fonts[0]) > 1 or heads > len(fonts) // 2:
+        heads = 0  # only names of columns are in a font of their own
+    return PdfPart(0, "row", rows=rows, words=words, gaps=gaps, heads=heads, aside=True)
 
 
 def _join(lines: list[Line]) -> str:

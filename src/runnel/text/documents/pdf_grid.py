@@ -1,0 +1,246 @@
+"""Tables of a PDF whose cells are drawn: the words between the same four lines are a cell, however
+many lines of text it has, and whatever it spans.
+
+All places are in points, in coordinates in which the text is upright.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from ctypes import byref, c_float, c_int
+from dataclasses import replace
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from runnel.text.documents.pdf_layout import Line, PdfPart, line_of, rows_of, table_part
+from runnel.text.documents.pdf_words import Box, Word, turned
+
+if TYPE_CHECKING:
+    from pypdfium2 import PdfPage
+
+_THIN = 3.0  # the most points across a line, and between two lines that are one
+_SHORTEST = 4.0  # points of a line
+_MOST = 2_000  # paths or lines of a page; more draw a map or a plot
+_MOST_SEGMENTS = 400  # of a path
+_MOST_LINES = 6  # of text in a usual cell; with more the lines frame parts of a page
+_SAME_LINES = 3  # of text in every cell of a row: these may be rows without lines between them, ...
+_SEVERAL = 0.3  # ... if more than this share of the rows are so
+
+
+class _Cell(NamedTuple):
+    """The places of the lines around a cell, and the number of their table."""
+
+    left: float
+    bottom: float
+    right: float
+    top: float
+    table: int
+
+
+def drawn_lines(page: PdfPage) -> list[Box]:
+    """Return the horizontal and vertical lines of a page, in its own coordinates."""
+    from pypdfium2 import raw
+
+    paths = list(page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1))
+    if len(paths) > _MOST:
+        return []
+    lines: list[Box] = []
+    for path in paths:
+        left, bottom, right, top = path.get_bounds()
+        if min(right - left, top - bottom) <= _THIN:
+            lines.append((left, bottom, right, top))
+        else:
+            lines += _stroked_lines(path, raw)
+    return [line for line in lines if max(line[2] - line[0], line[3] - line[1]) >= _SHORTEST]
+
+
+def _stroked_lines(path: Any, raw: Any) -> Iterator[Box]:
+    """Yield the lines of a path that is drawn with a pen, such as a rectangle or a whole grid."""
+    fill = c_int()
+    stroke = c_int()
+    raw.FPDFPath_GetDrawMode(path, byref(fill), byref(stroke))
+    count = raw.FPDFPath_CountSegments(path)
+    if not stroke.value or count > _MOST_SEGMENTS:
+        return
+    matrix = path.get_matrix()
+    x = c_float()
+    y = c_float()
+    points: list[tuple[float, float]] = []
+    for number in range(count):
+        segment = raw.FPDFPath_GetPathSegment(path, number)
+        raw.FPDFPathSegment_GetPoint(segment, byref(x), byref(y))
+        if raw.FPDFPathSegment_GetType(segment) == raw.FPDF_SEGMENT_MOVETO:
+            points = []
+        points.append(matrix.on_point(x.value, y.value))
+        if raw.FPDFPathSegment_GetClose(segment):
+            points.append(points[0])
+        for a, b in pairwise(points[-3:]):
+            box = min(a[0], b[0]), min(a[1], b[1]), max(a[0], b[0]), max(a[1], b[1])
+            if min(box[2] - box[0], box[3] - box[1]) <= _THIN:
+                yield box
+
+
+def take_tables(
+    words: Sequence[Word], lines: Sequence[Box], page: int
+) -> tuple[list[Word], list[PdfPart]]:
+    """Return the words that are in no table, and the tables whose cells the lines draw."""
+    taken: set[int] = set()
+    tables: list[PdfPart] = []
+    if 0 < len(lines) <= _MOST:
+        for angle in {word.angle for word in words}:
+            upright = [word for word in words if word.angle == angle]
+            cells = _cells(upright, _closed(np.array([turned(line, angle) for line in lines])))
+            for number in {cell.table for cell in cells}:
+                table = {cell: cells[cell] for cell in cells if cell.table == number}
+                if part := _part(table, page):
+                    tables.append(part)
+                    taken.update(map(id, part.words))
+    return [word for word in words if id(word) not in taken], tables
+
+
+def _closed(lines: np.ndarray) -> np.ndarray:
+    """Return lines (L, 4) without those that do not reach from one line to another: they underline
+    words, or separate paragraphs.
+    """
+    level = _level(lines)
+    reaches = np.zeros(len(lines), bool)
+    for chosen, first in ((level, 0), (~level, 1)):
+        own = lines[chosen][:, None]
+        others = lines[~chosen]
+        middle = (own[..., 1 - first] + own[..., 3 - first]) / 2
+        met = (others[:, 1 - first] - _THIN <= middle) & (middle <= others[:, 3 - first] + _THIN)
+        place = (others[:, first] + others[:, first + 2]) / 2
+        ends = [(met & (abs(place - own[..., end]) <= _THIN)).any(1) for end in (first, first + 2)]
+        reaches[chosen] = ends[0] & ends[1]
+    return lines[reaches]
+
+
+def _level(lines: np.ndarray) -> np.ndarray:
+    """(L,) bool: lines that are horizontal."""
+    level: np.ndarray = lines[:, 2] - lines[:, 0] > lines[:, 3] - lines[:, 1]
+    return level
+
+
+def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
+    """Return the words (W) of each cell: those that have the same nearest lines (L, 4) around
+    them.
+    """
+    level = _level(lines)
+    tables = _connected(lines)
+    x = np.array([[(word.left + word.right) / 2] for word in words])
+    y = np.array([[word.center] for word in words])
+    sides = []
+    for chosen, along, across in ((~level, y, x), (level, x, y)):
+        first = 1 if along is y else 0  # the coordinate along these lines
+        those = lines[chosen]
+        reaches = (those[:, first] - _THIN <= along) & (along <= those[:, first + 2] + _THIN)
+        place = (those[:, 1 - first] + those[:, 3 - first]) / 2
+        below = np.where(reaches & (place <= across), place, -np.inf)
+        above = np.where(reaches & (place > across), place, np.inf)
+        sides += [below.max(1, initial=-np.inf), above.min(1, initial=np.inf)]
+        if along is y:  # the lines on the left tell the table
+            known = tables[chosen]
+            own = known[below.argmax(1)] if len(known) else np.zeros(len(words), int)
+    left, right, bottom, top = map(_as_one, sides)
+    cells: dict[_Cell, list[Word]] = defaultdict(list)
+    for number, word in enumerate(words):
+        around = (left[number], bottom[number], right[number], top[number])
+        if np.isfinite(around).all():
+            cells[_Cell(*map(float, around), int(own[number]))].append(word)
+    return cells
+
+
+def _connected(lines: np.ndarray) -> np.ndarray:
+    """Return (L,) the number of the table of each line: lines that touch are of one table."""
+    low = lines[:, None, :2] - _THIN
+    high = lines[:, None, 2:] + _THIN
+    touch = ((low <= lines[:, 2:]) & (high >= lines[:, :2])).all(-1)
+    tables = np.arange(len(lines))
+    for _ in range(len(lines)):
+        least = np.where(touch, tables, len(lines)).min(1)
+        if (least == tables).all():
+            break
+        tables = least
+    return tables
+
+
+def _as_one(places: np.ndarray) -> np.ndarray:
+    """Return places in which those of a double line are one."""
+    known, inverse = np.unique(places, return_inverse=True)
+    for number in range(1, len(known)):
+        if known[number] - known[number - 1] <= _THIN:
+            known[number] = known[number - 1]
+    one: np.ndarray = known[inverse]
+    return one
+
+
+def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
+    """Return a table, in which a cell is in each row and column that it spans; None for frames
+    around other things.
+    """
+    columns = _places(cell.left for cell in cells)
+    rows = _places(-cell.top for cell in cells)
+    if len(columns) < 2 or len(rows) < 2:
+        return None
+    right = max(cell.right for cell in cells)
+    texts: list[list[list[Line]]] = [[[] for _ in columns] for _ in rows]
+    for cell, words in cells.items():
+        lines = [line_of(row) for row in rows_of(words)]
+        begin = bisect_left(columns, cell.left)
+        end = max(begin + 1, bisect_left(columns, cell.right))
+        if begin == 0 and cell.right >= right:
+            end = 1  # a title across all columns
+        last = max(bisect_left(rows, -cell.top) + 1, bisect_left(rows, -cell.bottom))
+        for row in texts[bisect_left(rows, -cell.top) : last]:
+            if any(row[begin:end]):
+                return None  # cells that overlap are none
+            row[begin:end] = [lines] * (end - begin)
+    usual = median(len(cell) for row in texts for cell in row if cell)
+    if usual > _MOST_LINES or sum(map(_is_several, texts)) > _SEVERAL * len(texts):
+        return None
+    edges = [(place - _THIN, place + _THIN) for place in columns[1:]]
+    words = [word for found in cells.values() for word in found]
+    words.sort(key=lambda word: (-word.center, word.left))
+    return replace(table_part(texts, words, edges), page=page)
+
+
+def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:
+    """Put tables among the other parts of a page: each before the first part that is below it."""
+    for table in tables:
+        left, _, right, top = _extent(table)
+        at = len(parts)
+        for number in reversed(range(len(parts))):
+            if not parts[number].words or parts[number].words[0].angle != table.words[0].angle:
+                continue
+            begin, _, end, height = _extent(parts[number])
+            if begin < right and end > left and height < top:
+                at = number
+        parts.insert(at, table)
+
+
+def _extent(part: PdfPart) -> Box:
+    """Return the box around the words of a part."""
+    return (
+        min(word.left for word in part.words),
+        min(word.bottom for word in part.words),
+        max(word.right for word in part.words),
+        max(word.top for word in part.words),
+    )
+
+
+def _places(values: Iterable[float]) -> list[float]:
+    return sorted(set(values))
+
+
+def _is_several(cells: Sequence[Sequence[Line]]) -> bool:
+    """Return whether the lines of all cells of a row are beside each other: rows without lines
+    between them.
+    """
+    filled = [cell for cell in cells if cell]
+    counts = {len(cell) for cell in filled}
+    return len(filled) > 1 and len(counts) == 1 and counts.pop() >= _SAME_LINES

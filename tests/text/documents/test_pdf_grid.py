@@ -1,0 +1,183 @@
+"""Tables of a PDF whose cells are drawn: lines tell which words are a cell."""
+
+from itertools import pairwise
+
+import pytest
+from helpers.document_checks import check
+from helpers.document_files import Placed, drawn_pdf
+
+from runnel.text.documents.document import Limits
+from runnel.text.documents.pdf import read_pdf
+from runnel.text.documents.pdf_words import Box
+
+LEADING = 14
+# Each row has two cells of as many lines, or of other numbers of lines: only lines separate them.
+ROWS = [
+    (["Element"], ["Answer", "given"]),
+    (
+        ["Vials are dated when they are", "first opened and thrown away", "in a month."],
+        ["Yes", "No"],
+    ),
+    (
+        ["Vials for several patients are", "kept in a central place, and", "never in the room."],
+        ["Yes", "No", "Not applicable"],
+    ),
+    (["Needles are used once."], ["Yes", "No", "Not applicable", "(no needles here)"]),
+]
+EXPECTED = [
+    "Element | Answer given",
+    "Vials are dated when they are first opened and thrown away in a month. | Yes No",
+    "Vials for several patients are kept in a central place, and never in the room. | Yes No Not"
+    " applicable",
+    "Needles are used once. | Yes No Not applicable (no needles here)",
+]
+
+
+@pytest.fixture
+def rows(tmp_path):
+    """Return the rows and other lines of a document that is drawn."""
+
+    def call(*pages, entries=""):
+        path = tmp_path / "a.pdf"
+        path.write_bytes(drawn_pdf(pages, entries=entries))
+        document = check(read_pdf(path, Limits()))
+        return [" ".join(line.split()) for line in document.text.split("\n\n")]
+
+    return call
+
+
+def as_rectangle(box: Box) -> list[str]:
+    left, bottom, right, top = box
+    return [f"{left} {bottom} {right - left} {top - bottom} re S"]
+
+
+def as_strokes(box: Box) -> list[str]:
+    left, bottom, right, top = box
+    corners = [(left, bottom), (right, bottom), (right, top), (left, top), (left, bottom)]
+    return [f"{a[0]} {a[1]} m {b[0]} {b[1]} l S" for a, b in pairwise(corners)]
+
+
+def as_thin_fills(box: Box) -> list[str]:
+    left, bottom, right, top = box
+    return [
+        f"{left} {bottom} {right - left} 1 re f",
+        f"{left} {top} {right - left} 1 re f",
+        f"{left} {bottom} 1 {top - bottom} re f",
+        f"{right} {bottom} 1 {top - bottom} re f",
+    ]
+
+
+WAYS = [as_rectangle, as_strokes, as_thin_fills]
+
+
+def cell(box: Box, lines: list[str], draw=as_rectangle) -> list[Placed | str]:
+    left, _, _, top = box
+    return [
+        *draw(box),
+        *(Placed(left + 5, top - 12 - LEADING * at, line) for at, line in enumerate(lines)),
+    ]
+
+
+def grid(x: float, y: float, table, widths: tuple[float, ...], draw=as_rectangle):
+    """A table, and the place of its lower edge."""
+    drawn: list[Placed | str] = []
+    for row in table:
+        height = LEADING * max(map(len, row)) + 4
+        left = x
+        for width, lines in zip(widths, row, strict=True):
+            drawn += cell((left, y - height, left + width, y), lines, draw)
+            left += width
+        y -= height
+    return drawn, y
+
+
+@pytest.mark.parametrize("draw", WAYS)
+@pytest.mark.parametrize("entries", ["", "/Rotate 90"])
+def test_a_cell_is_what_lines_are_around(rows, draw, entries):
+    drawn, low = grid(60, 700, ROWS, (190, 130), draw)
+    underline = f"95 {700 - 50} 40 0.5 re f"
+    page = [
+        Placed(60, 740, "What is asked of a clinic before it opens its doors."),
+        *drawn,
+        underline,
+        Placed(60, low - 30, "The list ends here."),
+    ]
+    found = rows(page, entries=entries)
+    assert found == [
+        "What is asked of a clinic before it opens its doors.",
+        *EXPECTED,
+        "The list ends here.",
+    ]
+
+
+def test_a_cell_is_in_each_row_and_column_that_it_spans(rows):
+    page = [
+        *cell((60, 680, 360, 700), ["Rent of the year"]),
+        *cell((60, 660, 160, 680), ["House"]),
+        *cell((160, 660, 260, 680), ["Half"]),
+        *cell((260, 660, 360, 680), ["Rent"]),
+        *cell((60, 600, 160, 660), ["Birch"]),
+        *cell((160, 630, 260, 660), ["first"]),
+        *cell((260, 630, 360, 660), ["900"]),
+        *cell((160, 600, 260, 630), ["second"]),
+        *cell((260, 600, 360, 630), ["950"]),
+        *cell((60, 570, 160, 600), ["Elm"]),
+        *cell((160, 570, 360, 600), ["to be agreed"]),
+    ]
+    assert rows(page) == [
+        "Rent of the year | |",
+        "House | Half | Rent",
+        "Birch | first | 900",
+        "Birch | second | 950",
+        "Elm | to be agreed | to be agreed",
+    ]
+
+
+def test_tables_beside_each_other_are_two(rows):
+    left = [(["Town"], ["People"]), (["Arendal"], ["45,000"]), (["Bergen"], ["290,000"])]
+    right = [(["River"], ["Length"]), (["Glomma"], ["621"]), (["Otra"], ["245"])]
+    page = [*grid(60, 700, left, (90, 90))[0], *grid(320, 700, right, (90, 90))[0]]
+    joined = [" | ".join(cells[0] for cells in row) for row in (*left, *right)]
+    assert rows(page) == joined
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["50 400 500 330 re S"],  # a frame
+        ["50 715 500 1 re f", "50 560 500 1 re f"],  # above and below
+        ["50 560 500 155 re S", "300 560 1 155 re f"],  # a page in two frames
+    ],
+)
+def test_lines_around_other_things_change_nothing(rows, lines):
+    prose = [
+        "The permit for the east quarry",
+        "expires in June. The operator",
+        "renews it before blasting can go",
+        "on, and pays the fee for a year.",
+        "Noise above eighty decibel is not",
+        "allowed after six in the evening.",
+        "Dust is measured at the fence on",
+        "each of the working days.",
+    ]
+    page = [Placed(60, 700 - LEADING * at, line) for at, line in enumerate(prose)]
+    assert rows([*page, *lines]) == rows(page) == [" ".join(prose)]
+
+
+@pytest.mark.parametrize("draw", WAYS)
+def test_rows_without_lines_between_them_stay_rows(rows, draw):
+    names = ["Arendal", "Bergen", "Drammen", "Elverum"]
+    numbers = ["45,000", "290,000", "102,000", "21,000"]
+    table = [(["Town"], ["People"]), (names, numbers)]
+    found = rows(grid(60, 700, table, (120, 120), draw)[0])
+    assert found == ["Town | People", *map(" | ".join, zip(names, numbers, strict=True))]
+
+
+def test_no_word_is_lost_where_cells_overlap(rows):
+    page = [
+        *grid(60, 700, ROWS, (190, 130))[0],
+        "150 560 100 120 re S",
+        "60 650 400 1 re f",
+    ]
+    words = " ".join(rows(page)).replace("|", " ").split()
+    assert set(words) == set(" ".join(EXPECTED).replace("|", " ").split())
