@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks.shapes import TransformerConfig, transformer
+from benchmarks.shapes import ShapeConfig, TransformerConfig, transformer
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.load import meta_backbone
 from runnel.backbones.config import BackboneConfig
@@ -130,7 +130,7 @@ def write_random_model(shape: Shape, vocabulary: str, folder: Path, seed: int) -
         )
     else:
         config_class: Any = BACKBONES[shape.architecture].config_class
-        backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))  # type: ignore[call-arg]
+        backbone: Backbone = BACKBONES[shape.architecture](config_class.from_dict(shape.config))
         TorchModel(
             backbone,
             tokenizer,
@@ -189,6 +189,7 @@ def _shape(
     layers: int,
 ) -> Shape:
     backbone: Backbone
+    config: ShapeConfig
     where, sizes = (
         f"{place}: families.{family}",
         {"vocab_size": vocab_size, "hidden_size": hidden_size},

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,10 +33,17 @@ from runnel.models.recurrent.describe import describe_checkpoint
 
 
 @dataclass(frozen=True)
-class TransformerConfig(BackboneConfig):
+class TransformerConfig:
     """The fields of the transformers library's config.json, "model_type" among them."""
 
     library: dict[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return asdict(self)
+
+
+ShapeConfig = BackboneConfig | TransformerConfig
 
 
 # by the names in options
@@ -118,7 +125,7 @@ _TRANSFORMERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 # Published shapes; "scaled" ones keep a 7B model's proportions (heads, groups, ratios of widths)
 # with less depth and width.
-SHAPES: Mapping[str, tuple[str, BackboneConfig]] = {
+SHAPES: Mapping[str, tuple[str, ShapeConfig]] = {
     "mamba-130m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=768, num_layers=24)),
     "mamba-370m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=1024, num_layers=48)),
     "mamba-790m": ("mamba1", Mamba1Config(vocab_size=50280, hidden_size=1536, num_layers=48)),
@@ -222,7 +229,7 @@ def describe_subject(name: str) -> Backbone:
 
 
 def random_backbone(
-    architecture: str, config: BackboneConfig, dtype: torch.dtype, device: str = "cpu"
+    architecture: str, config: ShapeConfig, dtype: torch.dtype, device: str = "cpu"
 ) -> Backbone:
     """Return a random backbone in evaluation mode. Every weight affects the result, so that a check
     covers it.
@@ -230,7 +237,7 @@ def random_backbone(
     torch.manual_seed(0)
     if isinstance(config, TransformerConfig):
         return _random_transformer(config, dtype, torch.device(device))
-    model = BACKBONES[architecture](config)  # type: ignore[call-arg]  # each class takes its own config
+    model = BACKBONES[architecture](config)
     _unsettle(model)
     return build_backbone(
         architecture, config.to_dict(), model.state_dict(), dtype=dtype, device=device

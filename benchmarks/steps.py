@@ -22,6 +22,7 @@ from runnel.backbones.base import Backbone
 from runnel.engine import Engine, Request
 from runnel.errors import CheckpointError, InputError
 from runnel.models.reranker import Reranker
+from runnel.request import as_tensor
 
 _PLACES = 64  # of every weight's gradient are compared
 _QUERY = "when is the finally clause executed if a return statement is reached"
@@ -184,7 +185,9 @@ def _with_states(
     ]
 
     def read(requests: Sequence[Request]) -> np.ndarray:
-        return torch.cat([result.hidden for result in engine.run(requests)]).float().numpy()
+        return (
+            torch.cat([as_tensor(result.hidden) for result in engine.run(requests)]).float().numpy()
+        )
 
     return {
         "whole pairs": lambda: read([Request(np.concatenate([text, query])) for text in texts]),

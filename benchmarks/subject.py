@@ -21,6 +21,7 @@ from runnel.backbones.int8 import Int8Linear
 from runnel.engine import Engine, Request
 from runnel.errors import BackendUnavailable, NumericalError
 from runnel.hardware import available_memory
+from runnel.request import as_tensor
 
 IDS = 100  # random token ids are below 100; every vocabulary has that many
 LINEAR_TILE = 1024  # tokens of one product if texts are not cut
@@ -64,7 +65,7 @@ class Subject:
         """
         engine = self.engine(max(16, sum(map(len, texts)) // 4))
         results = engine.run([Request(text.numpy(), positions=range(len(text))) for text in texts])
-        return torch.cat([result.hidden for result in results]).float()
+        return torch.cat([as_tensor(result.hidden) for result in results]).float()
 
     def plain_hidden(self, texts: Sequence[Tensor]) -> Tensor:
         """Return the same from the plain torch path in fp64, which shares no kernel with the timed

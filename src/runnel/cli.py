@@ -209,7 +209,8 @@ def _command(run: Callable[..., int], extra: str | None) -> Callable[..., None]:
             groups[item.name] = item.annotation
             types = get_type_hints(item.annotation, include_extras=True)
             parameters += [
-                _option(one.name, one.default, types[one.name]) for one in fields(item.annotation)
+                _option(field.name, field.default, types[field.name])
+                for field in fields(item.annotation)
             ]
         else:
             parameters.append(item.replace(kind=inspect.Parameter.KEYWORD_ONLY))

@@ -121,7 +121,7 @@ def _read(value: object, kind: Any, what: str, defaults: bool, error: type[Runne
     if kind is Any or (kind is float and isinstance(value, float) and not math.isnan(value)):
         return value
     if origin in (Union, types.UnionType):
-        chosen = next((one for one in get_args(kind) if one is not types.NoneType), Any)
+        chosen = next((part for part in get_args(kind) if part is not types.NoneType), Any)
         return None if value is None else _read(value, chosen, what, defaults, error)
     if origin is Literal and value in get_args(kind) and isinstance(value, str):
         return value

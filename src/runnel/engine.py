@@ -10,9 +10,10 @@ all.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,17 @@ from runnel.backbones.config import expect_ids
 from runnel.checks import expect_count
 from runnel.errors import Cancelled, InputError, NumericalError, RunnelError
 from runnel.planning import Plan, fit, plan
-from runnel.request import Array, Call, OpenRequest, Packed, Request, Result, pack, space
+from runnel.request import (
+    Array,
+    Call,
+    OpenRequest,
+    Packed,
+    Request,
+    Result,
+    as_tensor,
+    on_cpu,
+    pack,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -137,6 +148,7 @@ class Engine:
         exhausted = False
         try:
             while call.active or call.has_news or not exhausted:
+                # 1. Take requests until they fill a step.
                 # The oldest request may be long and takes half a step; the others should be able to
                 # fill the other half.
                 with self._changed:
@@ -157,13 +169,23 @@ class Engine:
                     with self._changed:
                         room -= self._share(started) if call.active else 0
                         call.active[started] = self._active[started] = None
+                # 2. Run a step, or wait for one of another thread, and yield what has finished.
                 if call.active or call.has_news:
-                    finished, tokens = self._advance(call)
+                    with self._turn(call) as mine:
+                        if mine:
+                            self._step()
+                    with self._changed:
+                        finished, tokens = call.take_news()
                     if on_tokens is not None:
                         on_tokens(tokens)
                     yield from finished
         finally:
-            self._close(call)
+            # Drop what is left of the call: now, or at the next step if a thread is running one.
+            # The garbage collector may end an unfinished `map` in any thread, also within a step.
+            with self._changed:
+                call.closed = True
+                if not self._turns:
+                    self._drop_unwanted()
 
     def run(
         self, requests: Sequence[Request], on_tokens: Callable[[int], None] | None = None
@@ -227,25 +249,6 @@ class Engine:
                 self._turns.remove(turn)
                 self._changed.notify_all()
 
-    def _advance(self, call: Call) -> tuple[list[Result], int]:
-        """Run a step, or wait for one that another thread runs; return the call's news."""
-        with self._turn(call) as mine:
-            if mine:
-                self._step()
-        with self._changed:
-            return call.take_news()
-
-    def _close(self, call: Call) -> None:
-        """Drop the requests of a call: now, or at the next step if a thread is running one.
-
-        The garbage collector may call this for an unfinished `map` in any thread, also within a
-        step.
-        """
-        with self._changed:
-            call.closed = True
-            if not self._turns:
-                self._drop_unwanted()
-
     def _start(self, call: Call, index: int, request: Request) -> OpenRequest | Result:
         try:
             ids = np.asarray(request.ids)  # not copied: a step copies its own tokens
@@ -292,10 +295,14 @@ class Engine:
 
     def _step(self) -> None:
         """Run one step over part of all requests in flight, and give each call its news."""
+        # 1. Forget requests that nobody wants any more.
         with self._changed:
             self._drop_unwanted()
             active = list(self._active)
-        plan = self._plan(active) if active else []
+        if not active:
+            return
+        # 2. Choose the tokens that the step reads of each request.
+        plan = self._plan(active)
         try:
             with self._numbers():
                 self._run_plan(plan)
@@ -311,12 +318,13 @@ class Engine:
             raise
 
     def _run_plan(self, plan: Sequence[tuple[OpenRequest, int]]) -> None:
-        if not plan:
-            return
+        # 3. Lay the tokens end to end, and run them through the backbone.
         step = pack(plan)
         hidden = self._read(step)
+        # 4. Give each request its own, and its result after its last token.
         given = zip(plan, step.split(hidden), step.parts(hidden, self.weight), strict=True)
         results = [self._deliver(item, part, *outputs) for (item, _), part, outputs in given]
+        # 5. Tell the calls.
         with self._changed:
             for (item, count), result in zip(plan, results, strict=True):
                 item.call.tokens += count
@@ -343,7 +351,7 @@ class Engine:
         self._active.pop(item, None)
         item.call.active.pop(item, None)
 
-    def _numbers(self) -> Any:
+    def _numbers(self) -> AbstractContextManager[None]:
         """Return the context of a step."""
         if self.backbone.without_torch:
             return nullcontext()
@@ -356,7 +364,8 @@ class Engine:
             return (self._read_blocks or self.backbone.step_forms)(step.ids, step.cu_seqlens)
         import torch
 
-        device, added = self.backbone.device, None
+        device = self.backbone.device
+        added = None
         if self.mark_vectors is not None and step.marks is not None:
             added = (torch.from_numpy(step.marks) @ self.mark_vectors).to(device)
         ids = torch.from_numpy(step.ids).to(device)
@@ -370,7 +379,7 @@ class Engine:
             )
             rows = torch.tensor(read_rows), torch.tensor(write_rows)
             hidden = self.backbone.step(ids, cu_seqlens, self._pool, *rows, added)
-        return hidden.float()  # fp64 of a backbone in fp64
+        return as_tensor(hidden).float()  # fp64 of a backbone in fp64
 
     def _rows(self, plan: Sequence[tuple[OpenRequest, int]]) -> tuple[list[int], list[int]]:
         """Return the pool rows that each request's state is read from and written to; see
@@ -393,17 +402,16 @@ class Engine:
         self, item: OpenRequest, hidden: Array, picked: Array, rows: Array
     ) -> Result | None:
         try:
-            xp = space(hidden)
             # The sum is fast and propagates NaN and infinity; it may also overflow although every
             # number is finite.
-            if not bool(xp.isfinite(hidden.sum())) and not bool(xp.isfinite(hidden).all()):
-                at = item.done + int(
-                    np.flatnonzero(~np.asarray(_on_cpu(xp.isfinite(hidden).all(1))))[0]
-                )
-                raise NumericalError.while_reading(f"the hidden vectors at token {at}")
-            item.add(len(hidden), _on_cpu(picked), _on_cpu(rows))
+            if not math.isfinite(hidden.sum()):
+                broken = ~np.isfinite(np.asarray(on_cpu(hidden))).all(axis=1)
+                if broken.any():
+                    at = item.done + int(broken.argmax())
+                    raise NumericalError.while_reading(f"the hidden vectors at token {at}")
+            item.add(len(hidden), on_cpu(picked), on_cpu(rows))
             if item.request.take is not None:
-                item.request.take(item.done - len(hidden), _on_cpu(hidden))
+                item.request.take(item.done - len(hidden), on_cpu(hidden))
             if item.left:
                 return None
             state = self._pool.select([item.row]).to("cpu") if item.request.keep_state else None
@@ -414,8 +422,7 @@ class Engine:
     @cached_property
     def _pool(self) -> State:
         """The states of unfinished texts."""
-        pool: State = self.backbone.new_state(1)
-        return pool
+        return self.backbone.new_state(1)
 
     def _row(self, state: State | None) -> int:
         """Return a free row set to `state`, or to the initial state; the pool doubles when it is
@@ -431,10 +438,6 @@ class Engine:
                 tensor[row] = state[name][0]
         self._pool.tokens[row] = 0 if state is None else state.tokens[0]
         return row
-
-
-def _on_cpu(x: Array) -> Array:
-    return x if isinstance(x, np.ndarray) else x.cpu()
 
 
 def _step_tokens(

@@ -144,8 +144,7 @@ class Places:
         """The parts of `blocks` by name."""
         if not self.blocks:
             return {"blocks": [], "paths": [], "leads": [], "unread": []}
-        parts: dict[str, Any] = json.loads(self.blocks)
-        return parts
+        return json.loads(self.blocks)
 
     def _row(self, offset: int) -> list[Any] | None:
         rows = self.wire["blocks"]

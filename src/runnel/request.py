@@ -15,32 +15,59 @@ from __future__ import annotations
 
 import itertools
 import reprlib
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from runnel.errors import InputError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from runnel.backbones.state import State
 
-Array = Any  # an array or a tensor
-_NONE: Array = np.empty((0, 1), np.float32)
+
+class Array(Protocol):
+    """What an array of numpy and a tensor of torch have in common."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> Any: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, places: Any, /) -> Any: ...
+
+    def sum(self) -> Any: ...
+
+    def cumsum(self, axis: int, /) -> Any: ...
 
 
-def space(x: Array) -> Any:
-    """Return numpy for an array, torch for a tensor: they share the names of many functions."""
-    return np if isinstance(x, np.ndarray) else sys.modules["torch"]
+_NONE = np.empty((0, 1), np.float32)
 
 
-def zeros(like: Array, *shape: int, wide: bool = False) -> Array:
-    """Return zeros as `like` is held, in its dtype or, `wide`, in fp64."""
+def filled(like: Array, value: float, *shape: int) -> Array:
+    """Return numbers of one value, held as `like` is, in its dtype."""
     if isinstance(like, np.ndarray):
-        return np.zeros(shape, np.float64 if wide else like.dtype)
-    return like.new_zeros(shape, dtype=space(like).float64 if wide else like.dtype)
+        return np.full(shape, value, like.dtype)
+    return as_tensor(like).new_full(shape, value)
+
+
+def on_cpu(x: Array) -> Array:
+    """Return an array, or a tensor on the CPU."""
+    return x if isinstance(x, np.ndarray) else as_tensor(x).cpu()
+
+
+def as_tensor(x: Array) -> Tensor:
+    """Return x, which is known to be a tensor."""
+    import torch
+
+    assert isinstance(x, torch.Tensor)
+    return x
 
 
 @dataclass(eq=False)
@@ -113,12 +140,11 @@ class Result:
         """(B, D) weighted means over the ranges, in the dtype of `hidden`;
         zeros for an empty one.
         """
-        means = self.sums / self.totals.clip(min=1e-300)[:, None]
-        return (
-            means.astype(self.hidden.dtype)
-            if isinstance(means, np.ndarray)
-            else means.to(self.hidden.dtype)
-        )
+        if isinstance(self.sums, np.ndarray):
+            totals = np.asarray(self.totals)[:, None].clip(min=1e-300)
+            return (self.sums / totals).astype(self.hidden.dtype)
+        weights = as_tensor(self.totals)[:, None].clamp(min=1e-300)
+        return (as_tensor(self.sums) / weights).to(self.hidden.dtype)
 
     def get(self) -> Result:
         """Return the result, or raise its error."""
@@ -159,8 +185,8 @@ class TokenCount:
 
         def report(done: int, _: int | None) -> None:
             nonlocal last
-            last, tokens = done, done - last
-            self.add(tokens)
+            self.add(done - last)
+            last = done
 
         return report
 
@@ -191,52 +217,25 @@ class RangeSums:
         a = max(start, int(self._edges[0]))
         b = min(start + len(hidden), int(self._edges[-1]))
         if a >= b:
-            return zeros(hidden, 0, hidden.shape[1] + 1, wide=True)
-        if b - a < len(hidden):
-            hidden = hidden[a - start : b - start]
-            weights = weights[a - start : b - start]
+            return _sums(hidden[:0], weights[:0], self._edges[:0])
         first = int(np.searchsorted(self._edges, a, side="right")) - 1
         last = int(np.searchsorted(self._edges, b))
-        xp = space(hidden)
-        edges = np.maximum(self._edges[first:last] - a, 0)
-        if last - first == 1:
-            sums = (weights @ hidden)[None]
-            totals = weights.sum(dtype=xp.float64)[None]
-        elif xp is np:
-            sums = np.add.reduceat(weights[:, None] * hidden, edges, axis=0)
-            totals = np.add.reduceat(weights.astype(np.float64), edges)
-        else:
-            owner = xp.from_numpy(
-                np.repeat(np.arange(last - first), np.diff(edges, append=b - a))
-            ).to(weights.device)
-            at = (
-                xp.arange(b - a, device=hidden.device),
-                hidden,
-                xp.from_numpy(edges).to(hidden.device),
-            )
-            sums = xp.nn.functional.embedding_bag(*at, mode="sum", per_sample_weights=weights)
-            totals = zeros(weights, last - first, wide=True).index_add(0, owner, weights.double())
-        return xp.concatenate(
-            [sums.astype(np.float64) if xp is np else sums.double(), totals[:, None]], 1
-        )
+        inside = slice(a - start, b - start)
+        return _sums(hidden[inside], weights[inside], np.maximum(self._edges[first:last] - a, 0))
 
     def add(self, stop: int, rows: Array) -> None:
         """Add the `part` of the tokens up to `stop`; segments must come in
         order, each token once.
         """
-        complete = (
-            max(self._next, int(np.searchsorted(self._edges, stop, side="right")) - 1) - self._next
-        )
-        self._next += complete
-        first = rows[:1] if self._open is None else rows[:1] + self._open
+        before = self._next
+        self._next = max(before, int(np.searchsorted(self._edges, stop, side="right")) - 1)
+        complete = self._next - before
+        if self._open is not None and len(rows):
+            rows = _join([rows[:1] + self._open, rows[1:]])
         if complete or not self._closed:
-            self._closed.append(
-                rows[:complete]
-                if self._open is None
-                else _join([first, rows[1:complete]])[:complete]
-            )
+            self._closed.append(rows[:complete])
         if len(rows):  # the graph of the open row reaches back to its own tokens alone
-            self._open = None if complete == len(rows) else rows[complete:] if complete else first
+            self._open = rows[complete:] if complete < len(rows) else None
 
     def take_complete(self) -> tuple[int, Array]:
         """Return the first newly complete range and the rows (k, D + 1) of all; for ranges in order
@@ -257,7 +256,7 @@ class RangeSums:
         single = last - first == 1
         if bool(single.all()):
             return stretches[first]
-        before = _join([zeros(stretches, 1, stretches.shape[1]), stretches.cumsum(0)])
+        before = _join([filled(stretches, 0.0, 1, stretches.shape[1]), stretches.cumsum(0)])
         rows = before[last] - before[first]
         rows[single] = stretches[first[single]]
         return rows
@@ -266,8 +265,41 @@ class RangeSums:
         return _join(self._closed) if self._closed else np.zeros((0, 1))
 
 
+def _sums(hidden: Array, weights: Array, starts: np.ndarray) -> Array:
+    """Return rows (k, D + 1) of `RangeSums` for stretches of hidden (n, D), which begin at `starts`
+    (k,).
+    """
+    if isinstance(hidden, np.ndarray):
+        weight = np.asarray(weights)
+        if len(starts) == 1:
+            sums = (weight @ hidden)[None]
+        else:
+            sums = np.add.reduceat(weight[:, None] * hidden, starts, axis=0)
+        totals = np.add.reduceat(weight[:, None], starts, axis=0, dtype=np.float64)
+        return np.concatenate([sums, totals], axis=1)
+    import torch
+
+    vectors = as_tensor(hidden)
+    factors = as_tensor(weights)
+    places = torch.arange(len(vectors), device=vectors.device)
+    offsets = torch.from_numpy(starts).to(vectors.device)
+    bag = torch.nn.functional.embedding_bag
+    if len(starts) == 1:
+        summed = (factors @ vectors)[None]
+    else:
+        summed = bag(places, vectors, offsets, mode="sum", per_sample_weights=factors)
+    weighed = bag(places, factors.double()[:, None], offsets, mode="sum")
+    return torch.cat([summed.double(), weighed], dim=1)
+
+
 def _join(parts: Sequence[Array]) -> Array:
-    return parts[0] if len(parts) == 1 else space(parts[0]).concatenate(list(parts))
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate([np.asarray(part) for part in parts])
+    import torch
+
+    return torch.cat([as_tensor(part) for part in parts])
 
 
 @dataclass(eq=False)
@@ -293,8 +325,10 @@ class Call:
         """
         if self.error is not None:
             raise self.error
-        (finished, self.finished), (tokens, self.tokens) = (self.finished, []), (self.tokens, 0)
-        return finished, tokens
+        news = (self.finished, self.tokens)
+        self.finished = []
+        self.tokens = 0
+        return news
 
 
 class OpenRequest:
@@ -354,21 +388,21 @@ class OpenRequest:
         Each range has one position. Without ranges: of all positions read.
         """
         hidden = _join(self._picked)
-        rows = _NONE
+        rows = hidden[:0]
         rest = 0
         last = self._picked[-1]
         if self._sums is not None:
             _, rows = self._sums.take_complete()
             rest = len(hidden) - len(rows)  # 1 if the position of an unfinished range is read
-        self._picked = [last[len(last) - rest :] if rest else zeros(last, 0, last.shape[1])]
+        self._picked = [last[len(last) - rest :]]
         return hidden[: len(hidden) - rest], rows
 
     def result(self, state: State | None = None) -> Result:
         """Return the outcome, after the last token."""
-        hidden = _join(self._picked) if self._picked else _NONE
+        hidden: Array = _join(self._picked) if self._picked else _NONE
         if self._order is not None:
             hidden = hidden[np.argsort(self._order)]
-        rows = _NONE if self._sums is None else self._sums.result()
+        rows = hidden[:0] if self._sums is None else self._sums.result()
         return Result(self.index, self.request.tag, hidden, rows[:, :-1], rows[:, -1], state)
 
     @property
@@ -424,11 +458,11 @@ class Packed:
         """Return the `part` of each reading, with hidden (t, D); `weight` (V,) of each id in
         ranges, None: 1.
         """
-        weights = zeros(hidden, len(hidden)) + 1 if weight is None else weight[self.ids]
+        weights = filled(hidden, 1.0, len(hidden)) if weight is None else weight[self.ids]
         if not isinstance(weights, np.ndarray):
-            weights = weights.to(hidden)
+            weights = as_tensor(weights).to(as_tensor(hidden))
         split = zip(self.plan, self.starts, self.split(hidden), self.split(weights), strict=True)
-        return [reading.part(*inputs) for (reading, _), *inputs in split]
+        return [reading.part(start, part, own) for (reading, _), start, part, own in split]
 
 
 def pack(plan: Sequence[tuple[OpenRequest, int]]) -> Packed:

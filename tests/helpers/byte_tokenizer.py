@@ -11,6 +11,7 @@ class Bytes:
     """A tokenizer whose ids are the bytes of a text in Latin-1."""
 
     begin_id = end_id = None
+    adds_space = False
     vocab_size = 256
 
     def encode(self, text: str) -> Encoded:
@@ -18,6 +19,9 @@ class Bytes:
         return Encoded(ids, np.arange(len(ids)), np.arange(1, len(ids) + 1))
 
     encode_inside = encode
+
+    def encode_batch(self, texts: Iterable[str]) -> list[Encoded]:
+        return [self.encode(text) for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(ids).decode("latin-1")

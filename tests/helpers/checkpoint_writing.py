@@ -56,7 +56,7 @@ def built(tensors: dict[str, Tensor], config: dict[str, Any] | None) -> Checkpoi
         torch.device("cpu"),
         "that/folder",
     )
-    return Checkpoint(backbone, {}, known.layout, Path("that/folder"))
+    return Checkpoint(backbone, {}, known.layout, Path("that/folder"), {})
 
 
 def refused(source: Path | tuple[dict[str, Tensor], dict[str, Any] | None], *varying: str) -> None:

@@ -100,13 +100,13 @@ def drawn_pdf(
         pages: text, and other operators of a page's content. /GS1 makes what follows transparent,
             /Im0 is a gray picture.
         entries: of each page, such as "/Rotate 90".
-        objects: further objects, the first of which has the number 9.
+        objects: further objects, the first of which has the number 10.
         catalog: entries of the catalog.
     """
-    first = 9 + len(objects)
+    first = 10 + len(objects)
     kids = " ".join(f"{first + 2 * number} 0 R" for number in range(len(pages)))
     resources = (
-        "<< /Font << /F1 3 0 R /F2 4 0 R /F3 5 0 R /F4 8 0 R >> /XObject << /Im0 6 0 R >>"
+        "<< /Font << /F1 3 0 R /F2 4 0 R /F3 5 0 R /F4 8 0 R /F5 9 0 R >> /XObject << /Im0 6 0 R >>"
         " /ExtGState << /GS1 7 0 R >> >>"
     )
     font = "<< /Type /Font /Subtype /Type1 /Encoding /WinAnsiEncoding /BaseFont"
@@ -131,6 +131,7 @@ def drawn_pdf(
             "<< /Type /Font /Subtype /Type1 /Encoding /StandardEncoding /BaseFont /Helvetica"
             f" /ToUnicode {first + 2 * len(pages)} 0 R >>"
         ),
+        f"{font} /Courier >>",
         *objects,
     ]
     for number, parts in enumerate(pages, start=first):

@@ -55,13 +55,7 @@ class Toy(Backbone):
     config: ToyConfig
 
     def __init__(self, config: ToyConfig = ToyConfig()) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = (
-            config.vocab_size,
-            config.hidden_size,
-            config.num_layers,
-        )
+        super().__init__(config)
         self.table = nn.Parameter(torch.empty(config.vocab_size, config.hidden_size))
         nn.init.normal_(self.table, generator=torch.Generator().manual_seed(0))
         self.layers = nn.ModuleList([ToyLayer(config)])

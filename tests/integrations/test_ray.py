@@ -66,6 +66,7 @@ def files(tmp_path_factory) -> Path:
     )
     for name in ("one", "two"):
         (folder / f"{name}.txt").write_text(f"the dog sat on {name}.")
+    (folder / "empty.txt").write_text(" \n")
     (folder / "bad.pdf").write_bytes(b"%PDF-1.7 nothing")
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n nothing")
     return folder
@@ -142,6 +143,7 @@ def test_an_index_is_whole_when_a_worker_is_killed(
             changes == wanted
             and len(changes.added) == DOCUMENTS
             and list(changes.failed) == [str(files / "bad.pdf")]
+            and changes.empty == [str(files / "empty.txt")]
         )
         begun = [line.split(maxsplit=1) for line in log.read_text().splitlines()]
         again = {

@@ -191,7 +191,7 @@ def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None
             assert (
                 (states[1][key] - tensor).abs() <= 1.01 * step + 0.01 * tensor.abs() + 1e-5
             ).all(), key
-        torch.testing.assert_close(found.mean, right.mean, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(found.vector("mean"), right.vector("mean"), atol=2e-5, rtol=1e-4)
     assert read_documents(embedder, ["cat"])[0].memory is None
 
 

@@ -19,7 +19,7 @@ from safetensors.torch import save
 
 from runnel import Embedder, Request, Reranker, SentenceRetriever, State
 from runnel.errors import NumericalError, StateError
-from runnel.models.memory import Memory, Precision, pack, unpack
+from runnel.models.memory import Memory, StatePrecision, pack, unpack
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.reading import read_documents
 from runnel.models.recurrent.memory import DocumentState
@@ -65,7 +65,7 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
 
     yield path.read_bytes(), "stream", go_on
     kind = DocumentState if model.backbone.recurrent else SentenceVectors
-    for precision in get_args(Precision):
+    for precision in get_args(StatePrecision):
         document = reranker.remember([TEXT], dtype=precision)["0"]
 
         def rank(data: bytes) -> object:

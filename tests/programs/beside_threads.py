@@ -67,7 +67,7 @@ def backbone(name: str, dtype: str) -> list[Callable[[], np.ndarray]]:
 def pocket(dtype: Any) -> list[Callable[[], np.ndarray]]:
     """Questions to documents, which the engine reads together."""
     from runnel import SentenceRetriever
-    from runnel.backbones.encoder.arrays import ArrayEncoder
+    from runnel.backbones.encoder.arrays import ArrayEncoder, open_encoder
 
     retriever = SentenceRetriever.load("pocket", dtype="float32")
     read = retriever.model.backbone
@@ -75,7 +75,7 @@ def pocket(dtype: Any) -> list[Callable[[], np.ndarray]]:
     # also where `load` would leave this dtype to torch
     model = replace(
         retriever.model,
-        backbone=ArrayEncoder(read.folder / "model.safetensors", read.config, dtype),
+        backbone=open_encoder(read.folder / "model.safetensors", read.config, dtype),
     )
     retriever = SentenceRetriever(model)
 

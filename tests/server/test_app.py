@@ -161,7 +161,10 @@ BOTH = (
     ],
 )
 @pytest.mark.parametrize("length", [0, 5])
-def test_a_body_with_two_ends_is_refused_and_what_follows_is_not_read(server, second, length):
+def test_a_body_with_two_ends_is_refused_counted_and_what_follows_is_not_read(
+    server, second, length, caplog
+):
+    caplog.set_level("INFO", "runnel.server")
     with socket.create_connection(
         (server.base_url.host, server.base_url.port), GIVE_UP_S
     ) as connection:
@@ -171,6 +174,9 @@ def test_a_body_with_two_ends_is_refused_and_what_follows_is_not_read(server, se
         answer = b"".join(iter(partial(connection.recv, 1 << 16), b""))
     assert answer.startswith(b"HTTP/1.1 400 ") and answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer.lower()
+    logged = [record.msg["status"] for record in caplog.records if record.name == "runnel.server"]
+    # the parser itself refuses two numbers of bytes, before there is a request
+    assert logged == ([] if second[0] == b"Content-Length" else [400])
 
 
 @pytest.mark.parametrize(

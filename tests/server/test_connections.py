@@ -16,7 +16,7 @@ import pytest
 from helpers.children import GIVE_UP_S, resident_mib, server, wait_for
 
 from runnel.server import connections
-from runnel.server.connections import LimitedServer, client_of, most_connections
+from runnel.server.connections import LimitedServer, UnambiguousBodies, client_of, most_connections
 
 HALF = b"GET / HTTP/1.1\r\nHost: a\r\nX-Half: "
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -54,7 +54,7 @@ def limited():
     """
     app, opened = App(), []
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        served = LimitedServer(app, lifespan="off", timeout_graceful_shutdown=1)
+        served = LimitedServer(UnambiguousBodies(app), lifespan="off", timeout_graceful_shutdown=1)
         thread = threading.Thread(target=served.run, args=([listening],))
         thread.start()
 
@@ -112,7 +112,7 @@ def dribble(connection, pause_s=0.02):
     return False
 
 
-def test_a_body_with_two_ends_is_refused_by_every_server():
+def test_a_body_with_two_ends_is_refused_before_an_application_without_checks():
     head = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     with limited() as (app, connect):
         connection = connect(head + b"0\r\n\r\n" + WHOLE)

@@ -31,7 +31,7 @@ from runnel.backbones.encoder.model import Encoder, EncoderLayer
 from runnel.models.folder import load_model
 from runnel.models.pocket.heads import Judge, PairJudge
 from runnel.models.pocket.layout import whole_tokens
-from runnel.models.pocket.looks import lay_around
+from runnel.models.pocket.looks import PAIRED, lay_around
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.recurrent.heads import HeldHead
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -220,6 +220,7 @@ class _Training:
                     int(sentence),
                     title,
                     longest,
+                    PAIRED,  # also for the judge layers, which find more with less around
                     (_CLS, _SEP),
                 )
             )

@@ -19,7 +19,7 @@ from runnel import __version__
 from runnel.agents.tools import ServerStatus, ToolResult, Tools, refusal, shown
 from runnel.errors import RunnelError
 from runnel.request import Progress
-from runnel.server.connections import LimitedServer
+from runnel.server.connections import LimitedServer, UnambiguousBodies
 
 Answer = ToolResult | ServerStatus
 
@@ -122,4 +122,4 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(stateless_http=True)
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
-        LimitedServer(app).run([bound])
+        LimitedServer(UnambiguousBodies(app)).run([bound])

@@ -58,10 +58,9 @@ class Backbone(Blocks, nn.Module, ABC):
 
     architecture: ClassVar[str]
     config_class: ClassVar[type[BackboneConfig]]
-    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest
+    # ends of the names of what takes the low dtype: matrix products and look-ups. The rest (norms,
+    # convolutions, what enters exponentials or every token's recurrence) is small and stays fp32.
     matrices: ClassVar[tuple[str, ...]]
-    # (norms, convolutions, what enters exponentials or every token's recurrence) is small and stays
-    # fp32.
     # ends of the names of the linear layers that have kernels for 8 bits
     int8_layers: ClassVar[tuple[str, ...]] = ()
     # ends of the names of small linear layers that feed exponentials: never in 4 bits
@@ -77,13 +76,10 @@ class Backbone(Blocks, nn.Module, ABC):
     logit_cap: ClassVar[float | None] = None
     # its folder has `cpu.py`: class NAME has its `FastPath` there as NAMECpu
     has_kernels: ClassVar[bool] = False
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
-    config: BackboneConfig
 
-    def __init__(self) -> None:
+    def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        self.set_config(config)
         self.fast: FastPath | None = None  # set by `prepare`, used in evaluation mode
         self._fingerprint: str | None = None
 

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,10 +24,9 @@ class BackboneConfig:
     """
 
     unchecked: ClassVar[tuple[str, ...]] = ()
-    if TYPE_CHECKING:
-
-        @property
-        def num_layers(self) -> int: ...  # a field or a property of every sub-class
+    vocab_size: int  # rows of the embedding table
+    hidden_size: int  # width of the hidden vectors
+    num_layers: int
 
     def __post_init__(self) -> None:
         """Raise InputError unless sizes (whole numbers) are at least 1 and scales (the others)
@@ -51,6 +50,11 @@ class BackboneConfig:
             values = " and ".join(f"{name} {getattr(self, name)}" for name in names)
             raise InputError(f"{values}: expected {rule}")
 
+    def expect_multiple(self, name: str, of: str) -> None:
+        """Raise InputError unless the value of `name` is a multiple of that of `of`."""
+        is_multiple = getattr(self, name) % getattr(self, of) == 0
+        self.expect(is_multiple, name, of, rule="a multiple of the latter")
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return asdict(self)
@@ -64,7 +68,7 @@ class BackboneConfig:
 
 
 class Blocks:
-    """In what blocks a backbone reads a text."""
+    """The sizes of a backbone, and in what blocks it reads a text."""
 
     title: ClassVar[str]  # the architecture's usual name, for messages
     without_torch: ClassVar[bool] = False  # it reads arrays, and gives arrays
@@ -73,6 +77,17 @@ class Blocks:
     block: int | None = 1
     max_tokens: int | None = None  # the longest block it can read; None: any
     own_sentences: bool = False  # whether layers of its own read sentences: `Encoder.step_forms`
+    config: BackboneConfig
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+
+    def set_config(self, config: Any) -> None:
+        """Take the sizes of a config."""
+        self.config = config
+        self.vocab_size = config.vocab_size
+        self.hidden_size = config.hidden_size
+        self.num_layers = config.num_layers
 
     @property
     def recurrent(self) -> bool:
@@ -136,8 +151,6 @@ def expect_ids(ids: Any, vocab_size: int, least: int = 0) -> None:
 
 def digest_arrays(name: str, arrays: Iterable[tuple[str, np.ndarray]]) -> str:
     """Return a hex digest of a name and of named arrays, in this order; uint16 is bf16."""
-    import numpy as np
-
     digest = hashlib.blake2b(name.encode(), digest_size=20)
     for key, array in arrays:
         dtype = "bfloat16" if array.dtype == np.uint16 else array.dtype

@@ -158,9 +158,6 @@ class HeadsConfig(BackboneConfig):
     B and C.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     state_size: int = 128
     head_size: int = 64
     groups: int = 1
@@ -169,18 +166,8 @@ class HeadsConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.expect(
-            self.inner_size % self.head_size == 0,
-            "inner_size",
-            "head_size",
-            rule="a multiple of the latter",
-        )
-        self.expect(
-            self.num_heads % self.groups == 0,
-            "num_heads",
-            "groups",
-            rule="a multiple of the latter",
-        )
+        self.expect_multiple("inner_size", "head_size")
+        self.expect_multiple("num_heads", "groups")
 
     @property
     def inner_size(self) -> int:
@@ -214,7 +201,7 @@ class BlockBackbone(Backbone, Generic[Block]):
     order of `state_shapes`.
 
     Args:
-        config: with vocab_size, hidden_size, num_layers and norm_eps.
+        config: with norm_eps.
         block: makes a block of the config.
         embedding_std: standard deviation of fresh embeddings.
     """
@@ -222,13 +209,7 @@ class BlockBackbone(Backbone, Generic[Block]):
     def __init__(
         self, config: Any, block: Callable[[Any], Block], embedding_std: float = 0.02
     ) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = (
-            config.vocab_size,
-            config.hidden_size,
-            config.num_layers,
-        )
+        super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(block(config) for _ in range(config.num_layers))
         self.norm_f = RMSNorm(config.hidden_size, config.norm_eps)

@@ -33,10 +33,9 @@ from runnel.ops.backend import inference, wanted_device, wanted_dtype
 
 @dataclass(frozen=True)
 class LibraryConfig(BackboneConfig):
-    """What the transformers library calls a model, and its layers."""
+    """The sizes of a model, and what the transformers library calls its kind."""
 
     model_type: str
-    num_layers: int
 
 
 class Library(Backbone):
@@ -52,19 +51,21 @@ class Library(Backbone):
     config: LibraryConfig
 
     def __init__(self, model: Any) -> None:
-        super().__init__()
+        facts = model.transformers_model.config.get_text_config()
+        scores = type(model).__name__ == "CrossEncoder"
+        width = model.num_labels if scores else model.get_embedding_dimension()
+        super().__init__(
+            LibraryConfig(facts.vocab_size, width, facts.num_hidden_layers, facts.model_type)
+        )
         self.model = model
+        self.scores = scores
         self._inner: Any = model.transformers_model
-        self._facts = settings = self._inner.config.get_text_config()
-        self.config = LibraryConfig(settings.model_type, settings.num_hidden_layers)
+        self._facts = facts
         self.title = type(self._inner).__name__  # type: ignore[misc]  # each has a name of its own
-        self.vocab_size, self.num_layers = settings.vocab_size, settings.num_hidden_layers
-        self.scores = type(model).__name__ == "CrossEncoder"
-        self.hidden_size = model.num_labels if self.scores else model.get_embedding_dimension()
         self.max_tokens = model.max_seq_length
         self._types = (
             "token_type_ids" in model.tokenizer.model_input_names
-            and getattr(settings, "type_vocab_size", 0) > 1
+            and getattr(facts, "type_vocab_size", 0) > 1
         )
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -280,7 +281,8 @@ def _whole_weights(folder: Path) -> Iterator[None]:
         messages.append(re.sub(r"\x1b\[[\d;]*m", "", record.getMessage()))
         return False
 
-    settings, level = transformers.utils.logging, log.level
+    settings = transformers.utils.logging
+    level = log.level
     bars = settings.is_progress_bar_enabled()
     log.addFilter(take)
     # from WARNING on the library also logs how it would split the layers over devices

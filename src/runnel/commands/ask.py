@@ -21,6 +21,7 @@ from runnel.commands.find import (
 from runnel.commands.parameters import Json, ModelOfIndex, NoUpdate, Query, given_options, refuse
 from runnel.commands.search import In, open_index
 from runnel.errors import counted
+from runnel.generation.endpoint import LOCAL, Endpoint, LanguageModelClient, LocalModel
 from runnel.jobs.loading import note_compiling
 from runnel.records import AnsweringSentence, highest, unanswered
 from runnel.search.finding import find, read_documents
@@ -28,7 +29,6 @@ from runnel.text.documents.reader import Skipped
 
 if TYPE_CHECKING:
     from runnel.generation.asking import AnswerContext, CitedAnswer
-    from runnel.generation.endpoint import LanguageModelClient
     from runnel.models.sentence_retriever import SentenceRetriever
 
 _DOCUMENTS = 5  # of an index to take sentences from
@@ -59,15 +59,10 @@ class LlmOptions:
         """Return the endpoint at a URL, or the recurrent model that local:NAME names; raises as
         `Endpoint` and `LocalModel`.
         """
-        from runnel.generation.endpoint import LOCAL, Endpoint, LocalModel
-
         note_compiling()
-        local = self.llm is not None and self.llm.startswith(LOCAL)
-        return (
-            LocalModel(str(self.llm).removeprefix(LOCAL))
-            if local
-            else Endpoint(self.llm, self.llm_model)
-        )
+        if self.llm is not None and self.llm.startswith(LOCAL):
+            return LocalModel(self.llm.removeprefix(LOCAL))
+        return Endpoint(self.llm, self.llm_model)
 
 
 def ask(
@@ -132,7 +127,7 @@ def ask(
         hits = index.search(question, _DOCUMENTS, sentences=-(-top_k // _DOCUMENTS))
         sentences = excerpts_of_hits(hits)
         answers = highest(hit.answers for hit in hits)
-    excerpts = [one for one in sentences if lowest is None or one.score >= lowest]
+    excerpts = [sentence for sentence in sentences if lowest is None or sentence.score >= lowest]
     failed = any(file.error for file in skipped)
     about = {"answers": answers, "skipped": [asdict(file) for file in skipped]}
     # 3. nothing to answer from

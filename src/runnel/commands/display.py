@@ -227,7 +227,7 @@ def _printable_hook() -> RenderHook:
         def process_renderables(
             self, renderables: list[ConsoleRenderable]
         ) -> list[ConsoleRenderable]:
-            return [Printable(one) for one in renderables]
+            return [Printable(renderable) for renderable in renderables]
 
     return Hook()
 

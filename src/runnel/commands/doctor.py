@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runnel import __version__
+from runnel import __version__, ops
 from runnel.commands.display import Meter, print_json, print_text
 from runnel.commands.parameters import Json
 from runnel.errors import (
@@ -25,7 +25,10 @@ from runnel.errors import (
     describe,
     install_command,
 )
+from runnel.hardware import available_memory, cores
 from runnel.jobs.loading import note_compiling
+from runnel.ops.backend import choose, gpu_name, has_native_bf16, numba_problem
+from runnel.search.document_cache import cache_folder
 
 if TYPE_CHECKING:
     from runnel.models.embedder import Embedder
@@ -58,12 +61,8 @@ def doctor(as_json: Json = False) -> int:
 
     Exit code 1 if pocket cannot be loaded or does not work.
     """
-    import runnel.ops
-    from runnel.hardware import available_memory
-    from runnel.ops.backend import numba_problem
-
     note_compiling()
-    cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(runnel.ops.__file__).parent)
+    cache = os.environ.get("NUMBA_CACHE_DIR") or str(Path(ops.__file__).parent)
     with Meter("measuring pocket"):
         pocket = _pocket()
     report = {
@@ -87,8 +86,6 @@ def doctor(as_json: Json = False) -> int:
 
 def machine() -> dict[str, Any]:
     """Return processor, cores, threads, GPU and versions, as JSON values."""
-    from runnel.hardware import cores
-    from runnel.ops.backend import gpu_name, has_native_bf16
     from runnel.ops.numba_math import count_threads
 
     return {
@@ -218,8 +215,6 @@ def _gpu_problem() -> str | None:
         import torch
     except ImportError:
         return "torch is not installed"
-    from runnel.ops.backend import choose
-
     if not torch.cuda.is_available():
         build = " (this is a build for CPUs)" if torch.version.cuda is None else ""
         return f"torch sees none{build}"
@@ -234,7 +229,6 @@ def _open_folders() -> list[str]:
     """Return the folders of stored texts whose modes let other users in: the project's, and the one
     of documents of `find`.
     """
-    from runnel.search.document_cache import cache_folder
     from runnel.search.project import NAME, Project
 
     folders = []

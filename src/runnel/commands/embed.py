@@ -11,7 +11,6 @@ from runnel.commands.display import print_json, print_text, say
 from runnel.commands.parameters import Dtype, Json, Model
 from runnel.errors import InputError, counted
 from runnel.files import file_digest
-from runnel.jobs.embedding import embed_file
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.jobs.rows import RowFile, Shard
 
@@ -72,6 +71,8 @@ def embed(
     Writes a vector for each text: OUT.npy, with the ids in OUT.ids, or OUT.jsonl.
     Example: runnel embed texts.jsonl --to vectors.npy
     """
+    from runnel.jobs.embedding import embed_file
+
     # 1. what to embed, and the settings that the vectors depend on
     part = None if shard is None else Shard.parse(shard)
     computes_ranges = _computes_ranges(precision, ranges, alone=part is None and not as_query)

@@ -31,12 +31,12 @@ from runnel.search.finding import find as find_sentences
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.documents.reader import DocumentReader, Skipped
+from runnel.text.folders import Selection
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from runnel.models.sentence_retriever import SentenceRetriever
-    from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
 
 log = logging.getLogger("runnel")
@@ -77,20 +77,36 @@ Remember = Annotated[
 
 
 @dataclass(frozen=True)
-class FileOptions:
-    """Which files are read, and how."""
+class ParsingOptions:
+    """Which files are read, and how they are parsed."""
 
     include: parameters.Include = None
     exclude: parameters.Exclude = None
     no_ignore: parameters.NoIgnore = False
-    encoding: parameters.Encoding = None
     language: parameters.Language = "auto"
     ocr: parameters.OcrOption = None
     parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
 
     def selection(self) -> Selection | None:
-        """Return the selection of files; None: the default one."""
-        return select(self.include, self.exclude, self.no_ignore)
+        """Return the selection of files; None: the default one, of which no option is given."""
+        if not (self.include or self.exclude or self.no_ignore):
+            return None
+        return Selection(tuple(self.include or ()), tuple(self.exclude or ()), not self.no_ignore)
+
+    def limits(self) -> Limits:
+        """Return the limits for each file."""
+        return Limits(seconds=self.parse_seconds)
+
+    def reader_of_scans(self) -> Ocr | None:
+        """Return the command that reads scanned pages, if there is one."""
+        return None if self.ocr is None else Ocr(self.ocr)
+
+
+@dataclass(frozen=True)
+class FileOptions(ParsingOptions):
+    """Which files are read for one question, and how."""
+
+    encoding: parameters.Encoding = None
 
     def cache(
         self,
@@ -120,21 +136,7 @@ class FileOptions:
 
     def reader(self) -> DocumentReader:
         """Return the reader of the files, to be used as a context."""
-        ocr = None if self.ocr is None else Ocr(self.ocr)
-        return DocumentReader(Limits(seconds=self.parse_seconds), encoding=self.encoding, ocr=ocr)
-
-
-def select(
-    include: Sequence[str] | None, exclude: Sequence[str] | None, no_ignore: bool
-) -> Selection | None:
-    """Return the selection that --include, --exclude and --no-ignore describe; None if none of them
-    is given.
-    """
-    if not (include or exclude or no_ignore):
-        return None
-    from runnel.text.folders import Selection
-
-    return Selection(tuple(include or ()), tuple(exclude or ()), not no_ignore)
+        return DocumentReader(self.limits(), encoding=self.encoding, ocr=self.reader_of_scans())
 
 
 def find(
@@ -218,7 +220,7 @@ def find(
     with _timed(seconds, "print"):
         _print(form, findings, {"query": query, "model": model}, skipped)
     log.info("%s", ", ".join(f"{name} {1000 * spent:.0f} ms" for name, spent in seconds.items()))
-    return 2 if any(one.error for one in skipped) else 0 if findings.sentences else 1
+    return 2 if any(file.error for file in skipped) else 0 if findings.sentences else 1
 
 
 def expect_query_first(command: str, query: str, files: Sequence[str]) -> None:
@@ -292,7 +294,7 @@ def _print(
         display.note_unanswered(findings.answers)
     if form == "json":
         display.print_json(
-            {**asked, **findings.as_json(), "skipped": [asdict(one) for one in skipped]}
+            {**asked, **findings.as_json(), "skipped": [asdict(file) for file in skipped]}
         )
     elif form == "jsonl":
         for sentence in findings.sentences:

@@ -8,9 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runnel.commands import display, parameters
-from runnel.commands.indexes import IndexOptions, find_project, print_changes, summary
+from runnel.commands.find import ParsingOptions
+from runnel.commands.indexes import (
+    IndexOptions,
+    RememberStates,
+    find_project,
+    print_changes,
+    summary,
+)
 from runnel.errors import InputError, StoreBusy, describe
 from runnel.jobs.loading import note_compiling
+from runnel.search.file_hashes import FileHashes
+from runnel.search.files import check_paths
+from runnel.text.folders import EVERYTHING
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
@@ -24,6 +34,8 @@ def index(
     ] = None,
     *,
     options: IndexOptions = IndexOptions(),
+    parsing: ParsingOptions = ParsingOptions(),
+    remember: RememberStates = False,
     keep_missing: Annotated[
         bool, typer.Option("--keep-missing", help="Keep documents of removed files. Needs --to.")
     ] = False,
@@ -46,20 +58,17 @@ def index(
     parameters.refuse({"--keep-missing": keep_missing and not options.to}, "needs --to")
     parameters.refuse({"PATH": options.to and not paths}, "to read is needed with --to")
     parameters.refuse({"--json": as_json and watch}, "cannot be given with --watch")
-    from runnel.search.file_hashes import FileHashes
-    from runnel.search.files import check_paths
     from runnel.search.indexed_files import IndexedFiles
     from runnel.search.project import Project
-    from runnel.text.folders import EVERYTHING
 
     # 1. The options of a new index, and the files to read.
     fields = options.field_types()
-    selection = options.selection()
+    selection = parsing.selection()
     files = IndexedFiles(
         paths or [],
         selection or EVERYTHING,
-        options.limits(),
-        options.reader_of_scans(),
+        parsing.limits(),
+        parsing.reader_of_scans(),
         prune=not keep_missing,
         hashes=FileHashes() if watch else None,
     )
@@ -75,7 +84,7 @@ def index(
         shown = str(project.place.parent)
     # 2. The index, which is created if it does not exist.
     note_compiling()
-    with options.open(place, fields) as opened:
+    with options.open(place, fields, parsing.language, remember=remember) as opened:
         # 3. One update, or an update after every change.
         if watch:
             return _watch(opened, files, shown)

@@ -12,23 +12,26 @@ from typing import TYPE_CHECKING, Annotated, cast
 import typer
 
 from runnel.commands import display, parameters
-from runnel.commands.find import select
 from runnel.errors import InputError, StoreError, counted, describe
-from runnel.text.documents.document import Limits
+from runnel.search.records import FIELD_TYPES, FieldType
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from runnel.search.index import Changes, Index
     from runnel.search.project import Project
-    from runnel.search.records import FieldType
-    from runnel.text.folders import Selection
 
+RememberStates = Annotated[
+    bool,
+    typer.Option(
+        "--remember", help="New index: keep recurrent models' states to rerank documents."
+    ),
+]
 COUNTED = ("added", "updated", "unchanged", "deleted", "empty", "failed")
 
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """The model and the settings of an index to write, and which files are read, and how."""
+    """The place, the model and the settings of an index to write."""
 
     model: parameters.ModelOfIndex = None
     to: Annotated[
@@ -49,23 +52,9 @@ class IndexOptions:
         int | None,
         typer.Option(min=8, help="New index: most tokens of a passage (default: by the model)."),
     ] = None
-    include: parameters.Include = None
-    exclude: parameters.Exclude = None
-    no_ignore: parameters.NoIgnore = False
-    language: parameters.Language = "auto"
-    ocr: parameters.OcrOption = None
-    parse_seconds: parameters.ParseSeconds = parameters.PARSE_SECONDS
-    remember: Annotated[
-        bool,
-        typer.Option(
-            "--remember", help="New index: keep recurrent models' states to rerank documents."
-        ),
-    ] = False
 
     def field_types(self) -> dict[str, FieldType]:
         """Parse each NAME:TYPE of --field to {name: type}."""
-        from runnel.search.records import FIELD_TYPES
-
         types: dict[str, FieldType] = {}
         for field in self.fields or []:
             name, colon, kind = field.partition(":")
@@ -77,19 +66,9 @@ class IndexOptions:
             types[name] = cast("FieldType", kind)
         return types
 
-    def selection(self) -> Selection | None:
-        """Return the selection of files; None: the default one."""
-        return select(self.include, self.exclude, self.no_ignore)
-
-    def limits(self) -> Limits:
-        """Return the limits for each file."""
-        return Limits(seconds=self.parse_seconds)
-
-    def reader_of_scans(self) -> Ocr | None:
-        """Return the command that reads scanned pages, if there is one."""
-        return None if self.ocr is None else Ocr(self.ocr)
-
-    def open(self, place: str, fields: dict[str, FieldType]) -> Index:
+    def open(
+        self, place: str, fields: dict[str, FieldType], language: str, *, remember: bool
+    ) -> Index:
         """Open the index at `place`, or create it there with these options."""
         from runnel.search.index import Index
         from runnel.search.stores import holds_index
@@ -100,17 +79,17 @@ class IndexOptions:
                 self.model or "pocket",
                 fields=fields,
                 passage_tokens=self.passage_tokens,
-                remember=self.remember,
-                language=self.language,
+                remember=remember,
+                language=language,
             )
         index = Index.open(place, self.model)
         settings = index.store.settings
         differences = []
         if fields and fields != settings.fields:
             differences.append(f"the fields {dict(settings.fields)}")
-        if self.remember and not settings.remember:
+        if remember and not settings.remember:
             differences.append("been made without --remember")
-        if self.language not in ("auto", settings.language):
+        if language not in ("auto", settings.language):
             differences.append(f"the language {settings.language}")
         if self.passage_tokens not in (None, settings.passage_tokens):
             differences.append(f"passages of {settings.passage_tokens} tokens")

@@ -108,10 +108,12 @@ def _model(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     yield "architecture", [f"{description['architecture']}: {description['layout']}"]
     for key in ("layers", "width", "vocabulary"):
         yield key, [f"{description[key]:,}"]
-    yield (
-        "config",
-        [", ".join(f"{key} {_value(value)}" for key, value in _config(description["config"]))],
-    )
+    config = [
+        f"{key} {_value(value)}"
+        for key, value in description["config"].items()
+        if key not in _OWN_LINES and value is not None
+    ]
+    yield "config", [", ".join(config)]
     yield (
         "parameters",
         [
@@ -170,14 +172,6 @@ def _work(description: dict[str, Any]) -> Iterator[str]:
         f"{_count(description['standard_flops_per_token'])}FLOP by the formula of papers, 2 x"
         " parameters (plus attention)"
     )
-
-
-def _config(config: dict[str, Any]) -> Iterator[tuple[str, object]]:
-    for key, value in config.items():
-        if isinstance(value, dict):  # a transformer's, as its library has it
-            yield from _config(value)
-        elif key not in _OWN_LINES and isinstance(value, str | int | float):
-            yield key, value
 
 
 def _parts(description: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:

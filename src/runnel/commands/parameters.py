@@ -2,8 +2,6 @@
 of options that do not go together.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -199,8 +197,8 @@ def given_options(group: Any) -> dict[str, object]:
     has the name of its field.
     """
     return {
-        f"--{one.name.replace('_', '-')}": getattr(group, one.name) != one.default
-        for one in fields(group)
+        f"--{field.name.replace('_', '-')}": getattr(group, field.name) != field.default
+        for field in fields(group)
     }
 
 

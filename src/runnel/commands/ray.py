@@ -5,8 +5,11 @@ from typing import Annotated
 import typer
 
 from runnel.commands import display, parameters
-from runnel.commands.indexes import IndexOptions, print_changes
+from runnel.commands.find import ParsingOptions
+from runnel.commands.indexes import IndexOptions, RememberStates, print_changes
 from runnel.jobs.loading import note_compiling
+from runnel.search.files import check_paths
+from runnel.text.folders import EVERYTHING
 
 
 def ray(
@@ -15,6 +18,8 @@ def ray(
     ],
     *,
     options: IndexOptions = IndexOptions(),
+    parsing: ParsingOptions = ParsingOptions(),
+    remember: RememberStates = False,
     address: Annotated[
         str | None,
         typer.Option(
@@ -43,24 +48,22 @@ def ray(
     """
     parameters.refuse({"--to": not options.to}, "is needed: the folder or URI of the index")
     from runnel.integrations.ray import index_files
-    from runnel.search.files import check_paths
-    from runnel.text.folders import EVERYTHING
 
     # 1. The options, which are checked before an index is created.
     place = str(options.to)
     fields = options.field_types()
-    limits = options.limits()
-    ocr = options.reader_of_scans()
+    limits = parsing.limits()
+    ocr = parsing.reader_of_scans()
     check_paths(paths)
     # 2. The index, which is created if it does not exist.
     note_compiling()
-    with options.open(place, fields) as index:
+    with options.open(place, fields, parsing.language, remember=remember) as index:
         # 3. The update, by the workers.
         with display.Meter("indexing") as meter:
             changes = index_files(
                 index,
                 paths,
-                selection=options.selection() or EVERYTHING,
+                selection=parsing.selection() or EVERYTHING,
                 prune=not keep_missing,
                 limits=limits,
                 ocr=ocr,

@@ -44,9 +44,9 @@ def read(
     row: Annotated[
         str | None, typer.Option(metavar="ID", help="The row of a jsonl, csv or tsv file.")
     ] = None,
-    encoding: Encoding = None,
     ocr: OcrOption = None,
     parse_seconds: ParseSeconds = PARSE_SECONDS,
+    encoding: Encoding = None,
     as_json: Json = False,
 ) -> int:
     """Show FILE, or its lines, pages or characters, as all commands of runnel see it.

@@ -16,10 +16,10 @@ from runnel.files import file_digest
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.jobs.ranking import note_cut, rank_into, read_candidates
 from runnel.jobs.rows import Shard, read_texts
+from runnel.records import Hit
 
 if TYPE_CHECKING:
     from runnel.models.reranker import Reranker
-    from runnel.records import Hit
 
 _SHOWN = 160  # characters of a document on the terminal
 

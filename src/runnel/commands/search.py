@@ -18,15 +18,14 @@ from runnel.commands.find import other_places, place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.errors import InputError, counted
 from runnel.jobs.loading import note_compiling
-from runnel.records import highest, normalize
+from runnel.records import Explanation, Hit, highest, normalize
+from runnel.search.records import IndexSettings
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from runnel.records import Explanation, Hit
     from runnel.search.index import Index
-    from runnel.search.records import IndexSettings
 
 log = logging.getLogger("runnel")
 _CONDITION = re.compile(r"\s*(.*?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)

@@ -139,6 +139,7 @@ def index_files(
                 changes.failed |= batch.scan.failed
                 scan.unchanged += batch.scan.unchanged
                 scan.gone += batch.scan.gone
+                scan.empty += batch.scan.empty
                 scan.other_kinds += batch.scan.other_kinds
             if documents:
                 commit = store.commit(documents, passages, [])
@@ -146,12 +147,8 @@ def index_files(
                     on_commit(commit)
     for name, reason in changes.failed.items():
         log.warning("%s", left_out(name, reason))
-    scan.failed |= changes.failed
     scan.finish(roots, stored, {str(file) for file in files})
-    changes.unchanged = scan.unchanged
-    changes.failed = scan.failed
-    if prune and scan.gone:
-        changes.deleted = index.delete(scan.gone).deleted
+    index.finish_files(changes, scan, prune=prune)
     return changes
 
 

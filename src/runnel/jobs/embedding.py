@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from runnel.batching import grouped
 from runnel.errors import InputError, counted, describe
 from runnel.files import digest, replacing, write_jsonl
@@ -19,13 +21,12 @@ from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.rows import RowFile, read_rows
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
+from runnel.models.precision import CALIBRATED, quantize, value_ranges
 from runnel.records import Document
+from runnel.request import TokenCount
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from runnel.models.embedder import Embedder
-    from runnel.request import TokenCount
 
 # A block is about 16 steps of the engine: shorter blocks cost speed, longer blocks lose more work
 # when the command is interrupted.
@@ -101,8 +102,6 @@ def embed_corpus(
     """Return the vectors of the documents with a text, computed once and stored at `path`, and
     their rows in the corpus.
     """
-    import numpy as np
-
     with vector_journal(path, settings) as journal:
         if journal.begin() is None:
             work = BlockEmbedder(embedder, journal, prompt="document", max_tokens=max_tokens)
@@ -126,8 +125,6 @@ class BlockEmbedder:
 
     def run(self, documents: Iterable[Document]) -> None:
         """Write a vector for each document that has none yet."""
-        from runnel.request import TokenCount
-
         note_resumed(self._journal, "vector")
         remaining = self._with_text(documents)
         for row in self._journal.rows():
@@ -188,8 +185,6 @@ class BlockEmbedder:
 
 def load_ranges(path: Path, size: int) -> np.ndarray:
     """Read the ranges (2, size) of 8-bit vectors that an earlier run wrote."""
-    import numpy as np
-
     try:
         ranges = np.load(path, allow_pickle=False)
         content = "has several arrays"
@@ -208,10 +203,6 @@ def load_ranges(path: Path, size: int) -> np.ndarray:
 def _write_vectors(
     journal: Journal, size: int, precision: str, ranges: np.ndarray | None
 ) -> dict[str, Any]:
-    import numpy as np
-
-    from runnel.models.precision import CALIBRATED, quantize
-
     out = journal.out
     if precision in CALIBRATED and ranges is None:
         ranges = _compute_ranges(journal, size, precision, out.with_suffix(".ranges.npy"))
@@ -234,18 +225,12 @@ def _write_vectors(
 
 def _vectors(journal: Journal, size: int) -> Iterator[np.ndarray]:
     """Yield the vectors float32 (rows, size), in blocks."""
-    import numpy as np
-
     rows = journal.rows(data=True)
     while block := b"".join(row.data for row in itertools.islice(rows, _VECTORS)):
         yield np.frombuffer(block, dtype="<f4").reshape(-1, size)
 
 
 def _compute_ranges(journal: Journal, size: int, precision: str, path: Path) -> np.ndarray:
-    import numpy as np
-
-    from runnel.models.precision import value_ranges
-
     if len(journal) < 2:
         raise InputError(
             f"{precision} vectors need the ranges of at least two vectors, got {len(journal)}; give"
@@ -262,8 +247,6 @@ def _write_array(path: Path, count: int, blocks: Iterable[np.ndarray], empty: np
     """Write `count` vectors as an array of .npy, block by block; `empty` has their size and dtype,
     and no rows.
     """
-    import numpy as np
-
     dtype = empty.dtype.newbyteorder("<")
     with replacing(path) as new, new.open("wb") as file:
         header = {"descr": dtype.str, "fortran_order": False, "shape": (count, empty.shape[1])}

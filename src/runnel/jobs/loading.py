@@ -2,8 +2,6 @@
 being compiled.
 """
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Protocol
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from typing import Protocol, TypeVar
 
 from runnel.redaction import redact
@@ -47,18 +48,17 @@ class _Unshown(WorkProgress):
         pass
 
 
-_show: Callable[[str, str], WorkProgress] = _Unshown
+_show: ContextVar[Callable[[str, str], WorkProgress]] = ContextVar("show", default=_Unshown)
 
 
 def show_progress_with(show: Callable[[str, str], WorkProgress]) -> None:
-    """Show the progress of all work with what `show` returns for a label and a unit."""
-    global _show
-    _show = show
+    """Show the progress of this context's work with what `show` returns for a label and a unit."""
+    _show.set(show)
 
 
 def open_progress(label: str, unit: str = "tokens") -> WorkProgress:
     """Return the progress of work that is about to begin; enter it."""
-    return _show(label, unit)
+    return _show.get()(label, unit)
 
 
 def notify(message: str) -> None:

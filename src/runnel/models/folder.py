@@ -26,7 +26,7 @@ from runnel.errors import needing
 from runnel.models.description import Description
 from runnel.models.head import POOLINGS, Pooling
 from runnel.models.model import Job, Model
-from runnel.models.pocket.model import load_pocket, reads_folder
+from runnel.models.pocket.model import load_pocket
 
 if TYPE_CHECKING:
     import torch
@@ -89,8 +89,9 @@ def load_model(
     config = read_model_json(folder / "config.json", default={})
     read = Description.read(config["runnel"], source) if "runnel" in config else None
     if arrays and read is not None and not (prefix or pooling or template):
-        if reads_folder(folder, read, dtype, device, source):
-            return load_pocket(folder, read, dtype, source)
+        pocket = load_pocket(folder, read, dtype, device, source)
+        if pocket is not None:
+            return pocket
     with needing(f"the model {source} needs torch", "recurrent"):
         from runnel.models.foreign.loading import load_foreign
         from runnel.models.foreign.transformers import apply_choices

@@ -9,6 +9,7 @@ import numpy as np
 
 from runnel.errors import InputError
 from runnel.request import Array, Request, Result
+from runnel.text.templates import Template
 
 # Columns of the marks, i.e. rows of `TokenFeatures.mark_vectors`.
 MARK_MATCH = 0  # idf of a token of the later part that also occurs in the earlier part
@@ -21,9 +22,9 @@ WITHOUT_TOKENS = -700.0
 Pooling = Literal["cls", "eos", "mean"]
 POOLINGS: tuple[Pooling, ...] = get_args(Pooling)
 # What a head scores: the pooled text; besides it the means of two parts and their matching tokens
-# (`models/items.py`); the state after the last token; or stored vectors, of a query and a
-# document that are read separately.
-Inputs = Literal["text", "matches", "state", "vectors"]
+# (`models/items.py`); the state after the last token; the hidden vectors before the query's tokens;
+# or stored vectors, of a query and a document that are read separately.
+Inputs = Literal["text", "matches", "state", "tokens", "vectors"]
 
 
 class Head:
@@ -34,6 +35,7 @@ class Head:
     pooling: Pooling = "eos"  # the hidden vector, or the mean, that represents a text
     inputs: Inputs = "text"
     state: ClassVar[str] = ""  # the tensor of the state that it reads
+    template: Template | None = None  # of a pair, if the head has one of its own
     # of each head: what the engine pooled, or stored vectors, to vectors or scores
     forward: Any = None
 

@@ -27,7 +27,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.kinds import text_of
 
 log = logging.getLogger("runnel")
-Precision = Literal["fp32", "bf16", "int8"]
+StatePrecision = Literal["fp32", "bf16", "int8"]
 _DAMAGE = (
     SafetensorError,
     OSError,
@@ -69,7 +69,8 @@ def unpack(
     """
     with damage_in_state(place):
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
-        arrays, (stored, _, model) = load(data), header["runnel"].partition(" ")
+        arrays = load(data)
+        stored, _, model = header["runnel"].partition(" ")
     problem = None
     if about is not None and stored != _digest(arrays, model, about):
         problem = "is damaged, or belongs to another text"
@@ -203,7 +204,7 @@ def remember_in(
     folder: Path,
     documents: Mapping[str, str | DocumentText],
     backbone: Any,
-    precision: Precision,
+    precision: StatePrecision,
     read: Callable[[Iterable[str | DocumentText]], Iterable[Remembered]],
     kind: type[Remembered],
 ) -> Memory:

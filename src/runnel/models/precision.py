@@ -39,10 +39,9 @@ def truncated(vectors: np.ndarray, width: int) -> np.ndarray:
     if vectors.shape[-1] <= width:
         return vectors
     part = vectors[..., :width]
-    shortened: np.ndarray = part / np.maximum(
+    return part / np.maximum(
         np.linalg.norm(part, axis=-1, keepdims=True), np.finfo(np.float32).tiny
     )
-    return shortened
 
 
 def value_ranges(vectors: np.ndarray) -> np.ndarray:

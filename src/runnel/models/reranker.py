@@ -11,18 +11,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 import numpy as np
 
 from runnel.batching import top
 from runnel.checks import expect_choice, expect_count, expect_loaded, expect_series
-from runnel.errors import InputError
+from runnel.errors import InputError, needing
 from runnel.models.embedder import Embedder
 from runnel.models.folder import load_model
-from runnel.models.head import WITHOUT_TOKENS
+from runnel.models.head import WITHOUT_TOKENS, Head
 from runnel.models.items import Item, mark_pair
-from runnel.models.memory import Memory, Precision, Remembered, remember_in
+from runnel.models.memory import Memory, Remembered, StatePrecision, remember_in
 from runnel.models.model import Model
 from runnel.models.pocket.scorer import VectorScorer
 from runnel.models.scoring import DocumentScorer
@@ -45,11 +45,11 @@ class Reranker:
     Scores are logits: any real number, higher is better, comparable for one query.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, head: Literal["rerank", "likelihood"] = "rerank") -> None:
         expect_loaded(model, "Reranker")
         self.model = model
-        self._head = model.head("rerank")
-        self.scorer = _document_scorer(model)
+        self._head: Any = model.head("rerank") if head == "rerank" else _likelihood(model)
+        self.scorer = _document_scorer(model, self._head)
         self._template, self.remembers = self.scorer.template, self.scorer.remembers
         self.truncated = 0  # documents cut by `max_tokens` in the last call
 
@@ -61,6 +61,7 @@ class Reranker:
         device: str = "auto",
         *,
         template: str | None = None,
+        head: Literal["rerank", "likelihood"] = "rerank",
     ) -> Reranker:
         """Load a built-in model ("pocket", "pocket-mamba2"), a folder with a rerank head, a
         published cross-encoder, or a hub id.
@@ -69,11 +70,26 @@ class Reranker:
             template: how a pair is written: "rankmamba" or "ssm-rerankers", as in these papers,
                 "rankmamba-code", as in the former's checkpoints, or "pair", as the tokenizer does
                 by default (docs/models.md). Default: the model's.
+            head: "rerank", which was trained to score pairs, or "likelihood": how probable a
+                recurrent language model finds the query after the document, the mean log
+                probability of its tokens, without training
+                (`models/recurrent/likelihood.py`).
 
         Raises:
-            CheckpointError: the model is missing or has no rerank head.
-            InputError: the template is unknown.
+            CheckpointError: the model is missing, or has no rerank head or no LM head.
+            InputError: the template or the head is unknown, they do not go together, or the model
+                for "likelihood" is not recurrent.
         """
+        expect_choice(head, ("rerank", "likelihood"), "head")
+        if head == "likelihood":
+            if template is not None:
+                raise InputError(
+                    f"head='likelihood' has a template of its own; omit template={template!r}"
+                )
+            with needing(f"the likelihood of {name} needs torch", "recurrent"):
+                from runnel.models.recurrent.language_model import load_generator
+
+            return cls(load_generator(name, dtype, device), head=head)
         return cls(load_model(name, dtype, device, template=template, job="rerank", arrays=True))
 
     def save(self, folder: str | Path, *, weights: str = "as_is") -> None:
@@ -225,9 +241,9 @@ class Reranker:
             InputError: the model cannot remember (`remembers`), two documents have one id, or the
                 dtype is unknown.
         """
-        expect_choice(dtype, get_args(Precision), "dtype")
+        expect_choice(dtype, get_args(StatePrecision), "dtype")
         pairs = list(_named(documents))
-        precision = cast(Precision, dtype)
+        precision = cast(StatePrecision, dtype)
         named = dict(pairs)
         if len(named) < len(pairs):
             ((name, _),) = Counter(name for name, _ in pairs).most_common(1)
@@ -281,6 +297,9 @@ class Reranker:
         ids = rendered.ids
         total = len(rendered.ids)
         empty = not len(document_ids)
+        if self._head.inputs == "tokens":
+            request = self._head.request_query(ids, rendered.slices["query"])
+            return Item(request, rendered.cut, empty)
         if self._head.inputs != "matches":
             return Item(self._head.request(ids), rendered.cut, empty)
         place = rendered.slices["document"]
@@ -329,10 +348,16 @@ def _named(documents: Any) -> Iterator[tuple[str, str | DocumentText]]:
         yield document.id, item if isinstance(item, DocumentText) else document.text
 
 
-def _document_scorer(model: Model) -> DocumentScorer:
+def _likelihood(model: Model) -> Head:
+    from runnel.models.recurrent.likelihood import QueryLikelihood  # imports torch
+
+    return QueryLikelihood(model)
+
+
+def _document_scorer(model: Model, head: Head) -> DocumentScorer:
     """Return what remembers documents and scores them."""
-    if model.stores_vectors("rerank"):
+    if head.inputs == "vectors":
         return VectorScorer(model, passages=True)
     from runnel.models.recurrent.scorer import StateScorer  # imports torch
 
-    return StateScorer(model)
+    return StateScorer(model, head)

@@ -10,7 +10,7 @@ import numpy as np
 
 from runnel.batching import grouped
 from runnel.errors import InputError
-from runnel.models.memory import Memory, Precision, Remembered
+from runnel.models.memory import Memory, Remembered, StatePrecision
 from runnel.models.model import Model
 from runnel.models.scored import Scored
 from runnel.request import Progress
@@ -63,7 +63,7 @@ class DocumentScorer(Protocol):
     def remember(
         self,
         documents: Iterable[str | DocumentText],
-        precision: Precision,
+        precision: StatePrecision,
         progress: Progress | None = None,
     ) -> Iterator[Remembered]:
         """Read documents to remember them, in order."""
@@ -84,7 +84,7 @@ def sentence_tokens(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
         ranked = [RankedText.of(document) for document in group]
-        texts = [one.text for one in ranked]
+        texts = [document.text for document in ranked]
         short = iter(
             template.encode_batch(
                 model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]

@@ -249,8 +249,7 @@ def implementation(operator: str, requested: str, x: Tensor) -> Callable[..., An
     module = importlib.import_module(
         f"runnel.ops.{chosen if chosen == 'reference' else f'{operator}.{chosen}'}"
     )
-    function: Callable[..., Any] = getattr(module, f"{operator}_{chosen}")
-    return function
+    return getattr(module, f"{operator}_{chosen}")
 
 
 def _cpu_problem(operator: str, x: Tensor) -> str | None:

@@ -72,8 +72,7 @@ def with_torch_backward(
     """
     if not wants_gradients(*inputs):
         return forward(*inputs)
-    out: tuple[Tensor, ...] = _TorchBackward.apply(forward, path, *inputs)
-    return out
+    return _TorchBackward.apply(forward, path, *inputs)
 
 
 class _TorchBackward(torch.autograd.Function):

@@ -33,13 +33,13 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 from runnel.text.documents.table import row_words
+from runnel.text.folders import Selection, other_kinds
 
 if TYPE_CHECKING:
     from runnel.models.pocket.sentence_vectors import SentenceVectors
     from runnel.models.scored import Scored
     from runnel.models.sentence_retriever import SentenceRetriever
     from runnel.request import Progress
-    from runnel.text.folders import Selection
     from runnel.text.sentences import Unit
 
 log = logging.getLogger("runnel")
@@ -157,8 +157,6 @@ def read_documents(
             if is_error:
                 report(f"error: {describe(error)}")
     if others := [file.file for file in skipped if not file.error]:
-        from runnel.text.folders import other_kinds
-
         report(f"note: {other_kinds(others)}")
 
 

@@ -235,16 +235,22 @@ class Index:
         rows = read_found(files, stored, scan, {root.path for root in roots}, hashes, limits, ocr)
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
-        changes.unchanged += scan.unchanged
-        changes.empty = scan.empty
-        changes.failed |= scan.failed
+        self.finish_files(changes, scan, prune=prune)
         if hashes is not None:  # documents that the encoder refused, such as empty files
             hashes.failures |= {
                 name: hashes.current[name] for name in changes.failed.keys() & hashes.current.keys()
             }
+        return changes
+
+    def finish_files(self, changes: Changes, scan: Scan, *, prune: bool) -> None:
+        """Add what the reading of files has found to the changes; delete documents of removed files
+        with `prune`.
+        """
+        changes.unchanged += scan.unchanged
+        changes.empty = scan.empty
+        changes.failed |= scan.failed
         if prune and scan.gone:
             changes.deleted = self.delete(scan.gone).deleted
-        return changes
 
     def delete(self, ids: Iterable[str]) -> Changes:
         """Delete documents; unknown ids are in `failed`. A text is one id."""

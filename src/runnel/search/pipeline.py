@@ -312,10 +312,10 @@ class Pipeline:
         scored with it.
         """
         for start in range(0, len(documents), _TOGETHER):
-            some = documents[start : start + _TOGETHER]
+            group = documents[start : start + _TOGETHER]
             stored = self._remembers if sentences else self._store.settings.remember
-            pieces = self._store.memories([document.id for document in some]) if stored else {}
-            for document in some:
+            pieces = self._store.memories([document.id for document in group]) if stored else {}
+            for document in group:
                 yield self._content(document, pieces.get(document.id))
 
     def _content(self, document: DocumentRow, piece: bytes | None) -> Any:
@@ -346,10 +346,10 @@ class _Candidates:
     def fetch(self, count: int) -> None:
         """Fetch documents until `count` have different texts, or there are no more."""
         while len(self.rows) < count and self._fetched < len(self._names):
-            some = self._names[self._fetched : self._fetched + count - len(self.rows)]
-            self._fetched += len(some)
-            documents = self._store.documents(some)
-            for name in some:
+            names = self._names[self._fetched : self._fetched + count - len(self.rows)]
+            self._fetched += len(names)
+            documents = self._store.documents(names)
+            for name in names:
                 if name not in documents:  # in Qdrant, whose reads are live, it may be gone
                     continue
                 first = self._first.setdefault(digest(documents[name].text), name)

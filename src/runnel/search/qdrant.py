@@ -254,8 +254,8 @@ class QdrantStore:
     def _retrieve(self, ids: Sequence[str], columns: list[str]) -> list[Any]:
         return [
             row
-            for some in _groups(ids)
-            for row in self._client.retrieve(self._name, some, with_payload=columns)
+            for group in _groups(ids)
+            for row in self._client.retrieve(self._name, group, with_payload=columns)
         ]
 
     @plainly
@@ -274,13 +274,13 @@ class QdrantStore:
             row.id: {name: row.metadata.get(name) for name in self.settings.fields}
             for row in documents
         }
-        for some in _groups([*fields, *(name for name in delete if name not in fields)]):
+        for names in _groups([*fields, *(name for name in delete if name not in fields)]):
             self._client.set_payload(
-                self._name, dict.fromkeys(HASHES, ""), points_of("document", some)
+                self._name, dict.fromkeys(HASHES, ""), points_of("document", names)
             )
-            self._client.delete(self._name, points_of("passage", some))
-        for some in _groups([name for name in delete if name not in fields]):
-            self._client.delete(self._name, points_of("document", some))
+            self._client.delete(self._name, points_of("passage", names))
+        for names in _groups([name for name in delete if name not in fields]):
+            self._client.delete(self._name, points_of("document", names))
         self._upsert(document_point(row, fields[row.id]) for row in documents)
         average = self.settings.passage_tokens * WORDS_PER_TOKEN
         for group in _groups(passages):

@@ -1,5 +1,5 @@
 """Limits of connections: of the time for headers and for reading an answer, and of their number;
-and the refusal of a request whose body has two ends.
+and the refusal of a request whose body has two ends, for the checks of each server.
 
 uvicorn limits only the time between requests; its setting `http` takes a protocol class with more.
 """
@@ -7,9 +7,11 @@ uvicorn limits only the time between requests; its setting `http` takes a protoc
 import asyncio
 import socket
 from collections import Counter
+from collections.abc import Collection
 from typing import Literal
 
 import uvicorn
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -94,22 +96,30 @@ def client_of(address: str) -> str:
     return ip.packed[:8].hex()
 
 
-class _Unambiguous:
-    """ASGI middleware that refuses a request with both Content-Length and Transfer-Encoding: a
-    proxy might find its end elsewhere.
+def refuse_two_ends(names: Collection[str]) -> Refusal | None:
+    """Return why a request with headers of these names is refused: with both lengths, a proxy might
+    find the end of its body elsewhere.
+    """
+    if "content-length" in names and "transfer-encoding" in names:
+        message = "Content-Length and Transfer-Encoding both end the body; send one of them"
+        return Refusal("ambiguous", message)
+    return None
+
+
+class UnambiguousBodies:
+    """ASGI middleware that refuses a body with two ends, for an application without checks of its
+    own.
     """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = None
         if scope["type"] == "http":
-            names = {name for name, _ in scope["headers"]}
-            if {b"content-length", b"transfer-encoding"} <= names:
-                message = "Content-Length and Transfer-Encoding both end the body; send one of them"
-                await Refusal("ambiguous", message).response(scope["path"])(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+            refusal = refuse_two_ends(Headers(scope=scope).keys())
+        answer = self._app if refusal is None else refusal.response(scope["path"])
+        await answer(scope, receive, send)
 
 
 class LimitedServer(uvicorn.Server):
@@ -123,7 +133,7 @@ class LimitedServer(uvicorn.Server):
         timeout_graceful_shutdown: int | None = None,
     ) -> None:
         limited = uvicorn.Config(
-            _Unambiguous(app),
+            app,
             http=Connection,
             ws="none",
             timeout_keep_alive=IDLE_S,

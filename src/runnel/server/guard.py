@@ -1,5 +1,5 @@
-"""The checks before a route: Host, Origin, key, size and speed of the body; and after it: headers,
-metrics, one log line.
+"""The checks before a route: one length, Host, Origin, key, size and speed of the body; and after
+it: headers, metrics, one log line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runnel.server.connections import client_of
+from runnel.server.connections import client_of, refuse_two_ends
 from runnel.server.refusals import Refusal
 from runnel.server.settings import ServerSettings, address_of
 from runnel.server.work import Work
@@ -102,7 +102,8 @@ class Guard:
             await send(message)
 
         try:
-            refusal = self._refusal(scope["method"], scope["path"], headers)
+            refusal = refuse_two_ends(headers.keys())
+            refusal = refusal or self._refusal(scope["method"], scope["path"], headers)
             if refusal is not None:
                 await refusal.response(scope["path"])(scope, receive, respond)
             else:

@@ -135,9 +135,9 @@ async def find(body: FindRequest, request: Request, context: InContext) -> FindR
     def call(progress: Progress) -> tuple[float | None, list[DocumentSentence]]:
         ranked = retriever.rank(body.query, texts, unit=body.unit, progress=progress)
         best = [
-            (place, one)
+            (place, sentence)
             for place, scored in enumerate(ranked)
-            for one in islice(scored.ranked(), body.top_k)
+            for sentence in islice(scored.ranked(), body.top_k)
         ]
         # stable: ties in reading order
         best = sorted(best, key=lambda found: -found[1].score)[: body.top_k]
@@ -166,7 +166,7 @@ async def search(body: SearchRequest, request: Request, context: InContext) -> S
 
     documents, _ = await context.run(request, [body.query], call)
     return SearchResponse(
-        model=loaded.name, answers=highest(one.answers for one in documents), documents=documents
+        model=loaded.name, answers=highest(hit.answers for hit in documents), documents=documents
     )
 
 

@@ -150,7 +150,7 @@ class Opened(FileDocument):
 
 def opened_files(most: int = _BYTES) -> Recent[Opened]:
     """Return the place of opened files, by id."""
-    return Recent(lambda one: one.bytes + len(one.pdf), most)
+    return Recent(lambda opened: opened.bytes + len(opened.pdf), most)
 
 
 def opened_id(name: str, data: bytes) -> str:
@@ -195,7 +195,8 @@ def report_of(query: str, findings: Findings, reader: DocumentReader) -> str:
     have results.
     """
     documents = {
-        _id(one.file, one.document.id): (one, scored) for one, scored in findings.documents
+        _id(source.file, source.document.id): (source, scored)
+        for source, scored in findings.documents
     }
     hits: dict[str, dict[str, Any]] = {}
     for sentence in findings.sentences:

@@ -17,7 +17,7 @@ from runnel.errors import ReadError
 from runnel.text.documents import pdf as module
 from runnel.text.documents.document import Limits
 from runnel.text.documents.pdf import read_pdf
-from runnel.text.documents.pdf_parts import PdfPart
+from runnel.text.documents.pdf_layout import PdfPart
 from runnel.text.documents.pdf_picture import page_part
 from runnel.text.documents.reader import DocumentReader
 
@@ -254,6 +254,7 @@ def book(pages=12, *, head="The Manual", foot="{number}"):
         ("The Manual", "{number}"),
         ("The Manual {number}", "draft"),
         ("Page {number} of 99", "- {number} -"),
+        ("Issue #{number} of # The Times", "{number}"),
     ],
 )
 def test_running_heads_and_page_numbers_are_left_out_and_nothing_else(read, head, foot):
@@ -275,6 +276,10 @@ def test_heads_of_chapters_and_of_even_pages_are_left_out_and_what_only_looks_li
     text = read(pages).text
     assert [text.count(word) for word in ("Great Book", "Chapter 1", "Chapter 2")] == [1, 1, 1]
     assert not re.search(r"\b[ivx]+\b", text)
+    text = read(
+        [[f"The Book {n}", None, f"and {n}{n} is", "so."] for n in ("ii", "iii", "iv")]
+    ).text
+    assert text.count("The Book") == 1
     _, pages = book()
     pages[5].insert(3, "This is the manual of a program.")
     assert read(pages).text.count("The Manual") == 0

@@ -20,7 +20,7 @@ def button(rectangle, entries, state, on="Yes"):
 @pytest.fixture
 def read(tmp_path):
     def call(page, fields):
-        numbers = " ".join(f"{9 + at} 0 R" for at in range(len(fields)))
+        numbers = " ".join(f"{10 + at} 0 R" for at in range(len(fields)))
         data = drawn_pdf(
             [page],
             entries=f"/Annots [{numbers}]",
@@ -76,9 +76,9 @@ def test_boxes_that_are_checked_stand_in_the_text(read):
         [
             button("[60 698 72 710]", "/FT /Btn /T (a) /V /Yes", "Yes"),
             button("[60 678 72 690]", "/FT /Btn /T (b)", "Off"),
-            "<< /FT /Btn /Ff 49152 /T (payment) /V /cash /Kids [12 0 R 13 0 R] >>",
-            button("[120 638 132 650]", "/Parent 11 0 R", "Off", "card"),
-            button("[200 638 212 650]", "/Parent 11 0 R", "cash", "cash"),
+            "<< /FT /Btn /Ff 49152 /T (payment) /V /cash /Kids [13 0 R 14 0 R] >>",
+            button("[120 638 132 650]", "/Parent 12 0 R", "Off", "card"),
+            button("[200 638 212 650]", "/Parent 12 0 R", "cash", "cash"),
         ],
     )
     assert "Pets: yes" in lines and "payment: cash" in lines

@@ -212,6 +212,123 @@ def test_names_of_columns_that_each_page_repeats_are_heads_once(read, pages):
     assert last.page == pages and last.lead == ("", "Name", "Place", "Jobs", "Why")
 
 
+def test_a_title_across_columns_does_not_glue_the_columns_below_it(read):
+    years = [["Servers in:", "2007", "2008", "2009"]]
+    first = table(
+        60, 700, [*years, ["Closets", "1,505", "1,580", "1,643"], ["Rooms", "9", "8", "7"]]
+    )
+    second = table(
+        60, 636, [*years, ["Closets", "1,456", "1,439", "1,386"], ["Rooms", "6", "5", "4"]]
+    )
+    title = Placed(180, 652, "The best practice of all centers")
+    texts = [text for _, text in shown(read([[*first, title, *second]]))]
+    assert texts[1:5] == [
+        "Closets | 1,505 | 1,580 | 1,643",
+        "Rooms | 9 | 8 | 7",
+        "The best practice of all centers |  |  |",
+        "Servers in: | 2007 | 2008 | 2009",
+    ]
+
+
+def test_names_across_columns_stand_above_the_first_of_them(read):
+    rows = [
+        ["Kind", "2019", "2020", "2019", "2020"],
+        ["Cars", "11", "12", "13", "14"],
+        ["Trucks", "21", "22", "23", "24"],
+    ]
+    names = [Placed(170, 616, "Sold here and there"), Placed(370, 616, "Broken within a year")]
+    document = read([[*names, *table(60, 600, rows, (100,) * 5)]])
+    assert [text for _, text in shown(document)] == [
+        "| Sold here and there |  | Broken within a year |",
+        *(" | ".join(row) for row in rows),
+    ]
+
+
+def test_tables_beside_each_other_are_read_one_after_the_other(read):
+    left = [["Name", "Height"], ["Anna", "171"], ["Berta", "168"], ["Carl", "180"]]
+    right = [["Name", "Height"], ["Dora", "159"], ["Emil", "176"]]
+    page = table(60, 600, left) + table(320, 600, right)
+    assert [text for _, text in shown(read([page]))] == [" | ".join(row) for row in left + right]
+    # the second half says more of the first
+    rows = [["Code", "Name"] * 2]
+    for code in ("K10", "K20"):
+        rows += [[code, "Cars", f"{code}a", "Old"], ["", "", f"{code}b", "New"]]
+    texts = [text for _, text in shown(read([table(60, 600, rows)]))]
+    assert texts == [" | ".join(row).strip() for row in rows]
+
+
+@pytest.mark.parametrize("lower", [0, 5])
+@pytest.mark.parametrize("left", [True, False], ids=["left", "right"])
+def test_prose_beside_a_table_is_not_mixed_into_its_rows(read, left, lower):
+    rows = [["Well", "Depth", "Closed"], ["W-5", "41 m", "no"], ["W-7", "52 m", "2019"]]
+    prose = column(60 if left else 320, [*EAST[:4], "can go on. After that it is closed"], 600, 16)
+    cells = table(320 if left else 60, 600 - lower, rows, (60, 60, 60))
+    found = flat(read([prose + cells]))
+    parts = [" ".join(piece.text for piece in prose), *(" | ".join(row) for row in rows)]
+    assert found == " ".join(parts if left else parts[1:] + parts[:1])
+
+
+def test_tables_with_captions_beside_each_other_are_read_one_after_the_other(read):
+    captions = [Placed(60, 620, "Table 1. Wells"), Placed(320, 620, "Table 2. Crops")]
+    wells = [["Well", "Depth", "Closed"], ["W-5", "41 m", "no"], ["W-7", "52 m", "2019"]]
+    crops = [["Crop", "Area", "Kind"], ["Rye", "12 ha", "winter"], ["Oats", "7 ha", "spring"]]
+    tables = table(60, 600, wells, (60, 60, 60)) + table(320, 600, crops, (60, 60, 60))
+    document = read([captions + tables])
+    assert [text for _, text in shown(document)] == [
+        captions[0].text, *(" | ".join(row) for row in wells),
+        captions[1].text, *(" | ".join(row) for row in crops),
+    ]  # fmt: skip
+    assert document.blocks[-1].lead == ("Table 2. Crops", "Crop", "Area", "Kind")
+
+
+CODE = ["def measure(dust):", "total = sum(dust)", "print(total, dust)", "return total"]
+
+
+def test_programs_beside_prose_are_read_after_it(read):
+    code = column(300, CODE, font="F5", size=9)
+    assert flat(read([by_rows(column(60, [*EAST[:4]]), code)])) == " ".join(EAST[:4] + CODE)
+    page = [*column(60, EAST + DUST), *column(300, CODE[:3], 672, font="F5", size=9)]
+    assert flat(read([page])) == " ".join(EAST + DUST + CODE[:3])
+
+
+def test_a_line_of_a_program_is_not_joined_with_one_below_prose(read):
+    page = [
+        *column(60, ["unable to open the port: permission denied"], 700, font="F5", size=9),
+        *column(60, ["Now is a good time to say that nobody is a bad name."], 680),
+        *column(60, ["user = nut"], 660, font="F5", size=9),
+    ]
+    assert [text for _, text in shown(read([page]))] == [piece.text for piece in page]
+
+
+def test_letters_with_spaces_between_them_are_words(read):
+    for title in ("RESEARCH ARTICLE", "CONTENTS"):
+        document = read([[Placed(60, 730, " ".join(title), 14), *column(60, EAST)]])
+        assert document.text.startswith(f"{title}\n")
+    assert "A B C D E" in read([[Placed(60, 730, "A B C D E"), *column(60, EAST)]]).text
+
+
+def test_the_number_of_a_note_and_a_sign_in_a_word_do_not_tear_it(read):
+    note = [Placed(60, 94, "4", 6), Placed(63.4, 90, "There were five dams.", 8)]
+    assert shown(read([[*column(60, PROSE), *note]]))[-1] == ("note", "4 There were five dams.")
+
+
+def test_dots_between_a_title_and_its_page_are_no_columns(read):
+    dots = " ." * 9
+    entries = [
+        ("1 Dams", "1"), (f"1.1 Old dams{dots}", "1"), (f"1.2 New dams{dots}", "3"),
+        ("2 Wells", "5"), (f"2.1 Deep wells{dots}", "5"), (f"2.2 Old wells{dots}", "7"),
+    ]  # fmt: skip
+    document = read([table(60, 700, entries, (200, 100)), *[column(60, EAST)] * 8])
+    kinds = [(kind, text) for kind, text in shown(document) if " | " in text]
+    assert kinds == [("contents", f"{title.replace(dots, '')} | {page}") for title, page in entries]
+    parts = [(f"H.1.{number}", f"Old wells{dots}", "8") for number in range(3)]
+    document = read([table(60, 700, parts, (40, 160, 100)), *[column(60, EAST)] * 8])
+    assert [kind for kind, _ in shown(document)][:3] == ["contents"] * 3
+    rows = [["Crimes", "Men", "Women"], [f"Fraud{dots}", "17", "3"], [f"Arson{dots}", "9", "1"]]
+    texts = [text for _, text in shown(read([table(60, 700, rows)]))]
+    assert texts == ["Crimes | Men | Women", "Fraud | 17 | 3", "Arson | 9 | 1"]
+
+
 PROSE = [
     "The dam was finished in the year of the flood and raised twice",
     "because the valley needed more water in dry summers, which the",

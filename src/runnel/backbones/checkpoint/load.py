@@ -59,6 +59,7 @@ class Checkpoint:
     heads: dict[str, Tensor]
     layout: str  # in words, e.g. "Mamba-2, state-spaces original layout"
     folder: Path
+    config: dict[str, Any]  # the folder's own; {} without one
 
 
 def open_weights(checkpoint: Path) -> dict[str, Stored]:
@@ -137,7 +138,8 @@ def load_checkpoint(
     target = wanted_device(device)
     wanted = wanted_dtype(dtype, target)  # before any reading: these are cheap to get wrong
     folder = find_checkpoint(folder_or_hub_id)
-    recognized = recognize(read_config(folder), open_weights(folder), str(folder))
+    config = read_config(folder) or {}
+    recognized = recognize(config, open_weights(folder), str(folder))
     heads = {
         name: read_tensor(name, stored, str(folder), torch.float32, target)
         for name, stored in recognized.heads.items()
@@ -146,7 +148,7 @@ def load_checkpoint(
         recognized.architecture, recognized.config, recognized.backbone, wanted, target, str(folder)
     )
     return Checkpoint(
-        backbone, heads, recognized.layout, folder if folder.is_dir() else folder.parent
+        backbone, heads, recognized.layout, folder if folder.is_dir() else folder.parent, config
     )
 
 
@@ -224,8 +226,7 @@ def _from_published(
         formats = import_module(f"{family.__module__.rpartition('.')[0]}.formats")
         if formats.recognizes(config, tensors.keys()):
             with valid_config(where):
-                recognized: Recognized = formats.read(config, tensors, where)
-                return recognized
+                return formats.read(config, tensors, where)
     titles = ", ".join(family.title for family in FAMILIES)
     names = some(sorted(tensors)) or "none"
     raise CheckpointError(
@@ -322,8 +323,7 @@ def parse_config(architecture: str, values: Mapping[str, Any], where: str) -> Ba
 def meta_backbone(architecture: str, config: BackboneConfig) -> Backbone:
     """Return a backbone on the meta device: names and shapes, no memory and no numbers."""
     with torch.device("meta"), NoRandomNumbers():
-        backbone = BACKBONES[architecture]
-        return backbone(config)  # type: ignore[call-arg]  # each class takes its own config
+        return BACKBONES[architecture](config)
 
 
 def build(

@@ -107,7 +107,7 @@ def open_file(path: Path) -> dict[str, Stored]:
         whole = {
             key
             for key, value in lists.items()
-            if all(type(one) is int and abs(one) < 1 << 31 for one in value)
+            if all(type(number) is int and abs(number) < 1 << 31 for number in value)
         }
         content |= {key: torch.tensor(lists[key]) for key in whole}
     if not isinstance(content, dict) or not all(

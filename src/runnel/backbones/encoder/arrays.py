@@ -269,7 +269,7 @@ class ArrayEncoder(EncoderBlocks):
     """An encoder in evaluation mode.
 
     Args:
-        file: the weights of a model folder.
+        weights: opened for numpy from `file`, the weights of a model folder.
         config: its shape.
         dtype: of the linear layers and the embedding; in 8 bits the embedding, and what is between
             the layers, is bf16 where the processor computes it, else fp32.
@@ -283,13 +283,12 @@ class ArrayEncoder(EncoderBlocks):
     plain = None
     state_bytes = 0
 
-    def __init__(self, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
+    def __init__(self, weights: Any, file: Path, config: EncoderConfig, dtype: Dtype) -> None:
         self.set_config(config)
         self.folder = file.parent
         self.dtype = dtype
         self.device = SimpleNamespace(type="cpu", index=None)
-        # stays open: the weights are those of this file even if it is replaced
-        self._file: Any = safe_open(file, "numpy")
+        self._file = weights
         self._names = set(self._file.keys())
         self._check(file)
         self.in_8_bits = dtype == "int8"
@@ -300,7 +299,7 @@ class ArrayEncoder(EncoderBlocks):
         self._fingerprint = ""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ArrayEncoder, (self.folder / "model.safetensors", self.config, self.dtype)
+        return open_encoder, (self.folder / "model.safetensors", self.config, self.dtype)
 
     def __call__(self, *_: object, **__: object) -> Any:
         raise InputError(
@@ -428,6 +427,11 @@ class ArrayEncoder(EncoderBlocks):
                     f"{file}: tensor {name!r} is {dtype}; expected {' or '.join(allowed)}; save the"
                     " model again"
                 )
+
+
+def open_encoder(file: Path, config: EncoderConfig, dtype: Dtype) -> ArrayEncoder:
+    """Return the encoder of a file of weights."""
+    return ArrayEncoder(safe_open(file, "numpy"), file, config, dtype)
 
 
 def weight_shapes(config: EncoderConfig) -> dict[str, tuple[int, ...]]:

@@ -25,9 +25,6 @@ _LAYERS: dict[Form, str] = {
 class EncoderConfig(BackboneConfig):
     """Shape of an encoder."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     num_heads: int
     intermediate_size: int
     max_positions: int = 512
@@ -41,12 +38,7 @@ class EncoderConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.expect(
-            self.hidden_size % self.num_heads == 0,
-            "hidden_size",
-            "num_heads",
-            rule="a multiple of the latter",
-        )
+        self.expect_multiple("hidden_size", "num_heads")
         fits = self.passage_tokens + MARKERS <= self.max_positions
         self.expect(
             fits,
@@ -88,19 +80,11 @@ class EncoderBlocks(Blocks):
     title = "Encoder"
     config: EncoderConfig
     max_tokens: int
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
 
     def set_config(self, config: EncoderConfig) -> None:
-        self.config = config
+        super().set_config(config)
         self.max_tokens = config.max_positions
         self.own_sentences = config.sentence_layers > 0
-        self.vocab_size, self.hidden_size, self.num_layers = (
-            config.vocab_size,
-            config.hidden_size,
-            config.num_layers,
-        )
         self.block = None if config.begin_id is None else config.passage_tokens
 
     def state_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -126,8 +126,7 @@ class Encoder(EncoderBlocks, Backbone):
     config: EncoderConfig
 
     def __init__(self, config: EncoderConfig) -> None:
-        super().__init__()
-        self.set_config(config)
+        super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.positions = nn.Embedding(config.max_positions, config.hidden_size)
         self.norm = LayerNorm(config.hidden_size, config.layer_norm_eps)
@@ -208,8 +207,7 @@ class Encoder(EncoderBlocks, Backbone):
         hidden = self.embed_with(ids, added)
         if self.fast is not None:
             fast: Any = self.fast  # an `EncoderCpu`
-            out: Tensor = fast.step_forms(hidden, cu_seqlens, forms)
-            return out
+            return fast.step_forms(hidden, cu_seqlens, forms)
         packing, hidden = self._begin(hidden, cu_seqlens)
         shared = self.config.shared_layers(forms)
         hidden = _run(self.blocks[:shared], hidden, packing)

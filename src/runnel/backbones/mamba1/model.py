@@ -34,9 +34,6 @@ from runnel.ops.selective_scan import selective_scan
 class Mamba1Config(BackboneConfig):
     """Shape of a Mamba-1 backbone. `dt_rank` 0: hidden_size / 16, rounded up, as published."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     state_size: int = 16
     conv_width: int = 4
     expand: int = 2

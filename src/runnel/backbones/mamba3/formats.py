@@ -42,8 +42,11 @@ _KNOWN = {
     "is_outproj_norm",
     "is_mimo",
     "mimo_rank",
+    "fuse_pregate_headwise_norm",
+    "dropout",
+    "layer_idx",
+    "n_layer",
 }
-_KNOWN |= {"fuse_pregate_headwise_norm", "dropout", "layer_idx", "n_layer"}
 
 
 def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
@@ -71,17 +74,11 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         "d_state": sizes.state_size,
         "headdim": sizes.head_size,
         "expand": sizes.expand,
-    }
-    stored |= {
         "is_outproj_norm": sizes.out_norm,
         "is_mimo": sizes.ranks is not None,
         "mimo_rank": sizes.ranks,
-    }
-    stored |= {
         "rope_fraction": 2 * sizes.angles / sizes.state_size,
         "d_intermediate": sizes.ffn_size is not None,
-    }
-    stored |= {
         "d_model": sizes.hidden_size,
         "n_layer": sizes.num_layers,
         "vocab_size": sizes.vocab_size,

@@ -192,8 +192,7 @@ def pack_panels(matrix: Tensor) -> Floats:
         .transpose(1, 2)
         .contiguous()
     )
-    words: Floats = panels.view(torch.float32).squeeze(-1).numpy()
-    return words
+    return panels.view(torch.float32).squeeze(-1).numpy()
 
 
 def pack_low_rank(downs: list[Tensor], ups: list[Tensor], s: Shape) -> LowRank:

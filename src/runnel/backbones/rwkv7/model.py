@@ -47,9 +47,6 @@ class Rwkv7Config(BackboneConfig):
     0.1B and 0.4B models.
     """
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     head_size: int = 64
     ffn_size: int = 0  # 0: 4 x hidden_size, as published
     decay_rank: int = 64
@@ -62,12 +59,7 @@ class Rwkv7Config(BackboneConfig):
         if not self.ffn_size:
             object.__setattr__(self, "ffn_size", 4 * self.hidden_size)
         super().__post_init__()
-        self.expect(
-            self.hidden_size % self.head_size == 0,
-            "hidden_size",
-            "head_size",
-            rule="a multiple of the latter",
-        )
+        self.expect_multiple("hidden_size", "head_size")
 
     @property
     def num_heads(self) -> int:
@@ -269,13 +261,7 @@ class Rwkv7(Backbone):
     config: Rwkv7Config
 
     def __init__(self, config: Rwkv7Config) -> None:
-        super().__init__()
-        self.config = config
-        self.vocab_size, self.hidden_size, self.num_layers = (
-            config.vocab_size,
-            config.hidden_size,
-            config.num_layers,
-        )
+        super().__init__(config)
         self.embeddings = nn.Embedding(config.vocab_size, config.hidden_size)
         self.norm_0 = LayerNorm(config.hidden_size, config.norm_eps)
         self.layers = nn.ModuleList(
@@ -326,10 +312,9 @@ class Rwkv7(Backbone):
         """Normed embeddings: what enters the first layer. Vectors added to them have the scale of
         the residual stream.
         """
-        rows: Tensor = self.norm_0(
+        return self.norm_0(
             F.embedding(ids, self.embeddings.weight).to(stream_dtype(self.embeddings.weight))
         )
-        return rows
 
     def _forward(
         self, hidden: Tensor, cu_seqlens: Tensor, state: State | None, recompute: bool = False

@@ -34,9 +34,6 @@ _FORGET_GATE_BIAS = 3.0, 6.0
 class XlstmConfig(BackboneConfig):
     """Shape of an xLSTM backbone."""
 
-    vocab_size: int
-    hidden_size: int
-    num_layers: int
     num_heads: int
     # width of the queries of all heads together, and of the keys (published: hidden_size / 2)
     qk_size: int
@@ -50,13 +47,8 @@ class XlstmConfig(BackboneConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("qk_size", "v_size"):
-            self.expect(
-                getattr(self, name) % self.num_heads == 0,
-                name,
-                "num_heads",
-                rule="a multiple of the latter",
-            )
+        self.expect_multiple("qk_size", "num_heads")
+        self.expect_multiple("v_size", "num_heads")
 
     @property
     def key_size(self) -> int:

@@ -97,11 +97,11 @@ def judge(example: Evidence, spans: np.ndarray, scores: np.ndarray, *, logits: b
         len(spans),
         len(example.document.split()),
         sorted(ranks[answers].tolist()),
-        [int(ranks[some].min()) for some in meets if len(some)],
+        [int(ranks[sentences].min()) for sentences in meets if len(sentences)],
         [
             start / len(example.document)
-            for (start, _), some in zip(example.spans, meets, strict=True)
-            if len(some)
+            for (start, _), sentences in zip(example.spans, meets, strict=True)
+            if len(sentences)
         ],
         _counts(scores, answers) if logits else {},
     )
@@ -307,7 +307,7 @@ def _groups(
         {
             "name": name,
             "queries": len(group),
-            "metrics": mean({one.query: values[one.query] for one in group}),
+            "metrics": mean({judgment.query: values[judgment.query] for judgment in group}),
         }
         for name, group in groups.items()
         if group

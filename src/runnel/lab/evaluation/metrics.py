@@ -102,7 +102,7 @@ def ranked(scores: Mapping[str, float]) -> list[str]:
 def mean(values: Mapping[Any, Mapping[str, float]]) -> dict[str, float]:
     """Return the mean of each metric over queries."""
     first = next(iter(values.values()), {})
-    return {metric: float(np.mean([one[metric] for one in values.values()])) for metric in first}
+    return {metric: float(np.mean([row[metric] for row in values.values()])) for metric in first}
 
 
 def ranges(bounds: Sequence[int], unit: str) -> dict[str, range]:

@@ -60,7 +60,7 @@ class Question:
         return " or ".join(self.files) + place
 
 
-Answer = dict[str, Any]
+SearchAnswer = dict[str, Any]
 """What search found for a question: "rank" of the first document that answers, from 1 (None: not
 among the first `DEPTH`); "place", the rank of the first document of which a shown sentence is at
 the expected place; "sentence", the rank of the expected sentence among the sentences of the
@@ -79,7 +79,7 @@ class Target:
     problem: Mapping[str, str] | None = None
 
 
-def values_of(question: Question, answer: Answer) -> dict[str, float]:
+def values_of(question: Question, answer: SearchAnswer) -> dict[str, float]:
     """Return the metrics of a question; those of places only if it expects one."""
     of_place = _values("place ", answer["place"]) if question.has_place else {}
     return _values("", answer["rank"]) | of_place
@@ -125,7 +125,7 @@ def locate(questions: Iterable[Question], index: Index) -> dict[str, Target]:
 
     A file is a document's id, or the end of its path: notes/a.md is found as /home/me/notes/a.md.
     """
-    names = _Names({name: one.source for name, one in index.store.content_hashes().items()})
+    names = _Names({name: content.source for name, content in index.store.content_hashes().items()})
     targets = {question.id: _target(question, names, index) for question in questions}
     if targets and not any(target.documents for target in targets.values()):
         first = next(target.problem["text"] for target in targets.values() if target.problem)
@@ -223,12 +223,12 @@ def _nearest(expected: str, texts: Iterable[str]) -> str:
 
 def ask(
     question: Question, target: Target, index: Index, top_k: int, options: Mapping[str, Any]
-) -> Answer:
+) -> SearchAnswer:
     """Search for a question, and say what went wrong if its document or place is not among the
     first `top_k`.
     """
     if not target.documents:
-        unanswered: Answer = {"rank": None, "place": None, "sentence": None, "found": []}
+        unanswered: SearchAnswer = {"rank": None, "place": None, "sentence": None, "found": []}
         return unanswered | {"problem": target.problem}
     remembers = index.store.settings.remember and remembers_sentences(index.embedder)
     hits = index.search(

@@ -175,7 +175,7 @@ class Sentences:
             [row for row in rows if re.search(pattern, self.texts[row])]
             for pattern in question.patterns
         ]
-        answers = np.unique(self._keys[[row for some in matches for row in some]])
+        answers = np.unique(self._keys[[row for matching in matches for row in matching]])
         in_document = self._ranker(question.file, rows)(question.query)
         in_folder = self._ranker("", None)(question.query)
         rankings = {"BM25": [(scores, float(scores.max())) for scores in (in_document, in_folder)]}
@@ -199,7 +199,7 @@ class Sentences:
 
     def _ranked(self, query: str, file: str | None = None) -> list[Ranked]:
         assert self._rank is not None
-        return self._rank(query, [one for name, one in self._documents if file in (None, name)])
+        return self._rank(query, [text for name, text in self._documents if file in (None, name)])
 
     def _ranker(self, name: str, rows: np.ndarray | None) -> Callable[[str], np.ndarray]:
         if name not in self._rankers:
@@ -359,11 +359,13 @@ def _ranking(system: System, keep: int) -> tuple[Ranking | None, str | None]:
 
         def rank(query: str, documents: Sequence[str | DocumentText]) -> list[Ranked]:
             ranked = retriever.rank(query, [read(document) for document in documents])
-            return [(one.spans, one.scores, one.answers) for one in ranked]
+            return [(scored.spans, scored.scores, scored.answers) for scored in ranked]
 
         return rank, retriever.model.fingerprint()
     score, fingerprint = scorer_of(system, keep=keep)
-    return lambda query, documents: [(*score(query, one), None) for one in documents], fingerprint
+    return lambda query, documents: [
+        (*score(query, document), None) for document in documents
+    ], fingerprint
 
 
 def _report_unmatched(

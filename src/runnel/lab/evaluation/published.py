@@ -74,7 +74,7 @@ def _write_generated(folder: Path, kind: str, length: int) -> TaskFiles:
         questions, hidden = (list(part) for part in zip(*_rows("needles.tsv"), strict=True))
         parts = list(zip(*_rows("essay.tsv"), strict=True))  # who, does, what, when
         filler = [" ".join(chance.choice(part) for part in parts) + "." for _ in range(length // 8)]
-    documents = [_hide(one, filler, length * 3 // 4, chance) for one in hidden]
+    documents = [_hide(sentence, filler, length * 3 // 4, chance) for sentence in hidden]
     asked = [str(row) for row in sorted(chance.sample(range(_DOCUMENTS), _QUERIES))]
     texts = ((str(row), text) for row, text in enumerate(documents))
     return _write(
@@ -187,20 +187,20 @@ def find_sets(task: str, corpus: str | None = None, queries: str | None = None) 
         for kind, length in itertools.product(kinds, LENGTHS):
             write = partial(_write_generated, kind=kind, length=length)
             sets.append(Set(f"{kind}-{length}", write, ("nDCG@1",), kind))
-        expect_choice(name, [*kinds, *(made.name for made in sets)], "the task after generated:")
-        return [made for made in sets if name in (made.name, made.group)]
+        expect_choice(name, [*kinds, *(part.name for part in sets)], "the task after generated:")
+        return [part for part in sets if name in (part.name, part.group)]
     path = Path(task)
     if path.is_dir() and corpus is None and queries is None and not _is_beir(path):
         if sets := _sets_of(path) or _inside(path):
             return sets
     elif not path.exists() and path.parent.is_dir() and (sets := _sets_of(path.parent)):
         if chosen := [
-            one
-            for one in sets
-            if path.name in (one.name, one.name.removeprefix(f"{path.parent.name}-"), one.group)
+            part
+            for part in sets
+            if path.name in (part.name, part.name.removeprefix(f"{path.parent.name}-"), part.group)
         ]:
             return chosen
-        expect_choice(path.name, [one.name for one in sets], f"the set of {path.parent}")
+        expect_choice(path.name, [part.name for part in sets], f"the set of {path.parent}")
     return [_ready(find_task(expect_task(path), corpus, queries))]
 
 
@@ -245,7 +245,7 @@ def _inside(folder: Path) -> list[Set]:
             f"{folder}: {', '.join(unknown)} is no task in a known form; give the paths of the"
             " tasks one by one"
         )
-    return [one for sets in inside.values() for one in sets]
+    return [part for sets in inside.values() for part in sets]
 
 
 def _is_beir(folder: Path) -> bool:
@@ -320,7 +320,7 @@ def _full_text(row: Mapping[str, Any], where: object) -> str:
         if isinstance(sections, dict):  # columns, as in the hub's data set
             parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
         else:
-            parts = [(one["section_name"], one["paragraphs"]) for one in sections or ()]
+            parts = [(part["section_name"], part["paragraphs"]) for part in sections or ()]
         return "\n".join(
             line for name, found in parts for line in (name, " ".join(found)) if line is not None
         ).strip()
@@ -351,9 +351,9 @@ def _write_loco(folder: Path, name: str, documents: list[Path], queries: list[Pa
         (where, row) for where, row in rows if not empty.issuperset(map(str, row["answer_pids"]))
     ]
     texts = (
-        one
-        for one in read_rows(documents)
-        if one[1]["dataset"] == name and one[1]["passage"] is not None
+        (where, row)
+        for where, row in read_rows(documents)
+        if row["dataset"] == name and row["passage"] is not None
     )
     judged = (
         (str(row["qid"]), str(pid), 1)
@@ -414,7 +414,7 @@ class _Length:
 
 def _write_hub(folder: Path, name: str, files: list[list[Path]], length: int | None) -> TaskFiles:
     corpus, queries, judged = (
-        (row for row in read_rows(one) if row[1].get("context_length") == length) for one in files
+        (row for row in read_rows(part) if row[1].get("context_length") == length) for part in files
     )
     return _write(
         folder,

@@ -109,7 +109,7 @@ class Reading:
                 combined[document] = combined.get(document, 0.0) + sigmoid
             else:
                 combined[document] = max(combined.get(document, -math.inf), score)
-        return sorted(combined.items(), key=lambda one: -one[1])
+        return sorted(combined.items(), key=lambda item: -item[1])
 
 
 def expect_stride(stride: int, size: int) -> None:

@@ -26,7 +26,7 @@ from runnel.records import trim
 from runnel.text.documents.headings import is_heading
 from runnel.text.sentences import split_paragraphs, split_sentences
 
-Strategy = Literal["heading", "question", "definition", "list", "reference"]
+StructureStrategy = Literal["heading", "question", "definition", "list", "reference"]
 Span = tuple[int, int]
 
 _MOST = 6  # sentences of an answer: those nearest to the question
@@ -87,7 +87,7 @@ _REFERENCE = re.compile(
 class Asked:
     """A question, and where its answer is in the document."""
 
-    strategy: Strategy
+    strategy: StructureStrategy
     question: str
     source: Span  # the characters that the question was made from
     answer: Span  # of neighboring sentences
@@ -97,7 +97,7 @@ class Asked:
 class _Section:
     """A heading or a question, and the numbers of the sentences below it."""
 
-    strategy: Strategy
+    strategy: StructureStrategy
     title: str
     number: str  # "4.2", without punctuation; "" if it has none
     source: Span
@@ -212,7 +212,7 @@ class _Sentences:
 def _sections(sentences: _Sentences) -> Iterator[_Section]:
     """Yield headings and questions with what is below them, up to the next one."""
     # sentence, end of the title or question, strategy
-    opened: list[tuple[int, int, Strategy, Span]] = []
+    opened: list[tuple[int, int, StructureStrategy, Span]] = []
     for number, (start, end) in enumerate(sentences.spans):
         words = sentences[number]
         if sentences.is_heading(number):

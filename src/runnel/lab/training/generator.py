@@ -33,7 +33,7 @@ from runnel.lab.training.tables import RowData, label_sentences, units_of, write
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, read
 from runnel.models.recurrent.language_model import embedding_table, encode_prompt, lm_head
-from runnel.request import Request
+from runnel.request import Request, as_tensor
 from runnel.text.dialogue import (
     AnswerType,
     answer_reply,
@@ -155,7 +155,7 @@ class GeneratorModule(ModelModule):
         """Return the loss of each completion (n,), summed over its reply, and no scores."""
         results = read(self.model, [item.request for item in items], self.long)
         device = self.backbone.device
-        hidden = torch.cat([result.hidden for result in results])
+        hidden = torch.cat([as_tensor(result.hidden) for result in results])
         targets = torch.from_numpy(np.concatenate([item.targets for item in items])).to(device)
         counts = torch.tensor([len(item.targets) for item in items])
         owners = torch.arange(len(items)).repeat_interleave(counts).to(device)

@@ -44,7 +44,7 @@ from runnel.request import Progress
 from runnel.text.trec import read_run
 from runnel.text.words import bm25, numbered_words, words_of
 
-Search = Callable[[Sequence[Triple], int], list[np.ndarray]]
+RowSearch = Callable[[Sequence[Triple], int], list[np.ndarray]]
 """Returns for each example the rows of the corpus that its query retrieves, int64, best first, at
 most the given number.
 """
@@ -59,7 +59,7 @@ _CACHED = 100_000  # cached vectors of candidates, as many queries share candida
 _COPY = 0.9  # least share of common word triples in copies
 
 
-def search_by(ranker: Ranker) -> Search:
+def search_by(ranker: Ranker) -> RowSearch:
     """Return a search that ranks the queries of examples."""
     return lambda triples, depth: [
         rows for rows, _ in ranker([triple.query for triple in triples], depth)
@@ -153,7 +153,7 @@ def dense_ranker(
     return rank
 
 
-def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> Search:
+def run_search(run: Mapping[str, Sequence[str]], corpus: Texts) -> RowSearch:
     """Return a search that looks up an example's id in a run; an id that the
     run lacks has no rows.
     """
@@ -243,7 +243,7 @@ class NegativeJudge:
 def mine(
     triples: Iterable[Triple],
     corpus: Texts,
-    search: Search,
+    search: RowSearch,
     mining: Mining,
     judge: NegativeJudge | None = None,
     start: int = 0,
@@ -485,7 +485,7 @@ def _distinct(triples: Iterator[Triple]) -> Iterator[Document]:
 def _draw_negatives(
     examples: _Examples,
     journal: Journal,
-    search: Search,
+    search: RowSearch,
     mining: Mining,
     judge: NegativeJudge | None,
 ) -> dict[str, object]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from torch import nn
 
 from runnel.backbones.base import Backbone
-from runnel.backbones.checkpoint.finding import read_config, reason_of
+from runnel.backbones.checkpoint.finding import reason_of
 from runnel.backbones.checkpoint.load import Checkpoint
 from runnel.backbones.checkpoint.tensors import code_classes
 from runnel.errors import CheckpointError
@@ -77,7 +77,8 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
             checkpoint.backbone.hidden_size, outputs=len(linear["weight"]), bias="bias" in linear
         )
         head.linear.load_state_dict(linear)
-        heads["sentences"], unit = head, "clauses"
+        heads["sentences"] = head
+        unit = "clauses"
     tokenizer = load_tokenizer(folder, checkpoint.backbone)
     templates = bare_templates(tokenizer)
     prompts: dict[str, str] = {}
@@ -89,7 +90,7 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
                 f"it pools by {theirs.after}; recurrent embedders must pool the last token"
                 " (pooling_mode lasttoken)"
             )
-        elif code := code_classes(read_config(folder) or {}):
+        elif code := code_classes(checkpoint.config):
             problem = (
                 f"auto_map of its config.json names code, {code[0]}, which is never run here and"
                 " may change the tokens or the vector of a text. If it only runs a plain"

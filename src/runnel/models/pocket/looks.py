@@ -12,6 +12,7 @@ whether it answers at all.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,13 +27,11 @@ from runnel.models.scored import FirstLook, SecondLook
 from runnel.request import Array, Request
 from runnel.text.kinds import ASIDE, HEADING, INTRODUCED, QUESTION
 
-READ_AGAIN = 40  # sentences of a document that are read again, ...
-READ_AGAIN_TOGETHER = 60  # ... and of all documents of a ranking
+READ_AGAIN = 64  # sentences of a document that are read again, ...
+READ_AGAIN_TOGETHER = 88  # ... and of all documents of a ranking
 _PAIRS = 16  # of a document's, read together with the query
 _PAIRS_TOGETHER = 24  # of all documents'
 _ASKED = 32  # tokens of the query, from its beginning, that are read with a sentence
-# read with a sentence: the last of the titles above it, and on each side of it
-_TITLE_TOKENS, _NEAR_TOKENS = 24, 32
 _PARTS = 3  # besides the sentence, each with a marker
 _TITLES = 2  # above a sentence, at most
 _REACH = 12  # sentences below a title that it leads to, ...
@@ -44,6 +43,19 @@ _LEAD_AGAIN = 0.6  # and of the second's
 _TITLE = 1.0  # what a title loses: its answer is below it
 _BEST = 3  # of the judge's scores, whose mean is a fact of the document
 FACTS = 4  # of `document_facts`
+
+
+class Around(NamedTuple):
+    """The most tokens that are read with a sentence."""
+
+    titles: int  # the last of the titles above it
+    near: int  # on each side of it
+
+
+# The judge layers read more sentences in the time of fewer with more around them; the pair layers
+# need it (docs/pocket.md).
+JUDGED = Around(titles=16, near=16)
+PAIRED = Around(titles=24, near=32)
 # weight of a judge that is not fitted: of its scores' distances from their mean, in standard
 # deviations
 _STEPS = 4.0
@@ -116,6 +128,7 @@ def lay_around(
     sentence: int,
     titles: np.ndarray,
     longest: int,
+    around: Around,
     markers: tuple[int, int],
     prompt: Sequence[int] | np.ndarray = (),
 ) -> tuple[np.ndarray, int, int]:
@@ -127,13 +140,14 @@ def lay_around(
         ids, bounds: (T,) and (S+1,) of the document.
         titles: (any,) ids, of which the last are taken.
         longest: the most tokens without the markers around all and the prompt.
+        around: the most tokens of what is read with the sentence.
     """
     start = int(bounds[sentence])
     stop = int(bounds[sentence + 1])
     text = ids[start:stop][:longest]
     left = max(0, longest - len(text) - _PARTS)
-    titles = titles[max(0, len(titles) - min(_TITLE_TOKENS, left)) :]
-    near = min(_NEAR_TOKENS, (left - len(titles)) // 2)
+    titles = titles[max(0, len(titles) - min(around.titles, left)) :]
+    near = min(around.near, (left - len(titles)) // 2)
     before = ids[max(int(bounds[0]), start - near) : start]
     after = ids[stop : stop + near]
     row = [np.array([markers[0]]), np.asarray(prompt, np.int32)]
@@ -244,7 +258,7 @@ class Judging:
         if not chosen:
             return np.zeros(0)
         (begin, end), before = self._markers, len(self._prompts["document"]) + 1
-        rows = [self._row(*one, self._prompts["document"]) for one in chosen]
+        rows = [self._row(*one, self._prompts["document"], JUDGED) for one in chosen]
         prompt = self._prompts["query"]
         asked_ids = chosen[0][0].query[: whole_tokens(self._model.backbone, len(prompt))]
         query = np.array([begin, *prompt, *asked_ids, end], np.int32)
@@ -269,7 +283,7 @@ class Judging:
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
-        rows = [self._row(look, sentence, prompt) for look, sentence in (chosen[i] for i in best)]
+        rows = [self._row(*chosen[i], prompt, PAIRED) for i in best]
         idf = self._model.words.idf[asked]
         found = []
         for hidden, (row, first, last) in zip(
@@ -283,7 +297,7 @@ class Judging:
         return values
 
     def _row(
-        self, look: FirstLook, sentence: int, prompt: np.ndarray
+        self, look: FirstLook, sentence: int, prompt: np.ndarray, around: Around
     ) -> tuple[np.ndarray, int, int]:
         """Return the row of a sentence, and its tokens [first, last) there; see `lay_around`."""
         longest = whole_tokens(self._model.backbone, len(prompt))
@@ -295,7 +309,7 @@ class Judging:
             others = np.flatnonzero(kinds[:sentence] != INTRODUCED)
             above = np.union1d(above, others[-1:])
         titles = np.concatenate([ids[:0], *(ids[bounds[t] : bounds[t + 1]] for t in above)])
-        return lay_around(ids, bounds, sentence, titles, longest, self._markers, prompt)
+        return lay_around(ids, bounds, sentence, titles, longest, around, self._markers, prompt)
 
     def _read(self, rows: Sequence[np.ndarray], form: Form) -> list[np.ndarray]:
         """Return the hidden vectors (T, D) fp32 of each row."""

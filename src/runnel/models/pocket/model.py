@@ -23,7 +23,7 @@ from runnel.ops import backend
 if TYPE_CHECKING:
     import torch
 
-    from runnel.backbones.encoder.arrays import ArrayEncoder, Dtype
+    from runnel.backbones.encoder.arrays import ArrayEncoder
 
 log = logging.getLogger("runnel")
 FILE = "model.safetensors"
@@ -46,7 +46,7 @@ class PocketModel(Model):
         self.mark_vectors = None
 
     def with_sentences(self) -> Model:
-        return self  # `reads_folder` wants a head for them
+        return self  # `load_pocket` wants a head for them
 
     def fingerprint(self) -> str:
         named = {
@@ -71,42 +71,46 @@ class PocketModel(Model):
         self.with_torch().write(folder, weights=weights)
 
 
-def reads_folder(
+def load_pocket(
     folder: Path, read: Description, dtype: str | torch.dtype, device: str, source: str
-) -> bool:
-    """Return whether this room reads a model folder, by what its files and this processor say;
-    raise CheckpointError if it would and the config or the file is damaged.
+) -> PocketModel | None:
+    """Load the model of a folder, or return None if this room does not read it, by what its files
+    and this processor say; raise CheckpointError if it would and the config or the file is damaged.
     """
-    kind = str(dtype).removeprefix("torch.")
+    # 1. What config.json says.
+    kind: Any = str(dtype).removeprefix("torch.")
     architecture = read.backbone.get("architecture")
     if architecture != "encoder" or not {"features", "sentences"} <= set(read.heads):
-        return False
+        return None
     if kind not in ("auto", "float32", "bfloat16", "int8") or not backend.wants_cpu(device):
-        return False
-    if _encoder_config(read, source).begin_id is None:
-        return False  # it reads a text whole, not in passages
-    return _stored_dtypes(folder / FILE) <= _STORED_DTYPES and _has_kernels(kind)
-
-
-def load_pocket(
-    folder: Path, read: Description, dtype: str | torch.dtype, source: str
-) -> PocketModel:
-    """Load the model of a folder (`reads_folder`); raise CheckpointError if it is damaged."""
+        return None
+    with valid_config(source):
+        config = EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
+    if config.begin_id is None:
+        return None  # it reads a text whole, not in passages
+    # 2. What the file's header says, and the processor.
+    file = folder / FILE
+    with errors_as(
+        CheckpointError,
+        f"{file} cannot be read",
+        SafetensorError,
+        OSError,
+        advice="copy or download it again",
+    ):
+        # stays open: the weights are those of this file even if it is replaced
+        weights = safe_open(file, "numpy")
+        dtypes = {weights.get_slice(name).get_dtype() for name in weights.keys()}
+    if not dtypes <= _STORED_DTYPES or not _has_kernels(kind):
+        return None
+    # 3. The encoder and its heads.
     from runnel.backbones.encoder.arrays import ArrayEncoder, default_dtype
 
-    kind: Any = str(dtype).removeprefix("torch.")
-    chosen: Dtype = default_dtype() if kind == "auto" else kind
-    backbone = ArrayEncoder(folder / FILE, _encoder_config(read, source), chosen)
+    backbone = ArrayEncoder(weights, file, config, default_dtype() if kind == "auto" else kind)
     heads = {
         name: _read_head(name, options, backbone, source) for name, options in read.heads.items()
     }
     log.info("%s runs with kernels compiled for this processor", backbone.title)
     return PocketModel(backbone, **read.parts(folder, heads, source))
-
-
-def _encoder_config(read: Description, source: str) -> EncoderConfig:
-    with valid_config(source):
-        return EncoderConfig.from_dict(read.backbone.get("config", {}), f"{source}: config.json")
 
 
 def _has_kernels(kind: str) -> bool:
@@ -122,19 +126,6 @@ def _has_kernels(kind: str) -> bool:
     if kind == "int8":
         return not vnni_problem()
     return kind != "bfloat16" or default_dtype() == kind
-
-
-def _stored_dtypes(file: Path) -> set[str]:
-    """Return the dtypes of the tensors in a file."""
-    with errors_as(
-        CheckpointError,
-        f"{file} cannot be read",
-        SafetensorError,
-        OSError,
-        advice="copy or download it again",
-    ):
-        with safe_open(file, "numpy") as held:
-            return {held.get_slice(name).get_dtype() for name in held.keys()}
 
 
 def _read_head(

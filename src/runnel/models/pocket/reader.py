@@ -107,12 +107,12 @@ class PassageReader(Reader):
     ) -> list[ReadDocument]:
         model = self.model
         ranked = [RankedText.of(document) for document in documents]
-        texts = [one.text for one in ranked]
+        texts = [document.text for document in ranked]
         encoded = model.templates["document"].encode_batch(model.tokenizer, "document", texts)
         width = model.backbone.hidden_size
         requests = []
-        for document, one in zip(ranked, encoded, strict=True):
-            tokens = read_sentences(document, [one], language=options.language)
+        for document, pieces in zip(ranked, encoded, strict=True):
+            tokens = read_sentences(document, [pieces], language=options.language)
             sums = SentenceSums(model, tokens, passages=model.backbone.own_sentences)
             row = sums.layout
             mean = self.embedder.pooling == "mean"  # markers and prompt included, as of a text
@@ -155,6 +155,7 @@ def _with_whole(result: Result, width: int) -> np.ndarray:
     """Return the pooled token of each passage and, for the document, their mean weighted by the
     passages' tokens, (P+1, D).
     """
-    first, (_, sums) = np.asarray(result.get().hidden)[:, :width], result.tag
+    first = np.asarray(result.get().hidden)[:, :width]
+    _, sums = result.tag
     counts = np.diff(sums.layout.edges).astype(np.float32)
     return np.concatenate([first, counts[None] @ normalize(first)])

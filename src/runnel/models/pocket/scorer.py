@@ -14,7 +14,7 @@ from runnel.backbones.encoder.config import Form
 from runnel.checks import expect_text
 from runnel.errors import InputError
 from runnel.models.head import WITHOUT_TOKENS
-from runnel.models.memory import Memory, Precision
+from runnel.models.memory import Memory, StatePrecision
 from runnel.models.model import Model
 from runnel.models.pocket.heads import VectorRelevance, VectorScore, normalize
 from runnel.models.pocket.layout import lay_out
@@ -117,7 +117,7 @@ class VectorScorer:
     def remember(
         self,
         documents: Iterable[str | DocumentText],
-        precision: Precision = "int8",
+        precision: StatePrecision = "int8",
         progress: Progress | None = None,
     ) -> Iterator[SentenceVectors]:
         """Read documents to remember them; `precision` is of states, which there are none of."""

@@ -15,7 +15,6 @@ from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.encoder.model import Encoder
 from runnel.errors import CheckpointError
 from runnel.models.checkpoint_facts import CheckpointFacts, describe_tokenizer
-from runnel.models.description import Description
 from runnel.models.foreign.bare import read_bare
 from runnel.models.foreign.transformers import read_encoder
 from runnel.models.recurrent.model import TorchModel, described_model
@@ -60,11 +59,10 @@ def describe_parts(described: CheckpointFacts, name: str) -> dict[str, Any]:
     # right shapes, no memory
     heads = {key: zero.expand(shape) for key, shape in described.heads.items()}
     backbone = described.backbone
-    checkpoint = Checkpoint(backbone, heads, described.layout, described.folder)
     config = read_config(described.checkpoint) or {}
+    checkpoint = Checkpoint(backbone, heads, described.layout, described.folder, config)
     if "runnel" in config:
-        read = Description.read(config["runnel"], name)
-        model = described_model(described.folder, read, checkpoint, name)
+        model = described_model(described.folder, checkpoint, name)
     else:
         try:
             if isinstance(backbone, Encoder):

@@ -19,7 +19,7 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.units import unit_scores
 from runnel.models.reranker import Reranker
-from runnel.request import OpenRequest, Packed, Request, Result, pack
+from runnel.request import Array, OpenRequest, Packed, Request, Result, pack
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,8 @@ def read(model: Model, requests: Sequence[Request], long: Long) -> list[Result]:
     longest = max(reading.left for reading in readings)
     size = long.segment_tokens or longest
     again = long.recompute and torch.is_grad_enabled() and longest > size
-    going, state = readings, None
+    going = readings
+    state = None
     while going:
         packed = pack([(reading, min(size, reading.left)) for reading in going])
         run = (model, packed, state, long)
@@ -81,7 +82,7 @@ def check_segments(model: Model, long: Long) -> None:
 
 def _run(
     model: Model, packed: Packed, state: State | None, long: Long
-) -> tuple[list[tuple[Tensor, Tensor]], State]:
+) -> tuple[list[tuple[Array, Array]], State]:
     """Run one step: return the `OpenRequest.part` of each reading, and the state after it."""
     features = model.features
     ids = torch.from_numpy(packed.ids).to(model.backbone.device)
@@ -101,10 +102,7 @@ def vectors(model: Model, rows: Sequence[np.ndarray], long: Long = WHOLE) -> Ten
     """
     head = model.head("embed")
     requests = [head.request(row) for row in rows]
-    result: Tensor = head(
-        torch.cat([head.pooled(result) for result in read(model, requests, long)])
-    )
-    return result
+    return head(torch.cat([head.pooled(result) for result in read(model, requests, long)]))
 
 
 def trains_pairs(model: Model) -> bool:

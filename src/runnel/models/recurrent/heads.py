@@ -32,8 +32,7 @@ class TorchHead(nn.Module, Head):
     @inference()
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""
-        vectors: np.ndarray = self(torch.cat([torch.as_tensor(part) for part in pooled])).numpy()
-        return vectors
+        return self(torch.cat([torch.as_tensor(part) for part in pooled])).numpy()
 
 
 class HeldHead(TorchHead):

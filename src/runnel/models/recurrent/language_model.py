@@ -142,8 +142,7 @@ class LanguageModel:
             return self._project(hidden[-1:])[0], state
 
     def _project(self, hidden: Tensor) -> Tensor:
-        logits: Tensor = self.head(hidden, embedding_table(self.backbone))
-        return logits
+        return self.head(hidden, embedding_table(self.backbone))
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> np.ndarray:

@@ -7,24 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from runnel.backbones.state import State
-from runnel.models.memory import Precision, Remembered
+from runnel.models.memory import Remembered, StatePrecision
 from runnel.ops.numba_math import as_array
 
 
 @dataclass(frozen=True, eq=False)
 class DocumentState(Remembered):
-    """The state after a document, in a precision, with the mean of its hidden vectors and its
-    distinct token ids.
+    """The state after a document, in a precision, with a hidden vector and its distinct token ids.
+
+    The vector is the mean of the document's, or the last one for a query's likelihood.
     """
 
     text: str
-    # "tokens" (1,), "mean" (D,), "ids" (sorted), "state.NAME" and, in 8 bits, "scale.NAME"
+    # "tokens" (1,), "mean" or "last" (D,), "ids" (sorted), "state.NAME" and, in 8 bits,
+    # "scale.NAME"
     tensors: Mapping[str, Tensor]
 
     @classmethod
@@ -43,10 +46,17 @@ class DocumentState(Remembered):
 
     @classmethod
     def keep(
-        cls, text: str, state: State, mean: Tensor, ids: np.ndarray, precision: Precision
+        cls,
+        text: str,
+        state: State,
+        vector: Tensor,
+        ids: np.ndarray,
+        precision: StatePrecision,
+        *,
+        kept_vector: Literal["mean", "last"] = "mean",
     ) -> DocumentState:
-        """Keep a state of one row in a precision; ids are sorted."""
-        tensors = {"tokens": state.tokens, "mean": mean, "ids": torch.from_numpy(ids)}
+        """Keep a state of one row in a precision, with a vector under its name; ids are sorted."""
+        tensors = {"tokens": state.tokens, kept_vector: vector, "ids": torch.from_numpy(ids)}
         whole = sum(tensor.numel() for tensor in state.tensors.values())
         for name, tensor in state.tensors.items():
             if 100 * tensor.numel() < whole:  # small, and may scale the others (xLSTM's m and n)
@@ -64,10 +74,9 @@ class DocumentState(Remembered):
                 )
         return cls(text, tensors)
 
-    @property
-    def mean(self) -> Tensor:
-        """(D,) fp32"""
-        return self.tensors["mean"].float()
+    def vector(self, name: Literal["mean", "last"]) -> Tensor:
+        """(D,) fp32. Raise KeyError for one that was not kept."""
+        return self.tensors[name].float()
 
     @property
     def ids(self) -> np.ndarray:

@@ -10,7 +10,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from runnel.backbones.base import Backbone, digest_weights
-from runnel.backbones.checkpoint.finding import read_config
 from runnel.backbones.checkpoint.load import Checkpoint, NoRandomNumbers, load_checkpoint
 from runnel.backbones.checkpoint.shapes import check_tensors
 from runnel.backbones.checkpoint.tensors import from_tensors
@@ -113,7 +112,7 @@ class TorchModel(Model):
         folder.mkdir(parents=True, exist_ok=True)
         write(
             folder / "README.md",
-            self.card or f"# A runnel self\n\nArchitecture: {self.backbone.architecture}.\n",
+            self.card or f"# A runnel model\n\nArchitecture: {self.backbone.architecture}.\n",
         )
         if isinstance(self.backbone, Library):
             save_library(
@@ -161,16 +160,12 @@ def read_folder(
     folder: Path, dtype: str | torch.dtype, source: str, device: str = "cpu"
 ) -> TorchModel:
     """Load a folder that runnel wrote; see `load_model`."""
-    checkpoint = load_checkpoint(folder, dtype=dtype, device=device)
-    config = read_config(folder) or {}
-    read = Description.read(config["runnel"], source)
-    return described_model(folder, read, checkpoint, source)
+    return described_model(folder, load_checkpoint(folder, dtype=dtype, device=device), source)
 
 
-def described_model(
-    folder: Path, read: Description, checkpoint: Checkpoint, source: str
-) -> TorchModel:
-    """Return the model of a folder that runnel wrote, with the weights of a checkpoint."""
+def described_model(folder: Path, checkpoint: Checkpoint, source: str) -> TorchModel:
+    """Return the model of a folder that runnel wrote, with the weights of its checkpoint."""
+    read = Description.read(checkpoint.config["runnel"], source)
     heads = _read_heads(read.heads, checkpoint, source)
     return TorchModel(checkpoint.backbone, **read.parts(folder, heads, source))
 

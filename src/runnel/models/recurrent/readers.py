@@ -28,7 +28,7 @@ from runnel.models.reading import (
 )
 from runnel.models.recurrent.memory import DocumentState
 from runnel.ops.numba_math import as_array
-from runnel.request import Request, Result, TokenCount
+from runnel.request import Request, Result, TokenCount, as_tensor
 from runnel.text.kinds import text_of
 from runnel.text.sentences import passage_bounds, sentence_of_tokens, split_sentences
 
@@ -67,7 +67,7 @@ class StateStream(Stream):
             result = self._read(tail)
             total = total + result.sums[0].numpy()
             weight = weight + float(result.totals[0])
-            last = result.hidden
+            last = as_tensor(result.hidden)
         return (
             torch.from_numpy((total / weight)[None]).float()
             if self._embedder.pooling == "mean"
@@ -94,7 +94,8 @@ class StateStream(Stream):
         if len(ids):
             result = self._read(ids)
             assert result.state is not None
-            self._state, self._last = result.state, result.hidden
+            self._state = result.state
+            self._last = as_tensor(result.hidden)
             self._sum = self._sum + result.sums[0].numpy()
             self._total = self._total + float(result.totals[0])
 
@@ -177,10 +178,10 @@ class StateReader(TextReader):
         encoded = template.encode_batch(
             model.tokenizer, "document", [prompt + text for text in texts]
         )
-        for text, one in zip(texts, encoded, strict=True):
-            rendered = template.render(model.tokenizer, document=one.ids)
+        for text, tokenized in zip(texts, encoded, strict=True):
+            rendered = template.render(model.tokenizer, document=tokenized.ids)
             sentences = split_sentences(text, options.language)
-            own = one.shifted(-len(prompt))  # the prompt has negative offsets
+            own = tokenized.shifted(-len(prompt))  # the prompt has negative offsets
             bounds = sentence_of_tokens(sentences, own)
             bounds[0] = np.searchsorted(own.starts, 0)
             chosen = passage_bounds(bounds, options.passage_tokens)
@@ -255,11 +256,11 @@ class StateReader(TextReader):
         """
         reading: _Reading = result.get().tag
         if self.embedder.pooling == "mean":
-            pooled = result.means
+            pooled = as_tensor(result.means)
             reading.sum = reading.sum + result.sums[-1]
             reading.total = reading.total + float(result.totals[-1])
         else:
-            pooled = result.hidden
+            pooled = as_tensor(result.hidden)
             # the hidden vector at the last token so far
             reading.sum = pooled[-1].double()
             reading.total = 1.0
@@ -271,7 +272,7 @@ class StateReader(TextReader):
         document's first token on.
         """
         edges = np.unique([*reading.starts, reading.ends[-1], len(reading.ids)])
-        weight = self.model.weight.numpy()[reading.ids].astype(np.float64)
+        weight = np.asarray(self.model.weight)[reading.ids].astype(np.float64)
         totals = torch.from_numpy(np.add.reduceat(weight, edges[:-1]))
         parts = torch.cat([reading.known, after[None]])[: len(totals)].double()
         document = np.unique(reading.ids[reading.starts[0] : reading.ends[-1]])

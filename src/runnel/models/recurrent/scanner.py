@@ -22,7 +22,7 @@ from runnel.models.model import Model
 from runnel.models.pocket.lexical import piece_features
 from runnel.models.recurrent.units import UnitScores
 from runnel.models.scored import Scored
-from runnel.request import OpenRequest, Progress, Request, TokenCount
+from runnel.request import Array, OpenRequest, Progress, Request, TokenCount
 from runnel.text.sentences import SentenceTokens
 from runnel.text.tokenizer import Encoded
 
@@ -167,7 +167,7 @@ class Scanner:
         units = UnitScores(self._head, reading, lexical, query.mean[None])
         scores: list[Tensor] = []
 
-        def take(start: int, hidden: Tensor) -> None:
+        def take(start: int, hidden: Array) -> None:
             weights = self.model.weight[
                 torch.from_numpy(tokens.ids[start : start + len(hidden)].astype(np.int64))
             ]

@@ -5,16 +5,16 @@ T  tokens of the query's part   D  width of hidden vectors   n  documents
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
 from runnel.backbones.state import State
 from runnel.errors import NumericalError
-from runnel.models.head import WITHOUT_TOKENS
+from runnel.models.head import WITHOUT_TOKENS, Head
 from runnel.models.items import mark_pair
-from runnel.models.memory import Memory, Precision, damage_in_state
+from runnel.models.memory import Memory, StatePrecision, damage_in_state
 from runnel.models.model import Model
 from runnel.models.recurrent.memory import DocumentState
 from runnel.ops.backend import inference
@@ -32,10 +32,11 @@ class StateScorer:
     kind = DocumentState
     reads_pairs = True  # a document that is not remembered is read together with the query
 
-    def __init__(self, model: Model) -> None:
-        self.model = model
-        self._head = model.head("rerank")
-        self.template = model.templates["rerank"]
+    def __init__(self, model: Model, head: Head) -> None:
+        self.model, self._head = model, head
+        self.template = head.template or model.templates["rerank"]
+        # what is remembered of a document besides its state
+        self._vector: Literal["mean", "last"] = "last" if head.inputs == "tokens" else "mean"
         # allocated by the last ranking from a memory, reused by the next
         self._room: State | None = None
 
@@ -47,7 +48,7 @@ class StateScorer:
     def remember(
         self,
         documents: Iterable[str | DocumentText],
-        precision: Precision,
+        precision: StatePrecision,
         progress: Progress | None = None,
     ) -> Iterator[DocumentState]:
         """Read documents to remember them, in order."""
@@ -61,7 +62,9 @@ class StateScorer:
                 batch, before.encode_batch(tokenizer, "document", batch), strict=True
             ):
                 rendered = before.render(tokenizer, document=encoded.ids)
-                ranges = np.array([[rendered.slices["document"].start, len(rendered.ids)]])
+                end = len(rendered.ids)
+                start = end - 1 if self._vector == "last" else rendered.slices["document"].start
+                ranges = np.array([[start, end]])
                 requests.append(
                     Request(
                         rendered.ids,
@@ -71,9 +74,12 @@ class StateScorer:
                     )
                 )
             for result in self.model.engine.map(requests, count.add):
-                mean, (text, unique) = result.get().means[0], result.tag
+                vector = result.get().means[0]
+                text, unique = result.tag
                 assert result.state is not None
-                yield DocumentState.keep(text, result.state, mean, unique, precision)
+                yield DocumentState.keep(
+                    text, result.state, vector, unique, precision, kept_vector=self._vector
+                )
 
     def score(self, query: str, memory: Memory, progress: Progress | None = None) -> np.ndarray:
         """Return the scores (n,) float32 of a memory's documents, as `Reranker.score` does."""
@@ -93,7 +99,9 @@ class StateScorer:
         are the rows of one step.
         """
         rendered = self.template.starting_at("query").render(self.model.tokenizer, query=query_ids)
-        ids, start, backbone = rendered.ids, rendered.slices["query"].start, self.model.backbone
+        ids = rendered.ids
+        start = rendered.slices["query"].start
+        backbone = self.model.backbone
         rows = max(
             1,
             min(
@@ -104,7 +112,8 @@ class StateScorer:
         )
         # Allocating memory costs as much as filling it, so it is kept; a concurrent ranking in
         # another thread allocates its own.
-        room, self._room = self._room, None
+        room = self._room
+        self._room = None
         if room is None or len(room) < rows:
             room = backbone.new_state(rows)
         names = iter(memory.documents)
@@ -134,13 +143,14 @@ class StateScorer:
         """
         engine = self.model.engine
         count = len(documents)
+        values: list[Any]
         state = State(
             {name: tensor[:count] for name, tensor in room.tensors.items()}, room.tokens[:count]
         )
         with damage_in_state("a remembered document"):
             for place, document in enumerate(documents):
                 document.fill(state, place)
-            means = torch.stack([document.mean for document in documents]).view(
+            vectors = torch.stack([document.vector(self._vector) for document in documents]).view(
                 count, self.model.backbone.hidden_size
             )
         if self._head.inputs == "matches":
@@ -153,13 +163,15 @@ class StateScorer:
             values = [
                 mean,
                 hidden[:, -1],
-                means,
+                vectors,
                 torch.from_numpy(np.concatenate([share for _, share in matches])),
             ]
         elif self._head.inputs == "state":
             engine.extend(state, ids, keep_states=True)
             values = [state[self._head.state].cpu()]
+        elif self._head.inputs == "tokens":
+            hidden = engine.extend(state, ids)
+            values = [torch.cat([vectors[:, None], hidden[:, : len(query_ids) - 1]], 1), query_ids]
         else:
             values = [engine.extend(state, ids)[:, 0 if self._head.pooling == "cls" else -1]]
-        scores: np.ndarray = self._head(*values).numpy()
-        return scores
+        return self._head(*values).numpy()

@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from runnel.models.head import Head
-from runnel.request import OpenRequest, Result
+from runnel.request import OpenRequest, Result, as_tensor
 
 
 def unit_scores(head: Head, result: Result) -> Tensor:
     """Return the scores (n,) of an `Item`'s units from the result of its request."""
+    if head.inputs == "tokens":
+        return head(result.hidden[None], result.tag)
     if head.inputs != "matches":
         return head(head.pooled(result))
     means = result.means
@@ -35,7 +37,7 @@ class UnitScores:
 
     def take_complete(self) -> Tensor:
         """Return the scores (k,) of the units that are newly complete."""
-        hidden, rows = self._reading.take_complete()
+        hidden, rows = map(as_tensor, self._reading.take_complete())
         first = self._done
         self._done = self._done + len(hidden)
         if not len(hidden):

@@ -33,7 +33,4 @@ def causal_conv1d(
         are left unchanged.
     """
     cu = boundaries(len(x), cu_seqlens, state, weight.shape[0], weight.shape[1] - 1)
-    out: tuple[Tensor, Tensor] = implementation("causal_conv1d", backend, x)(
-        x, weight, bias, cu, state
-    )
-    return out
+    return implementation("causal_conv1d", backend, x)(x, weight, bias, cu, state)

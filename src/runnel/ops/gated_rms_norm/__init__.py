@@ -22,5 +22,4 @@ def gated_rms_norm(
     Returns:
         (T, C) in y's dtype. Inputs are left unchanged.
     """
-    out: Tensor = implementation("gated_rms_norm", backend, y)(y, z, weight, eps, groups)
-    return out
+    return implementation("gated_rms_norm", backend, y)(y, z, weight, eps, groups)

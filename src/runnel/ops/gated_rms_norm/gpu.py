@@ -9,7 +9,6 @@ def gated_rms_norm_gpu(y: Tensor, z: Tensor, weight: Tensor, eps: float, groups:
 
     if not y.numel():
         return y.clone()
-    out: Tensor = rmsnorm_fn(
+    return rmsnorm_fn(
         y, weight, None, z, eps, group_size=y.shape[1] // groups, norm_before_gate=False
     )
-    return out

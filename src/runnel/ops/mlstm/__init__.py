@@ -46,5 +46,4 @@ def mlstm(
         (arXiv 2503.14376), section 2.
     """
     cu = boundaries(len(q), cu_seqlens, state and state[0], *q.shape[1:], v.shape[2])
-    out: tuple[Tensor, State] = implementation("mlstm", backend, v)(q, k, v, i, f, cu, state, eps)
-    return out
+    return implementation("mlstm", backend, v)(q, k, v, i, f, cu, state, eps)

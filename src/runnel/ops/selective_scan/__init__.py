@@ -38,7 +38,4 @@ def selective_scan(
         published models.
     """
     cu = boundaries(len(x), cu_seqlens, state, *A.shape)
-    out: tuple[Tensor, Tensor] = implementation("selective_scan", backend, x)(
-        x, dt, A, B, C, D, cu, state
-    )
-    return out
+    return implementation("selective_scan", backend, x)(x, dt, A, B, C, D, cu, state)

@@ -38,5 +38,4 @@ def ssd(
     Source: Dao and Gu 2024 (arXiv 2405.21060), sections 2 and 6.
     """
     cu = boundaries(len(x), cu_seqlens, state, *x.shape[1:], B.shape[2])
-    out: tuple[Tensor, Tensor] = implementation("ssd", backend, x)(x, dt, A, B, C, D, cu, state)
-    return out
+    return implementation("ssd", backend, x)(x, dt, A, B, C, D, cu, state)

@@ -44,7 +44,4 @@ def trapezoid(
         e9594ce.
     """
     cu = boundaries(len(q), cu_seqlens, state and state[0], q.shape[1], v.shape[3], q.shape[3])
-    out: tuple[Tensor, State] = implementation("trapezoid", backend, v)(
-        q, k, v, dt, A, trap, cu, state
-    )
-    return out
+    return implementation("trapezoid", backend, v)(q, k, v, dt, A, trap, cu, state)

@@ -42,5 +42,4 @@ def wkv7(
     logarithm of the decay itself, neither the argument of the decay's sigmoid nor log(-w).
     """
     cu = boundaries(len(k), cu_seqlens, state, *k.shape[1:], v.shape[2])
-    out: tuple[Tensor, Tensor] = implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)
-    return out
+    return implementation("wkv7", backend, v)(r, w, k, v, a, b, cu, state)

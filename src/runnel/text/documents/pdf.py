@@ -8,7 +8,6 @@ entries become headings.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -19,14 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
-from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_parts import (
-    PdfPart,
-    join_sentences,
-    join_words,
-    parts_of,
-    split_lists,
-)
+from runnel.text.documents.pdf_layout import PdfPart, lay_out
+from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
@@ -34,6 +27,7 @@ from runnel.text.documents.table import Cell, Table
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
 
+_DAMAGED = "damaged, and could not be read"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05
 _SHOWN = 12  # the most ranges of pages in a warning
@@ -51,13 +45,9 @@ class _Entry(NamedTuple):
 class _Pages:
     """What was found on the pages: page numbers, from 1, for the warnings."""
 
-    damaged: list[int] = field(default_factory=list)
     empty: list[int] = field(default_factory=list)
     scanned: list[int] = field(default_factory=list)
-    hidden: list[int] = field(default_factory=list)
-    watermarks: list[int] = field(default_factory=list)
-    doubtful: list[int] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    faults: dict[str, list[int]] = field(default_factory=dict)  # by what is said of the pages
 
 
 @contextmanager
@@ -120,7 +110,6 @@ def _read_parts(
     running = RunningLines(
         {number: [entry.title for entry in entries] for number, entries in outline.items()}
     )
-    heads: list[tuple[PdfPart, str]] = []  # running lines where they first occur, and their words
     laid_out: list[PdfPart] = []
     words: dict[int, list[Word]] = {}
     fields: dict[int, list[PdfPart]] = {}
@@ -136,18 +125,14 @@ def _read_parts(
         number = ahead - NEAR
         if number < 0:
             continue
-        left_out, kept = running.find(number, edges)
+        left_out, (top, bottom) = running.find(number, edges)
         body = [word for word in words.pop(number) if id(word) not in left_out]
-        lines = [PdfPart(number + 1, "paragraph", line.text, aside=True) for line in kept]
-        heads += [(line, words_kept.words) for line, words_kept in zip(lines, kept, strict=True)]
-        laid_out += [line for line, where in zip(lines, kept, strict=True) if not where.bottom]
-        page_parts = parts_of(lay_out(body), number + 1)
+        page_parts = lay_out(body, number + 1)
+        mark_asides(page_parts)
         others = _fill(page_parts, fields.pop(number))
-        laid_out += page_parts
-        laid_out += [line for line, where in zip(lines, kept, strict=True) if where.bottom]
-        laid_out += others
+        laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(number - NEAR, None)
-    _drop_known(heads, laid_out)
+    running.drop_known(laid_out)
     return laid_out
 
 
@@ -167,20 +152,14 @@ def _read_page(
                 PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
-            for count, found in (
-                (seen.hidden, pages.hidden),
-                (seen.watermarks, pages.watermarks),
-                (seen.doubtful, pages.doubtful),
-                (seen.lost, pages.lost),
-            ):
-                if count:
-                    found.append(number + 1)
+            for fault in seen.faults:
+                pages.faults.setdefault(fault, []).append(number + 1)
             if not words and not fields:
                 pages.empty.append(number + 1)
                 if any(page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE])):
                     pages.scanned.append(number + 1)
     except PdfiumError:
-        pages.damaged.append(number + 1)
+        pages.faults.setdefault(_DAMAGED, []).append(number + 1)
     return words, fields
 
 
@@ -195,24 +174,6 @@ def _fill(parts: list[PdfPart], fields: list[PdfPart]) -> list[PdfPart]:
         else:
             label.text = filled.text
     return others
-
-
-def _drop_known(heads: list[tuple[PdfPart, str]], parts: list[PdfPart]) -> None:
-    """Empty the running lines whose words occur elsewhere."""
-    if not heads:
-        return
-    kept = {id(head) for head, _ in heads}
-    texts = [
-        text
-        for part in parts
-        if id(part) not in kept
-        for text in (part.text, *(cell for row in part.rows for cell in row))
-    ]
-    body = " ".join(" ".join(texts).lower().split())
-    for head, words in heads:
-        phrases = [part.strip().lower() for part in words.split("#") if re.search(r"\w", part)]
-        if all(phrase in body for phrase in phrases):
-            head.text = ""
 
 
 def _outline(document: PdfDocument) -> dict[int, list[_Entry]]:
@@ -235,14 +196,20 @@ def _build(
     title: str | None,
     advice: str,
 ) -> DocumentText:
-    if len(pages.empty) + len(pages.damaged) == count:
-        raise _without_text(count, len(pages.damaged), pages.scanned)
+    damaged = len(pages.faults.get(_DAMAGED, ()))
+    if len(pages.empty) + damaged == count:
+        raise _without_text(count, damaged, pages.scanned)
     canonical = Canonical()
     canonical.warnings += _warnings(pages, count, advice)
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
-    _warn_of_fonts(canonical, parts)
+    text = "".join(text for part in parts for text in part.texts())
+    unmapped = text.count("\ufffd") + text.count("\0")
+    if unmapped > _UNMAPPED_SHARE * len(text):
+        canonical.warnings.append(
+            f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
+        )
     writer = _Writer(canonical, outline)
     for part in parts:
         writer.add(part)
@@ -306,35 +273,12 @@ class _Writer:
 
 
 def _warnings(pages: _Pages, count: int, advice: str) -> Iterator[str]:
-    if pages.damaged:
-        yield f"{_pages(pages.damaged)} could not be read: damaged"
     if pages.empty:
         pictures = f", {len(pages.scanned):,} of them pictures: {advice}" if pages.scanned else ""
         share = f"{len(pages.empty):,} of {count:,} pages"
         yield f"{_pages(pages.empty)} without text ({share}{pictures})"
-    if pages.hidden:
-        yield (
-            f"{_pages(pages.hidden)}: text that cannot be seen (invisible, white or outside the"
-            " page) is left out"
-        )
-    if pages.watermarks:
-        yield f"{_pages(pages.watermarks)}: a watermark is left out"
-    if pages.doubtful:
-        yield (
-            f"{_pages(pages.doubtful)}: the font has wrong letters for ligatures such as fi, so"
-            " words may lack letters"
-        )
-    if pages.lost:
-        yield f"{_pages(pages.lost)}: PDFium does not read some lines of vertical text"
-
-
-def _warn_of_fonts(canonical: Canonical, parts: list[PdfPart]) -> None:
-    texts = [text for part in parts for text in (part.text, *(c for row in part.rows for c in row))]
-    unmapped = sum(text.count("\ufffd") + text.count("\0") for text in texts)
-    if unmapped > _UNMAPPED_SHARE * sum(map(len, texts)):
-        canonical.warnings.append(
-            f"{unmapped:,} characters have no meaning in the file (a font without a character map)"
-        )
+    for fault, numbers in pages.faults.items():
+        yield f"{_pages(numbers)}: {fault}"
 
 
 def _open_headings(

@@ -94,14 +94,9 @@ def _beside(box: Box, words: Sequence[Word], *, right: bool = False) -> str:
         and (word.box[0] >= box[2] - 1 if right else word.box[2] <= box[0] + 1)
     ]
     near.sort(key=lambda word: word.box[0], reverse=not right)
-    return _phrase(near, box, right=right)
-
-
-def _phrase(words: list[Word], box: Box, *, right: bool) -> str:
-    """Return the words from a field outward, up to a wide gap or another field's place."""
     edge = box[2] if right else box[0]
     taken: list[str] = []
-    for word in words:
+    for word in near:  # up to a wide gap or another field's place
         distance = word.box[0] - edge if right else edge - word.box[2]
         if distance > (_LEFT if not taken else 1.0) * word.height:
             break

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
+from itertools import groupby, pairwise
 from math import inf
+from operator import attrgetter
 from statistics import median
+from typing import NamedTuple
 
-from runnel.text.documents.pdf_words import HYPHEN, Word
+from runnel.text.documents.document import BREAK
+from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
 
 Gap = tuple[float, float]  # left, right
-Row = list[Word]
 
 # All distances are in heights of the words around them.
 _SAME_ROW = 0.5  # the largest distance of the middles of two words of a row
@@ -33,6 +35,10 @@ _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
+_TITLE = 0.7  # the largest width of a title across columns, in widths of all
+_EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_CODE = 0.6  # the share of the words of a program that are in its font, at least
+_COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
 _LOOSE = 1.3  # of lines of two paragraphs, at least, in units of the usual distance of lines
 _DOUBLE = 2.0  # the largest usual distance: pages with few lines have only wide gaps
@@ -41,14 +47,25 @@ _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
 _LEADERS = 5  # dots of a line
+_DOTS = ". . . . ."
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
 _FEW_WORDS = 2
 _PROSE = 0.4  # the least share of lines of a column of prose that go on in the line below
+_LONG = 4  # the least words of a line of prose beside several columns
 _ALIGNED = 0.5  # the least share of a table's lines that are in the row of another column
 _BEGIN = 0.7  # the least share of a table's cells that begin with another cell of the row
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
-_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
+CAPTION = re.compile(
+    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
+    r"|Exhibit)\s*\w{0,2}\d"
+)
+_LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
+_SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
+# "one- and two-sided": the hyphen stands for the rest of the second word
+_AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
+_TITLE_CHARS = 120
 _JOINS = ",.;:)]"  # signs before which PDFium splits some lines
 _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 
@@ -57,7 +74,7 @@ _WIDE_SCRIPT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]")
 class Line:
     """A line of a paragraph."""
 
-    words: Row
+    words: list[Word]
     text: str
     left: float
     right: float
@@ -67,52 +84,83 @@ class Line:
 
 
 @dataclass(slots=True)
-class PagePiece:
-    """A paragraph or a table of a page.
+class PdfPart:
+    """A paragraph or a table.
 
     Attributes:
-        lines: of a paragraph.
-        rows: of a table: the cells.
+        kind: "paragraph", "row" (a table, with `rows`), or "note".
+        page: from 1.
         gaps: between the columns of a table.
-        heads: how many of its first rows are in another font than the others.
+        heads: how many of the first rows of a table are in another font than the others.
+        height: of its lines.
         flows: whether it begins a column, so that the text before it may go on in it.
         full: whether its last line reaches the end of its column.
+        aside: whether a sentence of the text may go on behind it.
+        join: whitespace before it.
     """
 
-    lines: list[Line] = field(default_factory=list)
+    page: int
+    kind: str
+    text: str = ""
     rows: list[list[str]] = field(default_factory=list)
-    words: Row = field(default_factory=list)
+    words: list[Word] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     heads: int = 0
+    height: float = 0.0
     flows: bool = False
     full: bool = False
+    aside: bool = False
+    join: str = BREAK
 
-    @property
-    def height(self) -> float:
-        return median(line.height for line in self.lines) if self.lines else 0.0
+    def texts(self) -> list[str]:
+        """Return the text, or the cells."""
+        return [self.text, *(cell for row in self.rows for cell in row)]
+
+    def continues(self, before: PdfPart) -> bool:
+        """Return whether this table has the columns of another."""
+        return len(self.gaps) == len(before.gaps) and all(
+            min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
+        )
+
+    def caption(self) -> str:
+        """Return the text of a paragraph that may be the title of a table below; "" for others."""
+        title = "\n" not in self.text and len(self.text) <= _TITLE_CHARS
+        return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
 
 
-def lay_out(words: Sequence[Word]) -> list[PagePiece]:
+class _Column(NamedTuple):
+    """Lines below each other. `flows`: whether the text before them may go on in them."""
+
+    lines: list[Line]
+    flows: bool
+
+
+def lay_out(words: Sequence[Word], page: int = 1) -> list[PdfPart]:
     """Return the paragraphs and tables of a page, in the order in which they are read. Text that is
     turned by another angle than most of the page follows the rest.
     """
-    pieces: list[PagePiece] = []
+    parts: list[PdfPart] = []
+    code = _code_fonts(words)
     for angle, _ in Counter(word.angle for word in words).most_common():
-        leaves = list(_leaves([word for word in words if word.angle == angle], depth=0))
-        steps = [step for leaf in leaves for step in _steps(leaf.lines)]
+        upright = [word for word in words if word.angle == angle]
+        leaves = list(_Region(upright, code).leaves(depth=0))
+        columns = [leaf for leaf in leaves if isinstance(leaf, _Column)]
+        steps = [step for column in columns for step in _steps(column.lines)]
         for leaf in leaves:
-            pieces += _paragraphs(leaf, steps) if leaf.lines else [leaf]
-    return pieces
+            found = _paragraphs(leaf, steps) if isinstance(leaf, _Column) else [leaf.part()]
+            parts += [replace(part, page=page) for part in found]
+    return parts
 
 
-def rows_of(words: Sequence[Word]) -> list[Row]:
+def rows_of(words: Sequence[Word]) -> list[list[Word]]:
     """Return words in rows, from top to bottom, each from left to right."""
-    rows: list[Row] = []
+    rows: list[list[Word]] = []
     cores: list[Word] = []  # the highest word of each row
-    for word in sorted(words, key=lambda word: -word.center):
+    for word in sorted(words, key=attrgetter("center"), reverse=True):
         for number in range(len(rows) - 1, max(-1, len(rows) - 4), -1):
             core = cores[number]
-            if abs(core.center - word.center) < _SAME_ROW * min(core.height, word.height):
+            apart = abs(core.center - word.center) / _SAME_ROW
+            if apart < core.height and apart < word.height:
                 rows[number].append(word)
                 if word.height > core.height:
                     cores[number] = word
@@ -121,11 +169,11 @@ def rows_of(words: Sequence[Word]) -> list[Row]:
             rows.append([word])
             cores.append(word)
     for row in rows:
-        row.sort(key=lambda word: word.left)
+        row.sort(key=attrgetter("left"))
     return rows
 
 
-def line_of(row: Row) -> Line:
+def line_of(row: list[Word]) -> Line:
     """Return words of a row as a line."""
     core = max(row, key=lambda word: len(word.text))  # not a sign in another font
     parts = [row[0].text]
@@ -152,170 +200,305 @@ def line_of(row: Row) -> Line:
 # ---- columns and tables --------------------------------------------------------------------------
 
 
-def _leaves(words: Sequence[Word], *, depth: int) -> Iterator[PagePiece]:
-    """Yield columns of lines, and tables. `depth`: of the columns around the words."""
-    rows = rows_of(words)
-    if not rows:
-        return
-    height = median(word.height for word in words)
-    free = [_free(row, _NARROW * height) for row in rows]
-    left = min(row[0].left for row in rows)
-    right = max(word.right for row in rows for word in row)
-    plain: list[Row] = []
-    start = 0
-    flows = depth > 0
-    while start < len(rows):
-        end, gaps = _run(rows, free, start, (left, right), height)
-        part = rows[start:end]
-        start = end
-        gaps = _without_labels(part, gaps) if depth < _DEEPEST else []
-        columns = [
-            [word for row in part for word in row if _at(word, gaps) == at]
-            for at in range(len(gaps) + 1)
-        ]
-        prose = bool(gaps) and _are_columns(columns, part)
-        table = None
-        if not gaps or (not prose and _fixed_pitch(words)):
-            plain += part
-            continue
-        if not prose:
-            table = _Table(part, gaps, height)
-            if len(table.rows) == 1:  # columns of a few lines
-                table = None
-        if table:
-            plain += part[: table.first]
+class _Row:
+    """Words in a line of a page or a column.
+
+    Attributes:
+        free: the gaps between the words, also at the sides.
+        is_phrase: whether no gap is as wide as one between columns.
+        is_entry: whether it is a line of a table of contents.
+        height: of most words of the page or column.
+    """
+
+    def __init__(self, words: list[Word], height: float) -> None:
+        self.words = words
+        self.height = height
+        self.left = words[0].left
+        self.bottom = min(word.bottom for word in words)
+        self.top = max(word.top for word in words)
+        self.free: list[Gap] = []
+        self.is_entry = len(words) > 1 and is_leader(words[-2])  # the number belongs to the dots
+        end = -inf
+        for word in words:
+            if word.left - end >= _NARROW * height and not (self.is_entry and word is words[-1]):
+                self.free.append((end, word.left))
+            if word.right > end:
+                end = word.right
+        self.free.append((end, inf))
+        self.ends = [b for _, b in self.free]
+        self.is_phrase = all(b - a < _WIDE * height for a, b in self.free[1:-1])
+
+    def shared(self, common: Iterable[Gap]) -> list[Gap]:
+        """Return what the row leaves free of common gaps. A gap as narrow as one between words
+        counts only if a column begins behind it.
+        """
+        shared = []
+        for a, b in common:
+            for at in range(bisect(self.ends, a), len(self.free)):
+                c, d = self.free[at]
+                if c >= b:
+                    break
+                own = d - c >= _WIDE * self.height or abs(d - b) < _EDGE * self.height
+                if own and min(b, d) - max(a, c) >= _NARROW * self.height:
+                    shared.append((max(a, c), min(b, d)))
+        return shared
+
+    def is_across(self, gaps: list[Gap]) -> bool:
+        return len(self.shared(gaps)) < len(gaps)
+
+    def cells(self, gaps: list[Gap]) -> list[list[Line]]:
+        """Return the cells of the row; one across gaps is in the first of its columns."""
+        phrase = self.is_phrase and self.is_across(gaps)
+        across = [phrase or not self.shared([gap]) for gap in gaps]
+        columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+        middles = _middles(gaps)
+        for word in self.words:
+            at = bisect(middles, (word.left + word.right) / 2)
+            while at and across[at - 1]:
+                at -= 1
+            if not is_leader(word):
+                columns[at].append(word)
+        return [[line_of(words)] if words else [] for words in columns]
+
+    def is_beside(self, above: _Row) -> bool:
+        """Return whether the row is beside the row above in part."""
+        upper = above.words[0]
+        lower = self.words[0]
+        return upper.center - lower.center < _OVERLAP * max(upper.height, lower.height)
+
+    def is_close(self, above: _Row) -> bool:
+        """Return whether there is little empty space above the row, or it has the columns of the
+        row above.
+        """
+        if above.bottom - self.top <= _APART * self.height:
+            return True
+        begins = {round(word.left) for word in above.words}
+        return len(begins & {round(word.left) for word in self.words}) >= _COLUMNS
+
+
+class _Run(NamedTuple):
+    """Rows that leave the same gaps free. `score`: how many cells the gaps separate."""
+
+    score: int
+    end: int
+    gaps: list[Gap]
+
+
+class _Region:
+    """Words of a page or a column in rows.
+
+    Attributes:
+        code: fonts of programs, where wide gaps do not mean a table.
+    """
+
+    def __init__(self, words: Sequence[Word], code: set[str]) -> None:
+        self.code = code
+        self.left = min(word.left for word in words)
+        self.right = max(word.right for word in words)
+        self.height = median(word.height for word in words)
+        rows = rows_of(words)
+        _lead_to_pages(rows, self.height)
+        self.rows = [_Row(row, self.height) for row in rows]
+        self.runs: dict[int, _Run] = {}  # by the row where they begin
+        # rows that may have text on both sides of a gap
+        self.parted = [not row.is_phrase for row in self.rows]
+        for number, (above, row) in enumerate(pairwise(self.rows), start=1):
+            self.parted[number] |= row.is_beside(above)
+
+    def leaves(self, *, depth: int) -> Iterator[_Column | _Table]:
+        """Yield columns of lines, and tables. `depth`: of the columns around the words."""
+        plain: list[_Row] = []
+        start = 0
+        flows = depth > 0
+        while start < len(self.rows):
+            first, run = self._run(start)
+            part = self.rows[first : run.end]
+            gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
+            between = _between(part, gaps) if gaps else []
+            entries = 2 * sum(row.is_entry for row in part) >= len(part)
+            if between != gaps and (entries or self._is_code(part)):
+                gaps = []
+            if gaps and between:
+                plain += self.rows[start:first]
+            else:  # names of columns belong to the table
+                part = self.rows[start : run.end]
+            start = run.end
+            if not gaps:
+                plain += part
+                continue
+            table = _Table(part, gaps)
+            between = between or table.between()
+            if not between:
+                plain += part[: table.first]
+            if plain:
+                yield _column(plain, flows)
+                flows = False
+                plain = []
+            if between:
+                yield from self._beside(part, between, depth)
+            else:
+                yield table
+                plain = part[table.last :]
+            flows = True
         if plain:
-            yield _leaf(plain, flows)
-            flows = False
-            plain = []
-        if table:
-            yield table.piece()
-            plain = part[table.last :]
-        else:
-            for column in columns:
-                yield from _leaves(column, depth=depth + 1)
-        flows = True
-    if plain:
-        yield _leaf(plain, flows)
+            yield _column(plain, flows)
+
+    def _beside(self, rows: list[_Row], gaps: list[Gap], depth: int) -> Iterator[_Column | _Table]:
+        """Yield columns after each other, and the titles across them."""
+        for across, group in groupby(rows, lambda row: row.is_across(gaps)):
+            if across:
+                yield _column(list(group), False)
+                continue
+            for words in filter(None, _columns(list(group), gaps)):
+                yield from _Region(words, self.code).leaves(depth=depth + 1)
+
+    def _run(self, start: int) -> tuple[int, _Run]:
+        """Return the rows with the same gaps as a row, and where they begin: below the names of
+        columns, which may stand across gaps; one row without gaps if there are none.
+        """
+        starts = range(start, min(self._longest(start).end, start + _NAMES))
+        runs = {at: self._longest(at) for at in starts}
+        first = max(runs, key=lambda at: (runs[at].score, len(runs[at].gaps), -at))
+        return first, runs[first]
+
+    def _longest(self, start: int) -> _Run:
+        if not any(self.parted[start : start + _NAMES]):
+            return _Run(0, start + 1, [])
+        if start in self.runs:
+            return self.runs[start]
+        rows = self.rows
+        common = [(max(a, self.left), min(b, self.right)) for a, b in rows[start].free]
+        common = [(a, b) for a, b in common if b - a >= _WIDE * self.height]
+        states = []  # (end, gaps that are free up to there)
+        end = start + 1
+        while common and end < len(rows) and rows[end].is_close(rows[end - 1]):
+            shared = rows[end].shared(common)
+            if len(shared) < len(common) and self._is_title(end, common):
+                shared = common
+            if shared != common:
+                states.append((end, common))
+            common = shared
+            end += 1
+        states.append((end, common))
+        best = _Run(0, start + 1, [])
+        for end, gaps in reversed(states):
+            inner = self._inner(gaps)
+            if end - start > 1 and (end - start) * len(inner) > best.score:
+                counts = [_both_sides(gap, rows[start:end], self.height) for gap in inner]
+                if sum(counts) > best.score:
+                    separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
+                    best = _Run(sum(counts), end, separating)
+        self.runs[start] = best
+        return best
+
+    def _is_title(self, number: int, common: list[Gap]) -> bool:
+        """Return whether a row is a short title across columns that go on below it."""
+        row = self.rows[number]
+        width = row.words[-1].right - row.left
+        phrase = row.is_phrase and width < _TITLE * (self.right - self.left)
+        below = self.rows[number + 1].shared(common) if number + 1 < len(self.rows) else []
+        return phrase and len(below) == len(common)
+
+    def _inner(self, gaps: list[Gap]) -> list[Gap]:
+        """Return the gaps that are not at a side."""
+        return [(a, b) for a, b in gaps if a > self.left and b < self.right]
+
+    def _is_code(self, rows: list[_Row]) -> bool:
+        words = [word for row in rows for word in row.words]
+        return sum(word.font in self.code for word in words) > _CODE * len(words)
 
 
-def _leaf(rows: list[Row], flows: bool) -> PagePiece:
-    return PagePiece(lines=[line_of(row) for row in rows], flows=flows)
-
-
-def _free(row: Row, least: float) -> list[Gap]:
-    """Return the gaps that a row leaves free, also at its sides."""
-    gaps = []
-    end = -inf
-    for word in row:
-        if word.left - end >= least:
-            gaps.append((end, word.left))
-        end = max(end, word.right)
-    return [*gaps, (end, inf)]
-
-
-def _run(
-    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
-) -> tuple[int, list[Gap]]:
-    """Return where the rows with the same gaps as a row end, and the gaps; one row without gaps if
-    there are none. Names of columns, which may stand across gaps, end before the rows below.
+def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
+    """Put dots before the numbers of pages that have none, as those of chapters, in the column of
+    numbers that have them.
     """
-    end, gaps, score = _longest_run(rows, free, start, sides, height)
-    for later in range(start + 1, min(end, start + _NAMES)):
-        if _longest_run(rows, free, later, sides, height)[2] > 2 * score:
-            return later, []
-    return end, gaps
+    numbered = [row for row in rows if len(row) > 1 and row[-1].text.isdecimal()]
+    ends = {round(row[-1].right) for row in numbered if is_leader(row[-2])}
+    for row in numbered:
+        title, number = row[-2:]
+        wide = number.left - title.right > height
+        if wide and not is_leader(title) and round(number.right) in ends:
+            row.insert(-1, replace(number, text=_DOTS, left=title.right, right=number.left))
 
 
-def _longest_run(
-    rows: list[Row], free: list[list[Gap]], start: int, sides: Gap, height: float
-) -> tuple[int, list[Gap], int]:
-    """Return where the longest run of rows with the same gaps ends, the gaps, and how many cells
-    they separate.
-    """
-    common = [(max(a, sides[0]), min(b, sides[1])) for a, b in free[start]]
-    common = [(a, b) for a, b in common if b - a >= _WIDE * height]
-    states = []  # (end, gaps that are free up to there)
-    end = start + 1
-    while common:
-        if end == len(rows):
-            states.append((end, common))
-            break
-        white = min(word.bottom for word in rows[end - 1]) - max(word.top for word in rows[end])
-        shared = [] if white > _APART * height else list(_shared(common, free[end], height))
-        if shared != common:
-            states.append((end, common))
-        common = shared
-        end += 1
-    best: tuple[int, int, list[Gap]] = (0, start + 1, [])
-    for end, gaps in reversed(states):
-        counts = [(_both_sides(gap, rows[start:end], height), gap) for gap in gaps]
-        score = sum(count for count, _ in counts)
-        if score > best[0]:
-            best = (score, end, [gap for count, gap in counts if count])
-    return best[1], best[2], best[0]
+def _code_fonts(words: Sequence[Word]) -> set[str]:
+    """Return the fonts whose letters have one width."""
+    widths: dict[str, dict[str, float]] = defaultdict(dict)
+    for word in words:
+        letters = word.text.isascii() and word.text.lower() != word.text.upper()
+        if letters and word.length > 1:
+            width = (word.right - word.left) / word.length / word.height
+            widths[word.font][word.text] = width
+    return {font for font, by_text in widths.items() if _are_equal(list(by_text.values()))}
 
 
-def _shared(common: list[Gap], free: list[Gap], height: float) -> Iterator[Gap]:
-    """Yield what a row leaves free of common gaps. A gap as narrow as one between words counts only
-    if a column begins behind it.
-    """
-    for a, b in common:
-        for c, d in free:
-            own = d - c >= _WIDE * height or abs(d - b) < _EDGE * height
-            if own and min(b, d) - max(a, c) >= _NARROW * height:
-                yield max(a, c), min(b, d)
+def _are_equal(widths: list[float]) -> bool:
+    usual = median(widths)
+    equal = sum(abs(width - usual) < _EQUAL * usual for width in widths)
+    return len(widths) >= _FEW and equal > _MOST * len(widths)
 
 
-def _both_sides(gap: Gap, rows: list[Row], height: float) -> int:
+def _columns(rows: list[_Row], gaps: list[Gap]) -> list[list[Word]]:
+    """Return the words between gaps."""
+    columns: list[list[Word]] = [[] for _ in range(len(gaps) + 1)]
+    middles = _middles(gaps)
+    for row in rows:
+        for word in row.words:
+            columns[bisect(middles, (word.left + word.right) / 2)].append(word)
+    return columns
+
+
+def _column(rows: list[_Row], flows: bool) -> _Column:
+    return _Column([line_of(row.words) for row in rows], flows)
+
+
+def _both_sides(gap: Gap, rows: list[_Row], height: float) -> int:
     """Return how many rows have text on both sides of a gap; 0 if too few for its width."""
-    both = [row for row in rows if row[0].left < gap[0] and row[-1].left >= gap[1]]
+    both = [row for row in rows if row.left < gap[0] and row.words[-1].left >= gap[1]]
     width = (gap[1] - gap[0]) / height
-    edge = gap[1] + _EDGE * height
-    aligned = sum(any(gap[1] <= word.left < edge for word in row) for row in both)
+    if any(len(both) >= count and width >= least for count, least in _SEPARATING):
+        return len(both)
+    if len(both) > _FEW and width >= _WIDE:
+        edge = gap[1] + _EDGE * height
+        aligned = sum(any(gap[1] <= word.left < edge for word in row.words) for row in both)
+        return len(both) if aligned >= _MOST * len(both) else 0
+    if len(both) >= _FEW_WORDS or width < _SEPARATING[0][1]:
+        return 0
     # a label between the lines that it belongs to
     beside = sum(
-        (above[0].left < gap[0]) != (below[0].left < gap[0]) and _overlap(above, below)
+        (above.left < gap[0]) != (below.left < gap[0]) and below.is_beside(above)
         for above, below in pairwise(rows)
     )
-    if beside > 1 and len(both) < _FEW_WORDS and width >= _SEPARATING[0][1]:
-        return beside
-    enough = any(len(both) >= count and width >= least for count, least in _SEPARATING) or (
-        len(both) > _FEW and width >= _WIDE and aligned >= _MOST * len(both)
-    )
-    return len(both) if enough else 0
+    return beside if beside > 1 else 0
 
 
-def _overlap(above: Row, below: Row) -> bool:
-    """Return whether two rows are beside each other in part."""
-    return above[0].center - below[0].center < _OVERLAP * max(above[0].height, below[0].height)
+def _middles(gaps: list[Gap]) -> list[float]:
+    return [(a + b) / 2 for a, b in gaps]
 
 
-def _at(word: Word, gaps: list[Gap]) -> int:
-    """Return the column of a word."""
-    return bisect([(a + b) / 2 for a, b in gaps], (word.left + word.right) / 2)
-
-
-def _without_labels(rows: list[Row], gaps: list[Gap]) -> list[Gap]:
+def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     """Leave out gaps behind bullets and numbers that begin a paragraph."""
     kept = []
     before = -inf
+    rows = [row for row in rows if not row.is_across(gaps)]
     for gap in gaps:
         labels = [
-            [word.text for word in row if before < word.left < gap[0] + 1 and word.right <= gap[1]]
+            [w.text for w in row.words if before < w.left < gap[0] + 1 and w.right <= gap[1]]
             for row in rows
         ]
-        if any(len(label) > 1 or (label and not _LABEL.match(label[0])) for label in labels):
+        if _is_column(labels):
             kept.append(gap)
-            before = gap[0]
-        elif sum(map(bool, labels)) == len(rows) > 1 and not _signs(labels):
-            kept.append(gap)  # numbers in each row are a column
             before = gap[0]
     return kept
 
 
-def _signs(labels: list[list[str]]) -> bool:
-    return all(not label[0].isalnum() for label in labels if label)
+def _is_column(labels: list[list[str]]) -> bool:
+    """Return whether the texts of rows are a column: words, or numbers in each row."""
+    filled = [label for label in labels if label]
+    if any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled):
+        return True
+    signs = {label[0] for label in filled}
+    return len(filled) == len(labels) and len(signs) > 1 and any(map(str.isalnum, signs))
 
 
 def _goes_on(upper: str, lower: str) -> bool:
@@ -323,7 +506,7 @@ def _goes_on(upper: str, lower: str) -> bool:
     words = len(upper.split()) + len(_WIDE_SCRIPT.findall(upper)) // 3
     return (
         words >= _FEW_WORDS
-        and not _END.search(upper)
+        and not SENTENCE_END.search(upper)
         and (
             lower[0].islower()
             or upper[-1] in f"-{HYPHEN},"
@@ -341,130 +524,138 @@ def _fits(upper: Line, lower: Line, column: Gap) -> bool:
     return upper.right + first.right - first.left < end
 
 
-def _extent(lines: Iterable[Line | None]) -> Gap:
+def _extent(lines: list[Line]) -> Gap:
     """Return where a column of lines begins and ends."""
-    known = [line for line in lines if line]
-    return min(line.left for line in known), max(line.right for line in known)
+    left = min((line.left for line in lines), default=0.0)
+    return left, max((line.right for line in lines), default=0.0)
 
 
-def _are_columns(columns: list[list[Word]], rows: list[Row]) -> bool:
-    """Return whether columns are read one after the other, not as a table."""
-    where = {id(word): number for number, row in enumerate(rows) for word in row}
+def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
+    """Return the gaps between columns that are read one after the other: all, those beside a column
+    of prose, or none in a table.
+    """
+    where = {id(word): number for number, row in enumerate(rows) for word in row.words}
     begins = []  # of each column: the rows in which something begins
     occupied = []
-    prose = 0
+    prose = []
     indexes = 0  # columns of words with dots up to their page
-    for column in columns:
+    for at, column in enumerate(_columns(rows, gaps)):
         lines = [line_of(row) for row in rows_of(column)]
         numbers = [where[id(line.words[0])] for line in lines]
         extent = _extent(lines)
         on = [_goes_on(a.text, b.text) and not _fits(a, b, extent) for a, b in pairwise(lines)]
-        prose += len(on) > 1 and sum(on) >= _PROSE * len(on)
+        long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG * len(lines)
+        if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
+            prose.append(at)
         indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
-        begins.append(
-            {number for number, before in zip(numbers[1:], on, strict=True) if not before}
-        )
+        begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
-    most = max(range(len(columns)), key=lambda at: len(occupied[at]))
-    others = [at for at in range(len(columns)) if at != most]
+    most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
+    others = [at for at in range(len(occupied)) if at != most]
     aligned = sum(len(occupied[at] & occupied[most]) for at in others)
     if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
-        return True
-    if not prose:
-        return False
-    together = sum(len(begins[at] & begins[most]) for at in others)
-    fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
-    if prose > 1:
-        return fewer < _FEW_WORDS or together < _BEGIN * fewer
-    dense = min(map(len, occupied)) >= _MOST * len(occupied[most])
-    if dense:  # beside prose, each line of another column begins something
-        fewer = max(map(len, begins))
-    return fewer >= _FEW_WORDS and together < _ALIGNED * fewer
-
-
-def _fixed_pitch(words: Sequence[Word]) -> bool:
-    """Return whether text is monospaced, where wide gaps do not mean a table. Digits are ignored:
-    they all have one width.
-    """
-    by_text = {
-        word.text: (word.right - word.left) / len(word.text) / word.height
-        for word in words
-        if len(word.text) > 1 and not any(character.isdigit() for character in word.text)
-    }
-    widths = list(by_text.values())
-    if len(widths) < _FEW:
-        return False
-    usual = median(widths)
-    return sum(abs(width - usual) < 0.03 * usual for width in widths) > 0.9 * len(widths)
+        return gaps
+    if len(prose) > 1:
+        together = sum(len(begins[at] & begins[most]) for at in others)
+        fewer = sum(min(len(begins[at]), len(begins[most])) for at in others)
+        return gaps if fewer < _FEW_WORDS or together < _BEGIN * fewer else []
+    for at in prose:
+        rest = begins[:at] + begins[at + 1 :]
+        counts = Counter(number for numbers in rest for number in numbers)
+        # rows of what is beside the prose: a list, or a table
+        beside = {number for number, count in counts.items() if count > 1 or len(rest) == 1}
+        beside &= occupied[at]
+        together = len(beside & begins[at])
+        if len(beside) >= _FEW_WORDS and together < _ALIGNED * len(beside):
+            return gaps[max(0, at - 1) : at + 1]
+    return []
 
 
 class _Table:
     """A table while its lines become rows. `first` and `last` are the lines that belong to it."""
 
-    def __init__(self, rows: list[Row], gaps: list[Gap], height: float) -> None:
+    def __init__(self, lines: list[_Row], gaps: list[Gap]) -> None:
         self.gaps = gaps
-        lines = [self._cells(row) for row in rows]
-        filled = [sum(map(bool, cells)) for cells in lines]
-        self.first = next((number for number, count in enumerate(filled) if count > 1), 0)
-        self.last = max((number for number, count in enumerate(filled) if count > 1), default=0) + 1
-        self.extents = [_extent(column) for column in zip(*lines, strict=True)]
+        cells = [line.cells(gaps) for line in lines]
+        filled = [sum(map(bool, row)) > 1 for row in cells]
+        titles = [line.is_across(gaps) for line in lines]
+        titles = [title and not more for title, more in zip(titles, filled, strict=True)]
+        others = [row for row, title in zip(cells, titles, strict=True) if not title]
+        columns = zip(*others, strict=True)
+        self.extents = [_extent([line for cell in column for line in cell]) for column in columns]
+        self.first = filled.index(True) if any(filled) else 0
+        self.last = len(filled) - filled[::-1].index(True) if any(filled) else 0
         self.rows: list[list[list[Line]]] = []
-        for number in range(self.first, len(rows)):
-            cells = lines[number]
-            step = 0.0
-            if number > self.first:
-                step = rows[number - 1][0].bottom - rows[number][0].bottom
-            beside = number > self.first and _overlap(rows[number - 1], rows[number])
-            if self.rows and (
-                (beside and not any(a and b for a, b in zip(cells, self.rows[-1], strict=True)))
-                or (step < _TIGHT * height and self._continues(cells))
-            ):
-                for at, cell in enumerate(cells):
-                    if cell:
-                        self.rows[-1][at].append(cell)
-                self.last = max(self.last, number + 1)
-            elif number < self.last:
-                self.rows.append([[cell] if cell else [] for cell in cells])
-            else:
-                break
-        self.words = [word for row in rows[self.first : self.last] for word in row]
+        for number in range(self.first, len(lines)):
+            line = lines[number]
+            belongs = (
+                bool(self.rows)
+                and not titles[number]
+                and self._belongs(line, lines[number - 1], cells[number])
+            )
+            if not belongs:
+                if number >= self.last:
+                    break
+                self.rows.append([[] for _ in cells[number]])
+            self.last = max(self.last, number + 1)
+            for whole, cell in zip(self.rows[-1], cells[number], strict=True):
+                whole += cell
+        self.words = [word for line in lines[self.first : self.last] for word in line.words]
 
-    def _cells(self, row: Row) -> list[Line | None]:
-        columns: list[Row] = [[] for _ in range(len(self.gaps) + 1)]
-        for word in row:
-            columns[_at(word, self.gaps)].append(word)
-        return [line_of(words) if words else None for words in columns]
-
-    def _continues(self, cells: list[Line | None]) -> bool:
-        """Return whether a line goes on with the cells of the last row."""
+    def _belongs(self, line: _Row, above: _Row, cells: list[list[Line]]) -> bool:
+        """Return whether a line belongs to the last row: it is beside it, or goes on with it."""
         last = self.rows[-1]
+        if line.is_beside(above) and not any(map(all, zip(cells, last, strict=True))):
+            return True
         new = [at for at, cell in enumerate(cells) if cell and not last[at]]
         on = [at for at, cell in enumerate(cells) if cell and last[at]]
         for at in on:
             upper = last[at][-1]
-            cell = cells[at]
-            assert cell is not None
-            fits = _fits(upper, cell, self.extents[at])
+            lower = cells[at][0]
             short = at == 0 and len(upper.words) == 1  # a name
-            goes_on = cell.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if fits or short or not (goes_on or (len(on) == 1 and not new)):
+            goes_on = lower.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
+            if short or _fits(upper, lower, self.extents[at]):
                 return False
-        return bool(on) and not (new and cells[0] is not None and last[0])
+            if not goes_on and (new or len(on) > 1):
+                return False
+        step = above.words[0].bottom - line.words[0].bottom
+        return bool(on) and step < _TIGHT * line.height and not (new and cells[0] and last[0])
 
-    def piece(self) -> PagePiece:
-        rows = [[_join(cell) for cell in row] for row in self.rows]
-        return PagePiece(rows=rows, words=self.words, gaps=self.gaps, heads=self._heads())
+    def between(self) -> list[Gap]:
+        """Return the gaps between columns of a few lines, and between tables beside each other:
+        they have captions, or their names of columns repeat and their rows begin together until all
+        rows of one are read.
+        """
+        if len(self.rows) < 2:
+            return self.gaps
+        names = [_join(cell) for cell in self.rows[0]]
+        captions = [at for at, name in enumerate(names) if CAPTION.match(name)]
+        if len(captions) > 1:
+            return [self.gaps[at - 1] for at in captions[1:]]
+        for width in range(2, len(names) // 2 + 1):
+            begins = [[bool(row[at]) for row in self.rows] for at in range(0, len(names), width)]
+            if (
+                all(names)
+                and names == names[:width] * len(begins)
+                and all(sorted(filled, reverse=True) == filled for filled in begins)
+            ):
+                return self.gaps[width - 1 :: width]
+        return []
 
-    def _heads(self) -> int:
-        """Return how many of the first rows are in another font than the others."""
+    def part(self) -> PdfPart:
+        rows = [[joined(_join(cell)) for cell in row] for row in self.rows]
         fonts = [{line.font for cell in row for line in cell} for row in self.rows]
-        count = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
-        others = any(fonts[0] & font for font in fonts[count:])
-        return 0 if others or len(fonts[0]) > 1 or count > len(fonts) // 2 else count
+        heads = next((at for at, font in enumerate(fonts) if font != fonts[0]), 0)
+        others = any(fonts[0] & font for font in fonts[heads:])
+        if others or len(fonts[0]) > 1 or heads > len(fonts) // 2:
+            heads = 0  # only names of columns are in a font of their own
+        return PdfPart(
+            0, "row", rows=rows, words=self.words, gaps=self.gaps, heads=heads, aside=True
+        )
 
 
 def _join(lines: list[Line]) -> str:
-    return "\n".join(line.text for line in lines).replace(f"{HYPHEN}\n", HYPHEN)
+    return "\n".join(line.text for line in lines)
 
 
 # ---- paragraphs ----------------------------------------------------------------------------------
@@ -480,37 +671,45 @@ def _step(above: Line, below: Line) -> float:
     return (above.bottom - below.bottom) / max(above.height, below.height)
 
 
-def _paragraphs(leaf: PagePiece, steps: list[float]) -> Iterator[PagePiece]:
+def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
     """Yield the paragraphs of a column: extra space above a line, or another font or size, begins
     one.
     """
-    own = _steps(leaf.lines)
+    own = _steps(column.lines)
     known = own if len(own) >= _OWN else steps
     usual = min(median(known), _DOUBLE) if known else 0.0
-    left = min(line.left for line in leaf.lines)
-    right = max(line.right for line in leaf.lines)
-    lines = leaf.lines[:1]
-    flows = leaf.flows
-    for above, below in pairwise(leaf.lines):
+    left, right = _extent(column.lines)
+    paragraphs = [column.lines[:1]]
+    for above, below in pairwise(column.lines):
         split = above.text.endswith(HYPHEN)
         if not split and (_step(above, below) > _LOOSE * usual > 0 or _differ(above, below)):
-            yield _paragraph(lines, flows, left, right)
-            flows = False
-            lines = []
-        lines.append(below)
-    yield _paragraph(lines, flows, left, right)
-
-
-def _paragraph(lines: list[Line], flows: bool, left: float, right: float) -> PagePiece:
-    words = [word for line in lines for word in line.words]
-    full = lines[-1].right >= left + _FULL * (right - left)
-    return PagePiece(lines=lines, words=words, flows=flows, full=full)
+            paragraphs.append([])
+        paragraphs[-1].append(below)
+    for number, lines in enumerate(paragraphs):
+        yield PdfPart(
+            0,
+            "paragraph",
+            joined(_join(lines)),
+            words=[word for line in lines for word in line.words],
+            height=median(line.height for line in lines),
+            flows=column.flows and number == 0,
+            full=lines[-1].right >= left + _FULL * (right - left),
+        )
 
 
 def _differ(above: Line, below: Line) -> bool:
     """Return whether two lines differ in size or font, and are not parts of one sentence."""
-    if _goes_on(above.text, below.text):
-        return False
     size = max(above.height, below.height)
-    fonts = above.font != below.font and above.font is not None
-    return abs(above.height - below.height) > _SIZES * size or (fonts and below.font is not None)
+    fonts = None not in (above.font, below.font) and above.font != below.font
+    other = fonts or abs(above.height - below.height) > _SIZES * size
+    return other and not _goes_on(above.text, below.text)
+
+
+def joined(text: str) -> str:
+    """Return lines with a sign for each hyphen that splits a word."""
+
+    def write(match: re.Match[str]) -> str:
+        return "-\n" if _AND.match(text, match.end()) else HYPHEN
+
+    text = text.replace(f"{HYPHEN}\n", "-\n")
+    return _SPLIT_OPTION.sub("--", _LINE_HYPHEN.sub(write, text))

@@ -6,19 +6,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
-from runnel.text.documents.pdf_layout import Gap, PagePiece
+from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
 
-_LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
-_SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
-# "one- and two-sided": the hyphen stands for the rest of the second word
-_AND = re.compile(r"(?:and|or|to|und|oder|bis|et|ou|y|o|e|en|of)\b")
 _SPLIT_WORD = re.compile(rf"(?<!\w)(\w++){HYPHEN}(\w++)")  # possessive: no backtracking
 _WORD = re.compile(r"\w+(?:-\w+)*")
 _BULLET = re.compile(
@@ -27,11 +22,6 @@ _BULLET = re.compile(
 )
 _LEADERS = 5  # the fewest dots between a title and its page
 _ENTRIES = 3  # of a table of contents, at least
-_SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
-_CAPTION = re.compile(
-    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
-    r"|Exhibit)\s*\w{0,2}\d"
-)
 _NOTE = re.compile(r"\W?\d{1,3}\b|[*\u2020\u2021\u00a7\u00b6#]|\[\d+\]|[a-z]\s")
 _NOTE_LINES = 12  # of notes at most: longer text is a list of references
 _SMALLER = 0.93  # the largest size of notes, in sizes of the page's text
@@ -40,82 +30,29 @@ _AHEAD = 24  # parts that are searched for the rest of a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
-_TITLE_CHARS = 120
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
-@dataclass(slots=True)
-class PdfPart:
-    """A paragraph or a table of the document.
-
-    Attributes:
-        kind: "paragraph", "row" (a table, with `rows`), or "note".
-        aside: whether a sentence of the text may go on behind it.
-        join: whitespace before it.
-        page: from 1.
-    """
-
-    page: int
-    kind: str
-    text: str = ""
-    rows: list[list[str]] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    heads: int = 0
-    height: float = 0.0
-    flows: bool = False
-    full: bool = False
-    aside: bool = False
-    join: str = BREAK
-
-    def continues(self, before: PdfPart) -> bool:
-        """Return whether this table has the columns of another."""
-        return len(self.gaps) == len(before.gaps) and all(
-            min(a[1], b[1]) > max(a[0], b[0]) for a, b in zip(self.gaps, before.gaps, strict=True)
-        )
-
-    def caption(self) -> str:
-        """Return the text of a paragraph that may be the title of a table below; "" for others."""
-        title = "\n" not in self.text and len(self.text) <= _TITLE_CHARS
-        return self.text if self.aside or (title and self.text[-1:] not in ".,;") else ""
-
-
-def parts_of(pieces: Sequence[PagePiece], page: int) -> list[PdfPart]:
-    """Return the pieces of a page as parts; paragraphs in a smaller size at the end of a column
-    that begin with a number or a sign are notes.
+def mark_asides(parts: Sequence[PdfPart]) -> None:
+    """Mark the captions of a page, marks of plots, and notes: paragraphs in a smaller size at the
+    end of a column that begin with a number or a sign.
     """
     sizes: Counter[float] = Counter()
-    for piece in pieces:
-        for line in piece.lines:
-            sizes[round(line.height, 1)] += len(line.text)
+    for part in parts:
+        sizes[round(part.height, 1)] += len(part.text)
+        part.aside |= CAPTION.match(part.text) is not None
     body = sizes.most_common(1)[0][0] if sizes else 0.0
-    page_parts = []
-    for piece in pieces:
-        if piece.rows:
-            rows = [[_joined(cell) for cell in row] for row in piece.rows]
-            page_parts.append(
-                PdfPart(page, "row", rows=rows, gaps=piece.gaps, heads=piece.heads, aside=True)
-            )
-            continue
-        text = _joined("\n".join(line.text for line in piece.lines))
-        part = PdfPart(
-            page, "paragraph", text, height=piece.height, flows=piece.flows, full=piece.full
-        )
-        part.aside = _CAPTION.match(text) is not None
-        page_parts.append(part)
-    _mark_plots(page_parts)
-    after: PdfPart | None = None
-    for part in reversed(page_parts):
-        last = after is None or after.flows or after.kind == "note"
-        few = part.kind == "paragraph" and part.text.count("\n") < _NOTE_LINES
-        small = few and part.height < _SMALLER * body
-        if last and small and _NOTE.match(part.text):
+    _mark_plots(parts)
+    last = True  # of its column
+    for part in reversed(parts):
+        small = part.kind == "paragraph" and part.height < _SMALLER * body
+        if last and small and part.text.count("\n") < _NOTE_LINES and _NOTE.match(part.text):
             part.kind = "note"
             part.aside = True
-        after = part
-    return page_parts
+        last = part.flows or part.kind == "note"
 
 
-def _mark_plots(parts: list[PdfPart]) -> None:
+def _mark_plots(parts: Sequence[PdfPart]) -> None:
     """Mark single signs and numbers that are scattered over the page, as in plots: several parts
     after each other without a word.
     """
@@ -133,17 +70,7 @@ def _is_scattered(part: PdfPart) -> bool:
     cells = [cell for row in part.rows for cell in row]
     if cells and sum(map(bool, cells)) > _SPARSE * len(cells):
         return False
-    return not _LONG_WORD.search(" ".join([part.text, *cells]))
-
-
-def _joined(text: str) -> str:
-    """Return lines with a sign for each hyphen that splits a word."""
-
-    def write(match: re.Match[str]) -> str:
-        return "-\n" if _AND.match(text, match.end()) else HYPHEN
-
-    text = text.replace(f"{HYPHEN}\n", "-\n")
-    return _SPLIT_OPTION.sub("--", _LINE_HYPHEN.sub(write, text))
+    return not _LONG_WORD.search(" ".join(part.texts()))
 
 
 # ---- sentences over columns, notes and pages -----------------------------------------------------
@@ -153,12 +80,12 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
     """Put the rest of a sentence that goes on in the next column or page, behind notes, captions
     and tables, directly after its begin.
     """
-    joined: list[PdfPart] = []
+    whole: list[PdfPart] = []
     gone: set[int] = set()
     for number, part in enumerate(parts):
         if id(part) in gone:
             continue
-        joined.append(part)
+        whole.append(part)
         if part.kind != "paragraph":
             continue
         at = number
@@ -166,7 +93,7 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
             at = found
             rest = parts[at]
             if rest.page == part.page:
-                part.text = _concatenated(part.text, rest.text)
+                part.text = joined(f"{part.text}\n{rest.text}")
                 part.full = rest.full
                 gone.add(id(rest))
                 continue
@@ -177,19 +104,19 @@ def join_sentences(parts: list[PdfPart]) -> list[PdfPart]:
                 else _end_of_word(part.text, rest.text)
             )
             if end:
-                part.text = _concatenated(part.text, rest.text[:end].rstrip())
+                part.text = joined(f"{part.text}\n{rest.text[:end].rstrip()}")
                 rest.text = rest.text[end:].lstrip()
                 gone |= set() if rest.text else {id(rest)}
             if not passed:
                 rest.join = "\n"
             if rest.text:
                 break
-    return [part for part in joined if part.text or part.rows]
+    return [part for part in whole if part.text or part.rows]
 
 
 def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int | None:
     """Return the number of the part in which a part's last sentence goes on; None if it ends."""
-    if _SENTENCE_END.search(part.text):
+    if SENTENCE_END.search(part.text):
         return None
     passed = False  # text in another size
     for number in range(at + 1, min(at + _AHEAD, len(parts))):
@@ -204,16 +131,12 @@ def _rest(parts: list[PdfPart], part: PdfPart, at: int, gone: set[int]) -> int |
             passed = True
             continue
         first = after.text[0]
-        if not (after.flows or after.page > parts[at].page or number > at + 1):
+        if not (after.flows or after.page > parts[at].page or (number > at + 1 and not passed)):
             return None  # the next paragraph of the column
         split = re.search(rf"[^\W\d_][-{HYPHEN}]\Z", part.text) and first.isalnum()
         whole = part.full and "\n" in part.text and part.text[-1].isalnum() and first.isalnum()
         return number if first.islower() or split or (whole and not passed) else None
     return None
-
-
-def _concatenated(begin: str, rest: str) -> str:
-    return _joined(f"{begin}\n{rest}")
 
 
 def _end_of_word(begin: str, rest: str) -> int:
@@ -226,42 +149,19 @@ def _end_of_sentence(begin: str, rest: str) -> int:
     """Return where a sentence ends that begins in another text."""
     from runnel.text.sentences import split_sentences
 
-    tail = begin[-_TAIL:]
-    text = f"{tail}\n{rest[:_TAIL]}"
-    for _, end in split_sentences(text).tolist():
-        if end > len(tail) + 1:
-            return (
-                len(rest)
-                if end == len(text) and len(rest) <= _TAIL
-                else max(0, end - len(tail) - 1)
-            )
-    return len(rest)
+    start = len(begin[-_TAIL:]) + 1
+    sentences = split_sentences(f"{begin[-_TAIL:]}\n{rest[:_TAIL]}")
+    return min(end for _, end in sentences.tolist() if end > start) - start
 
 
 # ---- words that are split, lists, tables of contents ---------------------------------------------
 
 
-def join_words(parts: list[PdfPart]) -> None:
+def join_words(paragraphs: list[PdfPart]) -> None:
     """Join words split at line ends, with their hyphen if the document writes the word with it
     elsewhere.
     """
-    texts = [
-        text for part in parts for text in (part.text, *(cell for row in part.rows for cell in row))
-    ]
-    join = _joiner(texts)
-
-    def whole(text: str) -> str:
-        return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
-
-    for part in parts:
-        part.text = whole(part.text)
-        part.rows = [[whole(cell) for cell in row] for row in part.rows]
-
-
-def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
-    """Return a function that joins a word split at a line end, written as elsewhere in the
-    document, else without a hyphen.
-    """
+    texts = [text for part in paragraphs for text in part.texts()]
     split = [pair for text in texts if HYPHEN in text for pair in _SPLIT_WORD.findall(text)]
     forms = {f"{a}{sign}{b}".lower() for a, b in split for sign in ("", "-")}
     counts: Counter[str] = Counter()
@@ -281,7 +181,12 @@ def _joiner(texts: list[str]) -> Callable[[re.Match[str]], str]:
         name = match[2].istitle() and not match[1].isupper()  # Jean-Loup, February-March
         return hyphenated if chained or name or match[1][-1].isdigit() else plain
 
-    return join
+    def whole(text: str) -> str:
+        return _SPLIT_WORD.sub(join, text).replace(HYPHEN, "-\n") if HYPHEN in text else text
+
+    for part in paragraphs:
+        part.text = whole(part.text)
+        part.rows = [[whole(cell) for cell in row] for row in part.rows]
 
 
 def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
@@ -306,30 +211,22 @@ def split_lists(parts: list[PdfPart], pages: int) -> list[PdfPart]:
 
 def _by_lines(part: PdfPart) -> Iterator[PdfPart]:
     """Yield the items and entries of a table of contents of a part, and the text around them."""
-    lines: list[str] = []
-    kind = part.kind
-    join = part.join
-
-    def piece(text: str, kind: str) -> PdfPart:
-        nonlocal join
-        new = PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
-        join = BREAK
-        return new
-
+    pieces: list[tuple[str, list[str]]] = [(part.kind, [])]
     for line in part.text.split("\n"):
         entry = _entry(line)
         bullet = _BULLET.match(line)
-        if (entry or bullet) and "".join(lines).strip():
-            yield piece("\n".join(lines), kind)
         if entry:
-            yield piece(entry, CONTENTS)
-        if entry or bullet:
-            lines = []
-            kind = "item" if bullet and not entry else part.kind
-        if not entry:
-            lines.append(line[bullet.end() :] if bullet else line)
-    if "".join(lines).strip():
-        yield piece("\n".join(lines), kind)
+            pieces += [(CONTENTS, [entry]), (part.kind, [])]
+        elif bullet:
+            pieces.append(("item", [line[bullet.end() :]]))
+        else:
+            pieces[-1][1].append(line)
+    join = part.join
+    for kind, lines in pieces:
+        text = "\n".join(lines)
+        if text.strip():
+            yield PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
+            join = BREAK
 
 
 def _entry(line: str) -> str:

@@ -21,12 +21,11 @@ from runnel.errors import ReadError
 from runnel.records import Places
 from runnel.text.documents.pdf import open_pdf
 from runnel.text.documents.pdf_layout import lay_out
-from runnel.text.documents.pdf_words import on_picture, words_of
+from runnel.text.documents.pdf_words import Box, around, on_picture, words_of
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfBitmap, PdfPage
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom
 PIXELS = 2_500_000  # of a picture: a page of A4 has 160 dots per inch
 OCR_PIXELS = 8_300_000  # 288 dots per inch
 _SCALE = 4.0  # pixels per point at most, for small pages
@@ -170,17 +169,11 @@ def _find(page: tuple[str, list[int]], part: PagePart) -> tuple[int, int] | None
 def _lines(boxes: list[Box]) -> list[Box]:
     """Merge the boxes of a line: PDFium has one per run of a font."""
     lines: list[Box] = []
-    for left, top, right, bottom in boxes:
-        if lines:
-            last = lines[-1]
-            common = min(last[3], bottom) - max(last[1], top)
-            if common > _SAME_LINE * min(last[3] - last[1], bottom - top):
-                lines[-1] = (
-                    min(last[0], left),
-                    min(last[1], top),
-                    max(last[2], right),
-                    max(last[3], bottom),
-                )
-                continue
-        lines.append((left, top, right, bottom))
+    for box in boxes:
+        last = lines[-1] if lines else box
+        common = min(last[3], box[3]) - max(last[1], box[1])
+        if lines and common > _SAME_LINE * min(last[3] - last[1], box[3] - box[1]):
+            lines[-1] = around(last, box)
+        else:
+            lines.append(box)
     return lines

@@ -11,21 +11,24 @@ from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
 
-from runnel.text.documents.pdf_layout import line_of, rows_of
+from runnel.text.documents.pdf_layout import PdfPart, line_of, rows_of
 from runnel.text.documents.pdf_words import HYPHEN, Word
 
+NUMBER = "\0"  # no word holds it: it is white space
 NEAR = 4  # pages to each side that are searched for a repeated line
 _TIMES = 3  # how often the line must occur
 _NUMBER_TIMES = 2  # the same, for a page number
-_PAGE_NUMBER = re.compile(r"\W*(?:page|seite|p\.)?\s*#(?:\s*(?:of|von|/)\s*#)?\W*", re.IGNORECASE)
+_PAGE_NUMBER = re.compile(
+    rf"\W*(?:page|seite|p\.)?\s*{NUMBER}(?:\s*(?:of|von|/)\s*{NUMBER})?\W*", re.IGNORECASE
+)
 _EDGE_LINES = 3  # at the top, and at the bottom
 _EDGE_WORDS = 120  # at the top, and at the bottom: those of more lines
 _APART = 1.3  # the distance of a line from the text, in units of the page's usual distance
 _DOUBLE = 2.0  # the largest usual distance, in heights of a line
 _CELLS = 3  # of a line that may have the names of columns
 _SENTENCE = re.compile(r"[.!?][\"')\]\u201d\u2019]*\Z")
-_NUMBER = re.compile(r"\d+")
-_ROMAN = re.compile(r"(?=[ivxlc])(c{0,3})(xc|xl|l?x{0,3})(ix|iv|v?i{0,3})", re.IGNORECASE)
+_ROMAN = r"(?=[ivxlc])c{0,3}(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
+_NUMBER = re.compile(rf"\d+|(?<!\S){_ROMAN}(?!\S)")
 _ROMAN_DIGITS = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 
 
@@ -33,22 +36,18 @@ class Edge(NamedTuple):
     """A line at the edge of a page, from the edge inward."""
 
     text: str
-    frame: str  # the text, with a sign for each number
+    frame: str  # the text, with `NUMBER` for each number
     numbers: tuple[int, ...]
     words: list[Word]
     sentence: bool  # it is a sentence of a paragraph, or ends in a hyphen
 
 
-class Edges(NamedTuple):
-    """The first and the last lines of a page."""
-
-    top: list[Edge]
-    bottom: list[Edge]
+Edges = tuple[list[Edge], list[Edge]]  # the first and the last lines of a page
 
 
 def is_roman(text: str) -> bool:
     """Return whether a text is a Roman number up to 399."""
-    return _ROMAN.fullmatch(text) is not None
+    return re.fullmatch(_ROMAN, text, re.IGNORECASE) is not None
 
 
 def edges_of(words: Sequence[Word]) -> Edges:
@@ -66,26 +65,21 @@ def edges_of(words: Sequence[Word]) -> Edges:
         text = line_of(rows[number]).text
         apart = not 0 <= step < len(steps) or steps[step] > _APART * usual
         sentence = text.endswith(HYPHEN) or (not apart and _SENTENCE.search(text) is not None)
-        if is_roman(text):
-            values = [_ROMAN_DIGITS[letter] for letter in text.lower()]
-            value = sum(-a if a < b else a for a, b in pairwise([*values, 0]))
-            return Edge(text, "#", (value,), rows[number], sentence)
-        numbers = tuple(int(digits[-9:]) for digits in _NUMBER.findall(text))
-        return Edge(text, _NUMBER.sub("#", text), numbers, rows[number], sentence)
+        plain = text.lower() if is_roman(text) else text
+        numbers = tuple(_value(number) for number in _NUMBER.findall(plain))
+        return Edge(text, _NUMBER.sub(NUMBER, plain), numbers, rows[number], sentence)
 
     count = min(_EDGE_LINES, len(rows))
-    return Edges(
-        [edge(number, number) for number in range(count)],
-        [edge(len(rows) - 1 - number, len(rows) - 2 - number) for number in range(count)],
-    )
+    top = [edge(number, number) for number in range(count)]
+    return top, [edge(len(rows) - 1 - number, len(rows) - 2 - number) for number in range(count)]
 
 
-class Kept(NamedTuple):
-    """A running line where it first occurs. `words`: what it says apart from page numbers."""
-
-    text: str
-    words: str
-    bottom: bool
+def _value(number: str) -> int:
+    """Return the value of a number in digits, or in Roman ones."""
+    if number.isdecimal():
+        return int(number[-9:])
+    values = [_ROMAN_DIGITS[letter] for letter in number]
+    return sum(-a if a < b else a for a, b in pairwise([*values, 0]))
 
 
 class RunningLines:
@@ -93,29 +87,39 @@ class RunningLines:
 
     def __init__(self, titles: dict[int, list[str]]) -> None:
         self.titles = titles  # of the outline, by page from 0; lines with one of them stay
-        self.known: set[str] = set()
+        self.heads: dict[str, PdfPart] = {}  # where they first occur, by what they say
 
-    def find(self, number: int, near: dict[int, Edges]) -> tuple[set[int], list[Kept]]:
+    def find(self, number: int, near: dict[int, Edges]) -> tuple[set[int], list[list[PdfPart]]]:
         """Return the places in memory of the words of running lines on a page, and the lines that
-        occur for the first time.
+        occur for the first time at its top and at its bottom.
         """
         left_out: set[int] = set()
-        kept: list[Kept] = []
-        for side in (0, 1):
-            for edge in near[number][side]:
-                if edge.sentence or self._is_title(edge, number):
-                    break
-                words = _recurring(edge, number, side, near)
+        kept: list[list[PdfPart]] = [[], []]
+        for side, edges in enumerate(near[number]):
+            for edge in edges:
+                stays = edge.sentence or self._is_title(edge, number)
+                words = None if stays else _recurring(edge, number, side, near)
                 if words is None:
                     break
-                new = words not in self.known
-                self.known.add(words)
+                new = words not in self.heads
+                line = PdfPart(number + 1, "paragraph", edge.text, aside=True)
+                self.heads.setdefault(words, line)
                 if new and side == 0 and _is_row(edge.words):
                     continue  # the names of a table's columns, which stand above it once
                 left_out |= {id(word) for word in edge.words}
                 if new:
-                    kept.append(Kept(edge.text, words, bool(side)))
+                    kept[side].append(line)
         return left_out, kept
+
+    def drop_known(self, parts: list[PdfPart]) -> None:
+        """Empty the running lines whose words occur elsewhere."""
+        kept = {id(head) for head in self.heads.values()}
+        texts = [text for part in parts if id(part) not in kept for text in part.texts()]
+        body = " ".join(" ".join(texts).lower().split()) if kept else ""
+        for words, head in self.heads.items():
+            phrases = [part.strip().lower() for part in words.split(NUMBER)]
+            if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
+                head.text = ""
 
     def _is_title(self, edge: Edge, number: int) -> bool:
         text = edge.text.lower()
@@ -148,6 +152,6 @@ def _recurring(edge: Edge, number: int, side: int, near: dict[int, Edges]) -> st
     page_number = not constant and _PAGE_NUMBER.fullmatch(edge.frame) is not None
     if times < (_NUMBER_TIMES if page_number else _TIMES):
         return None
-    parts = edge.frame.split("#")
-    signs = [str(value) if at in constant else "#" for at, value in enumerate(edge.numbers)]
+    parts = edge.frame.split(NUMBER)
+    signs = [str(value) if at in constant else NUMBER for at, value in enumerate(edge.numbers)]
     return "".join(part + sign for part, sign in zip(parts, [*signs, ""], strict=True))

@@ -11,13 +11,17 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing
-from ctypes import byref, c_int, c_uint, c_void_p, cast, create_string_buffer
+from ctypes import addressof, byref, c_int, c_uint, create_string_buffer
 from dataclasses import dataclass, field
-from math import pi
+from functools import cached_property
+from itertools import pairwise
+from math import inf, pi
 from statistics import median
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from pypdfium2 import PdfPage, PdfTextPage
 
 Box = tuple[float, float, float, float]  # left, bottom, right, top; in points
@@ -45,7 +49,8 @@ LIGATURES = {
 }
 # Python counts codes of ligatures as white space
 _SPACE = r" \t\r\n\f\v\0\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-_WORD = re.compile(rf"[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
+# Dots that lead to a number are one word.
+_WORD = re.compile(rf"\.(?: \.){{3,}}|[^{_SPACE}{HYPHEN}]+{HYPHEN}?|{HYPHEN}")
 _PDFIUM_HYPHEN = 2  # the same, as a single character
 _DIGITS = re.compile(r"\d+(?:[,\u2013-]\d+)*")
 _SHORT_WORD = re.compile(r"(?<![^\W\d_])[^\W\d_]{1,2}\Z")  # the base of a power
@@ -64,9 +69,8 @@ _FAINT = 150  # of 255: the least of the three colors of text that may be a wate
 _LARGE = 2.0  # the size of a watermark, in heights of the page's usual words
 # the height of text that cannot be seen: in points, and in heights of the page
 _TINY = (1.0, 0.0025)
-_SAMPLE = 8  # words, one of which tells whether most are on the page
-_CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _PIXELS = 1_000_000  # of the picture that shows whether pale text is seen
+_CONTRAST = 24  # of 255, between the lightest and the darkest place of text that is seen
 _FONT_NAME_BYTES = 128
 # points, for lines of text without places
 _LINE = 10.0
@@ -79,6 +83,19 @@ _TIGHTER = 0.93
 _DIFFERENT = 0.2
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
+_LOST_LETTERS = re.compile("[ilf]+")
+# Of a word in spaced letters: the letters of a piece of it, at most, and the least pieces; the
+# largest space between two of its letters, in heights, unless the spaces between words are wider.
+_PIECE = 3
+_PIECES = 4
+_LETTER_SPACE = 0.18
+_SPACED = 2.0  # the largest space between two words
+_WORD_SPACE = 1.7  # the least space between two words, in spaces between letters
+# what is said of a page
+_HIDDEN = "text that cannot be seen (invisible, white or outside the page) is left out"
+_WATERMARK = "a watermark is left out"
+_DOUBTFUL = "the font has wrong letters for ligatures such as fi, so words may lack letters"
+_LOST_LINES = "PDFium does not read some lines of vertical text"
 
 
 @dataclass(slots=True, eq=False)
@@ -106,40 +123,28 @@ class Word:
     length: int = 0
     height: float = field(init=False)
     center: float = field(init=False)
-    width: float = field(init=False)  # of a character
 
     def __post_init__(self) -> None:
         self.height = self.top - self.bottom
         self.center = (self.top + self.bottom) / 2
-        self.width = (self.right - self.left) / max(1, self.length)
 
 
-@dataclass(slots=True)
-class PageWords:
-    """The words of a page that are seen.
+class PageWords(NamedTuple):
+    """The words of a page that are seen, and what must be said of the page."""
 
-    Attributes:
-        hidden: how many words are left out because they cannot be seen.
-        watermarks: how many words are left out because they are a watermark.
-        doubtful: how many letters are wider than their font's, and may be ligatures.
-        lost: how many vertical lines PDFium does not read.
-    """
-
-    words: list[Word] = field(default_factory=list)
-    hidden: int = 0
-    watermarks: int = 0
-    doubtful: int = 0
-    lost: int = 0
+    words: list[Word]
+    faults: set[str]
 
 
 class _Look(NamedTuple):
     """How a text object is drawn."""
 
     font: str
-    angle: float
-    invisible: bool
-    pale: bool
-    faint: bool
+    angle: int  # in quarter turns
+    invisible: bool = False
+    pale: bool = False
+    faint: bool = False
+    slanted: bool = False
 
 
 def words_of(page: PdfPage) -> PageWords:
@@ -165,6 +170,11 @@ def words_of_text(text: str) -> list[Word]:
     return words
 
 
+def is_leader(word: Word) -> bool:
+    """Return whether a word is the dots that lead to a number."""
+    return word.text.startswith((". . . .", "...."))
+
+
 def turned(box: Box, angle: int) -> Box:
     """Return a box in coordinates in which text at an angle of quarter turns is upright."""
     left, bottom, right, top = box
@@ -173,6 +183,11 @@ def turned(box: Box, angle: int) -> Box:
     if angle == 2:
         return -right, -top, -left, -bottom
     return (-top, left, -bottom, right) if angle == 3 else box
+
+
+def around(a: Box, b: Box) -> Box:
+    """Return the box around two boxes."""
+    return min(a[0], b[0]), min(a[1], b[1]), max(a[2], b[2]), max(a[3], b[3])
 
 
 def on_picture(page: PdfPage, rectangle: Box) -> Box:
@@ -201,224 +216,221 @@ class _Reader:
 
         self.raw = raw
         self.page = page
-        self.layer = layer
-        self.count = layer.count_chars()
+        self.layer = layer.raw
+        self.text = layer.get_text_range()
+        count = layer.count_chars()
+        if len(self.text) != count:  # PDFium leaves out characters without a meaning
+            codes = (raw.FPDFText_GetUnicode(layer, at) for at in range(count))
+            self.text = "".join(map(_character, codes))
         self.rectangle = raw.FS_RECTF()
-        self.looks: dict[int | None, _Look] = {}
-        self.fonts: dict[int | None, str] = {}
-        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
+        self.reference = byref(self.rectangle)
+        self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
         self.vertical = False  # whether there is vertical writing
+        self.same: dict[tuple[str, str], list[Word]] = defaultdict(list)  # by font and text
+        self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
+        self.faults: set[str] = set()
 
     def read(self) -> PageWords:
-        text = self.layer.get_text_range()
-        if len(text) != self.count:  # PDFium leaves out characters without a meaning
-            codes = (self.raw.FPDFText_GetUnicode(self.layer, at) for at in range(self.count))
-            text = "".join(map(_character, codes))
-        words = []
-        looks = []
+        words: list[Word] = []
+        looks: list[_Look] = []
         end = 0
-        for match in _WORD.finditer(text):
-            line_start = "\n" in text[end : match.start()] or text[end - 1 : end] == HYPHEN
+        for match in _WORD.finditer(self.text):
+            start = match.start()
+            line_start = "\n" in self.text[end:start] or self.text[end - 1 : end] == HYPHEN
             end = match.end()
-            look = self._look(match.start())
-            for word in self._words(match[0], match.start(), look, line_start):
+            look = self._look(start)
+            for word in self._words(start, end, look, line_start):
                 words.append(word)
                 looks.append(look)
-        seen = self._seen(words, looks)
-        self._restore_ligatures(seen)
-        seen.lost = self._lost_lines() if self.vertical else 0
-        for word in seen.words:
+        words = self._seen(words, looks)
+        self._restore_ligatures()
+        if self.vertical and self._has_lost_lines():
+            self.faults.add(_LOST_LINES)
+        for word in words:
             word.text = word.text.translate(LIGATURES)
-        return seen
+        return PageWords(_spelled(words), self.faults)
 
     def box(self, at: int) -> Box | None:
         """Return the box of a character; None if it has no extent."""
-        if not 0 <= at < self.count:
-            return None
         box = self.rectangle
-        self.raw.FPDFText_GetLooseCharBox(self.layer, at, byref(box))
+        self.raw.FPDFText_GetLooseCharBox(self.layer, at, self.reference)
         return (box.left, box.bottom, box.right, box.top) if box.top > box.bottom else None
 
     def _look(self, at: int) -> _Look:
-        raw = self.raw
-        drawn = raw.FPDFText_GetTextObject(self.layer, at)
-        key = cast(drawn, c_void_p).value
+        drawn = self.raw.FPDFText_GetTextObject(self.layer, at)
+        key = addressof(drawn.contents) if drawn else 0
         if key not in self.looks:
-            colors = [c_uint(0) for _ in range(3)]
-            opacity = c_uint(255)
-            if key is not None:
-                raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
-            lightness = min(color.value for color in colors)
-            mode = raw.FPDFTextObj_GetTextRenderMode(drawn) if key is not None else 0
-            filled = mode in (0, 4)
-            self.looks[key] = _Look(
-                self._font(raw.FPDFTextObj_GetFont(drawn)) if key is not None else "",
-                raw.FPDFText_GetCharAngle(self.layer, at),
-                mode in _INVISIBLE,
-                filled and lightness >= _PALE,
-                filled and (opacity.value < _OPAQUE or lightness > _FAINT),
-            )
+            turns = self.raw.FPDFText_GetCharAngle(self.layer, at) / (pi / 2)
+            angle = -round(turns) % 4  # PDFium counts clockwise
+            slanted = abs(turns - round(turns)) > _SLANTED
+            self.looks[key] = self._drawn(drawn, angle, slanted) if drawn else _Look("", angle)
         return self.looks[key]
 
-    def _font(self, font: object) -> str:
-        key = cast(font, c_void_p).value  # type: ignore[arg-type]
-        if key not in self.fonts:
-            name = create_string_buffer(_FONT_NAME_BYTES)
-            self.raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
-            text = name.value.decode("utf-8", "replace").rpartition("+")[2]
-            self.fonts[key] = text or str(key)
-        return self.fonts[key]
+    def _drawn(self, drawn: Any, angle: int, slanted: bool) -> _Look:
+        raw = self.raw
+        font = raw.FPDFTextObj_GetFont(drawn)
+        name = create_string_buffer(_FONT_NAME_BYTES)
+        raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
+        family = name.value.decode("utf-8", "replace").rpartition("+")[2]
+        *colors, opacity = (c_uint(0) for _ in range(4))
+        raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
+        lightness = min(color.value for color in colors)
+        mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
+        filled = mode in (0, 4)
+        return _Look(
+            family or str(addressof(font.contents)),
+            angle,
+            mode in _INVISIBLE,
+            filled and lightness >= _PALE,
+            filled and (opacity.value < _OPAQUE or lightness > _FAINT),
+            slanted,
+        )
 
-    def _words(self, text: str, at: int, look: _Look, line_start: bool) -> Iterator[Word]:
+    def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
-        first = self.box(at)
-        last = self.box(at + len(text) - 1) or first
-        if first is None or last is None:
+        first = self.box(start)
+        if first is None:
             return
-        angle = -round(look.angle / (pi / 2)) % 4  # PDFium counts clockwise
-        low = turned(first, angle)
-        end = turned(last, angle)
-        if not low[1] <= (end[1] + end[3]) / 2 <= low[3]:
+        last = first if end == start + 1 else self.box(end - 1) or first
+        angle = look.angle
+        low = turned(first, angle) if angle else first
+        high = turned(last, angle) if angle else last
+        if not _level(low, high):
             if angle == 0 and last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]:
                 angle = 3  # characters below each other: vertical writing
                 self.vertical = True
                 low = turned(first, angle)
-                end = turned(last, angle)
+                high = turned(last, angle)
             else:
-                for number, character in enumerate(text):
-                    yield from self._words(character, at + number, look, line_start or number > 0)
+                for at in range(start, end):
+                    yield from self._words(at, at + 1, look, line_start or at > start)
                 return
-        box = (
-            min(first[0], last[0]),
-            min(first[1], last[1]),
-            max(first[2], last[2]),
-            max(first[3], last[3]),
-        )
+        core = low if low[3] - low[1] >= high[3] - high[1] else high
         word = Word(
-            "",
-            min(low[0], end[0]),
-            low[1],
-            max(low[2], end[2]),
-            low[3],
+            self.text[start:end],
+            min(low[0], high[0]),
+            core[1],
+            max(low[2], high[2]),
+            core[3],
             angle,
             look.font,
             line_start,
-            box,
-            at,
-            len(text),
+            first if last is first else around(first, last),
+            start,
+            end - start,
         )
-        self._measure(word, text, at)
-        word.text = self._raised(text, at, angle)
+        same = self.same[word.font, word.text]
+        same.append(word)
+        if len(same) == 1:
+            for match in _LOST_LETTERS.finditer(word.text):
+                self._measure(word, match)
+        number = word.text.isdecimal() and first[1] == last[1]  # none of its digits is raised
+        if not number and _DIGITS.search(word.text):
+            self._raise(word)
         yield word
 
-    def _measure(self, word: Word, text: str, at: int) -> None:
+    def _measure(self, word: Word, letters: re.Match[str]) -> None:
         """Remember the widths of letters that ligatures end in. The letters of a ligature that the
         font maps to several have one box.
         """
-        before = None
-        for number, letter in enumerate(text):
-            if letter not in _LOST:
-                before = None
-                continue
-            box = self.box(at + number)
-            if box and box != before and box != self.box(at + number + 1):
+        end = min(letters.end() + 1, len(word.text))
+        boxes = [self.box(word.at + place) for place in range(letters.start(), end)]
+        for place, letter in enumerate(letters[0]):
+            box = boxes[place]
+            if box and boxes.count(box) == 1:
                 left, _, right, _ = turned(box, word.angle)
                 width = (right - left) / word.height
                 self.widths[word.font, letter].append(width)
-                self.wide.append((word, number, width))
-            before = box
+                self.wide.append((word, letters.start() + place, width))
 
-    def _raised(self, text: str, at: int, angle: int) -> str:
-        """Rewrite raised numbers so that they are not read as part of the word or number before
+    def _raise(self, word: Word) -> None:
+        """Rewrite raised numbers so that they are not read as part of the word or number beside
         them.
         """
+        text = word.text
 
-        def is_raised(place: int, low: Box) -> bool:
-            box = self.box(at + place)
-            if box is None:
+        def is_raised(place: int, beside: int) -> bool:
+            boxes = self.box(word.at + place), self.box(word.at + beside)
+            if boxes[0] is None or boxes[1] is None:
                 return False
-            high = turned(box, angle)
-            height = low[3] - low[1]
-            return high[3] - high[1] < _SMALL * height and high[1] - low[1] > _RAISED * height
+            _, bottom, _, top = turned(boxes[0], word.angle)
+            _, floor, _, ceiling = turned(boxes[1], word.angle)
+            height = ceiling - floor
+            return top - bottom < _SMALL * height and bottom - floor > _RAISED * height
 
         def write(match: re.Match[str]) -> str:
             start, end = match.span()
+            if start == 0 and text[end : end + 1].isalpha() and is_raised(end - 1, end):
+                return f"{match[0]} "  # the number of a note before its text
             base = max(0, start - 1)
-            box = self.box(at + base)
-            if base == end - 1 or box is None or not is_raised(end - 1, turned(box, angle)):
+            if base == end - 1 or not is_raised(end - 1, base):
                 return match[0]
-            low = turned(box, angle)
-            first = next(place for place in range(base + 1, end) if is_raised(place, low))
+            first = next(place for place in range(base + 1, end) if is_raised(place, base))
             digits = text[first:end]
             exponent = first > start or _SHORT_WORD.search(text, 0, first) is not None
             written = digits.translate(_SUPERSCRIPT) if exponent else f"[{digits}]"
             return text[start:first] + written
 
-        return _DIGITS.sub(write, text)
+        word.text = _DIGITS.sub(write, text)
 
-    def _seen(self, words: list[Word], looks: list[_Look]) -> PageWords:
-        """Sort out words that are invisible, off the page, too pale to see, or a watermark."""
-        seen = PageWords()
-        usual = median([word.height for word in words] or [0.0])
-        bounds = self._bounds(words)
+    def _seen(self, words: list[Word], looks: list[_Look]) -> list[Word]:
+        """Leave out words that are invisible, off the page, too pale to see, or a watermark."""
+        large = _LARGE * median([word.height for word in words] or [0.0])
+        sheet = self.page.get_mediabox()
+        bounds = self.page.get_bbox()
+        if 2 * sum(_is_inside(word.box, sheet) for word in words) < len(words):
+            bounds = (-inf, -inf, inf, inf)  # the page's own leaves out most words: it is wrong
+        tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
-        picture = None
+        seen = []
         for word, look in zip(words, looks, strict=True):
-            slanted = abs(look.angle / (pi / 2) - round(look.angle / (pi / 2))) > _SLANTED
-            hidden = (
+            if (
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
-                or max(word.height, word.width) < min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
-            )
-            if not hidden and look.pale:
-                if picture is None:
-                    picture = _Picture(self.page)
-                hidden = not picture.shows(word.box)
-            if hidden:
-                seen.hidden += 1
-            elif word.height > _LARGE * usual and (
-                slanted or (look.faint and _is_over(word, words))
+                or (word.height < tiny and word.right - word.left < tiny * word.length)
+                or (look.pale and not self._is_drawn(word.box))
             ):
-                seen.watermarks += 1
+                self.faults.add(_HIDDEN)
+            elif word.height > large and (look.slanted or (look.faint and _is_over(word, words))):
+                self.faults.add(_WATERMARK)
             else:
-                seen.words.append(word)
+                seen.append(word)
         return seen
 
-    def _bounds(self, words: list[Word]) -> Box:
-        """Return the part of the page that is shown; all words' box if the page's own leaves out
-        most of them, and so is wrong.
-        """
-        bounds = self.page.get_bbox()
-        if all(_is_inside(word.box, bounds) for word in words[::_SAMPLE]):
-            return bounds
-        sheet = self.page.get_mediabox()
-        if sum(_is_inside(word.box, sheet) for word in words) * 2 >= len(words):
-            return bounds
-        lefts, bottoms, rights, tops = zip(*(word.box for word in words), strict=True)
-        return min(lefts), min(bottoms), max(rights), max(tops)
+    @cached_property
+    def _picture(self) -> NDArray[np.uint8]:
+        """The page as it is drawn, in gray."""
+        width, height = self.page.get_size()
+        scale = min(1.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
+        return self.page.render(scale=scale, grayscale=True).to_numpy()
+
+    def _is_drawn(self, box: Box) -> bool:
+        """Return whether anything is seen in the middle of a box."""
+        height, width = self._picture.shape[:2]
+        left, top, right, bottom = on_picture(self.page, box)
+        margin = (bottom - top) / 5
+        rows = slice(max(0, int((top + margin) * height)), int((bottom - margin) * height) + 1)
+        columns = slice(max(0, int(left * width)), int(right * width) + 1)
+        place = self._picture[rows, columns]
+        return place.size > 0 and int(place.max()) - int(place.min()) > _CONTRAST
 
     def _is_scan(self, looks: list[_Look]) -> bool:
         """Return whether invisible text is what OCR read on a picture, or all that there is."""
-        if all(look.invisible for look in looks):
-            return True
         width, height = self.page.get_size()
-        area = 0.0
-        for picture in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE]):
-            left, bottom, right, top = picture.get_bounds()
-            area += max(0.0, right - left) * max(0.0, top - bottom)
-        return area >= _SCAN * width * height
+        pictures = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_IMAGE])
+        boxes = [picture.get_bounds() for picture in pictures]
+        area = sum((right - left) * (top - bottom) for left, bottom, right, top in boxes)
+        return all(look.invisible for look in looks) or area >= _SCAN * width * height
 
-    def _lost_lines(self) -> int:
-        """Return how many upright text objects have no characters in PDFium's text."""
-        count = 0
-        for drawn in self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT]):
-            left, bottom, right, top = drawn.get_bounds()
-            known = cast(drawn.raw, c_void_p).value in self.looks
-            count += not known and top - bottom > _UPRIGHT * (right - left)
-        return count
+    def _has_lost_lines(self) -> bool:
+        """Return whether an upright text object has no characters in PDFium's text."""
+        texts = self.page.get_objects(filter=[self.raw.FPDF_PAGEOBJ_TEXT])
+        lost = [text for text in texts if addressof(text.raw.contents) not in self.looks]
+        boxes = [text.get_bounds() for text in lost]
+        return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
 
-    def _restore_ligatures(self, seen: PageWords) -> None:
+    def _restore_ligatures(self) -> None:
         """Write out ligatures that the font maps to their last letter: they are wider than it."""
         usual = {key: median(widths) for key, widths in self.widths.items()}
         for word, place, width in reversed(self.wide):
@@ -430,15 +442,22 @@ class _Reader:
             choices = {text: _TIGHTER * (own + (len(text) - 1) * f) for text in _LOST[letter]}
             best = min(choices, key=lambda text: abs(choices[text] - width))
             if abs(choices[best] - width) < _DIFFERENT * width:
-                word.text = word.text[:place] + best + word.text[place + 1 :]
+                text = word.text[:place] + best + word.text[place + 1 :]
+                for same in self.same[word.font, self.text[word.at : word.at + word.length]]:
+                    same.text = text
             else:
-                seen.doubtful += 1
+                self.faults.add(_DOUBTFUL)
 
 
 def _character(code: int) -> str:
     if code == _PDFIUM_HYPHEN:
         return HYPHEN
     return "\ufffd" if code > sys.maxunicode or 0xD800 <= code < 0xE000 else chr(code)
+
+
+def _level(a: Box, b: Box) -> bool:
+    """Return whether two upright boxes are on one line: the middle of one is beside the other."""
+    return a[1] <= (b[1] + b[3]) / 2 <= a[3] or b[1] <= (a[1] + a[3]) / 2 <= b[3]
 
 
 def _is_inside(box: Box, bounds: Box) -> bool:
@@ -454,29 +473,52 @@ def _is_over(large: Word, words: list[Word]) -> bool:
     return any(word is not large and _is_inside(word.box, large.box) for word in words)
 
 
-class _Picture:
-    """A page as it is drawn, in gray."""
+def _spelled(words: list[Word]) -> list[Word]:
+    """Join the letters of words that are set in spaced letters, as some titles are."""
+    joined: list[Word] = []
+    run: list[Word] = []
+    for word in words:
+        short = len(word.text) <= _PIECE
+        if run and not (short and _are_letters(run[-1], word)):
+            joined += _without_spaces(run)
+            run = []
+        if short:
+            run.append(word)
+        else:
+            joined.append(word)
+    return joined + _without_spaces(run)
 
-    def __init__(self, page: PdfPage) -> None:
-        width, height = page.get_size()
-        scale = min(2.0, (_PIXELS / max(1.0, width * height)) ** 0.5)
-        bitmap = page.render(scale=scale, grayscale=True)
-        self.page = page
-        self.width = bitmap.width
-        self.height = bitmap.height
-        self.stride = bitmap.stride
-        self.pixels = bytes(bitmap.buffer)
 
-    def shows(self, box: Box) -> bool:
-        """Return whether anything is drawn in the middle of a box."""
-        left, top, right, bottom = on_picture(self.page, box)
-        margin = (bottom - top) / 5
-        first = max(0, int(left * self.width))
-        last = max(first + 1, int(right * self.width))
-        rows = range(int((top + margin) * self.height), int((bottom - margin) * self.height) + 1)
-        values = b"".join(
-            self.pixels[row * self.stride + first : row * self.stride + min(last, self.width)]
-            for row in rows
-            if 0 <= row < self.height
-        )
-        return bool(values) and max(values) - min(values) > _CONTRAST
+def _are_letters(before: Word, word: Word) -> bool:
+    """Return whether two words are short, in one line and font, and close to each other."""
+    return (
+        not word.line_start
+        and before.font == word.font
+        and before.angle == word.angle
+        and abs(before.bottom - word.bottom) < 1
+        and 0 < word.left - before.right < _SPACED * word.height
+        and (before.text + word.text).isalpha()
+    )
+
+
+def _without_spaces(run: list[Word]) -> list[Word]:
+    """Return words in spaced letters in place of their letters; other words as they are."""
+    if len(run) < _PIECES or 2 * sum(len(word.text) == 1 for word in run) < len(run):
+        return run
+    gaps = [after.left - before.right for before, after in pairwise(run)]
+    usual = median(gaps)
+    if usual > _LETTER_SPACE * run[0].height and max(gaps) < _WORD_SPACE * usual:
+        letters = [word.text for word in run]
+        if not "".join(letters).isupper() or sorted(letters) == letters:
+            return run  # single letters
+    words = run[:1]
+    for word, gap in zip(run[1:], gaps, strict=True):
+        last = words[-1]
+        if gap > _WORD_SPACE * usual:
+            words.append(word)
+            continue
+        last.text += word.text
+        last.right = word.right
+        last.box = around(last.box, word.box)
+        last.length = word.at + word.length - last.at
+    return words

@@ -29,7 +29,7 @@ from runnel.jobs.runs import Rows, resumed_rows
 from runnel.lab.evaluation.evidence import Scorer, context_of, scorer_of
 from runnel.lab.evaluation.metrics import VERSION, expect_new, save
 from runnel.lab.evaluation.qa import judging
-from runnel.lab.evaluation.qa.judging import Answer, Outcome
+from runnel.lab.evaluation.qa.judging import AnswerKey, Outcome
 from runnel.lab.evaluation.qa.loading import QaDocument, QaQuestion, QaSet, read_qa_sets
 from runnel.lab.evaluation.retrieval import (
     EMBEDDERS,
@@ -48,10 +48,10 @@ from runnel.text.tokenizers import read_tokenizer
 Span = tuple[int, int]
 """Characters [start, end) of a document."""
 
-Parts = list[list[Span]]
+DocumentParts = list[list[Span]]
 """Spans of a document. Each part is read by itself; answers from several parts are combined."""
 
-ChooseParts = Callable[[str, QaDocument], Parts]
+ChooseParts = Callable[[str, QaDocument], DocumentParts]
 """Returns what to read for a question about a document."""
 
 Way = Literal["excerpts", "whole", "copied"]
@@ -65,7 +65,7 @@ class Material(NamedTuple):
 
     question: QaQuestion
     tokens: int  # of its document
-    parts: Parts
+    parts: DocumentParts
 
 
 def by_retrieval(
@@ -75,7 +75,7 @@ def by_retrieval(
     `max_tokens` tokens together.
     """
 
-    def choose(question: str, document: QaDocument) -> Parts:
+    def choose(question: str, document: QaDocument) -> DocumentParts:
         text = document.text
         spans, scores = score(question, text, document.sentences)
         best = top(scores, top_k)
@@ -91,7 +91,7 @@ def by_windows(tokenizer: Tokenizer, size: int, stride: int) -> ChooseParts:
     """Read the whole document, in windows of whole sentences of at most `size` tokens."""
 
     @lru_cache(maxsize=1)
-    def cut(document: str) -> Parts:
+    def cut(document: str) -> DocumentParts:
         starts = tokenizer.encode(document).starts
         return [[span] for span in cut_sentences(document, starts, size, stride)]
 
@@ -437,7 +437,7 @@ def _save_all(
     exam: Exam,
     settings: Mapping[str, object],
     folder: Path,
-    labels: Mapping[Answer, bool],
+    labels: Mapping[AnswerKey, bool],
 ) -> dict[str, Any]:
     """Write the scores of each set, and the report about all of them, which is returned; `labels`
     are people's judgments.
@@ -452,7 +452,9 @@ def _save_all(
         result = {"task": name, "kind": "qa", **about, **settings_used}
         values = {outcome.question: outcome.values() for outcome in outcomes}
         sets.append(save(result | judging.summarize(outcomes), values, folder))
-    all_scores = judging.summarize([one for _, outcomes in results.values() for one in outcomes])
+    all_scores = judging.summarize(
+        [outcome for _, outcomes in results.values() for outcome in outcomes]
+    )
     report = {
         "version": VERSION,
         **settings_used,
@@ -475,13 +477,13 @@ def _save_all(
 
 
 def _agreement(
-    results: Mapping[str, _SetResult], labels: Mapping[Answer, bool]
+    results: Mapping[str, _SetResult], labels: Mapping[AnswerKey, bool]
 ) -> dict[str, Any] | None:
     """Return how the judge agrees with labels; None: none is of an answer here."""
     judged = {
-        (name, one.question, one.answer): one.correct
+        (name, outcome.question, outcome.answer): outcome.correct
         for name, (_, outcomes) in results.items()
-        for one in outcomes
+        for outcome in outcomes
     }
     pairs = [(right, judged[answer]) for answer, right in labels.items() if answer in judged]
     if len(pairs) < len(labels):

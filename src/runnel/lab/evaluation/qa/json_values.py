@@ -44,7 +44,9 @@ def expect_object(value: object, where: str) -> dict[str, Any]:
 
 class _Reader:
     def __init__(self, file: TextIO, path: Path) -> None:
-        self._file, self._path, self._decode = file, path, json.JSONDecoder().raw_decode
+        self._file = file
+        self._path = path
+        self._decode = json.JSONDecoder().raw_decode
         # what was read, the place in it, and the characters before it
         self._text, self._at, self._before = "", 0, 0
 

@@ -68,7 +68,7 @@ JUDGE_TOKENS = 1000  # the most of a reply
 Verdict = bool | None
 """Whether an answer is right; None: the judgment cannot be read."""
 
-Answer = tuple[str, str, str]
+AnswerKey = tuple[str, str, str]
 """The set, the question's id, and the text of an answer."""
 
 
@@ -80,11 +80,11 @@ class _Label:
     right: bool
 
 
-def read_labels(path: str | Path) -> dict[Answer, bool]:
+def read_labels(path: str | Path) -> dict[AnswerKey, bool]:
     """Return people's judgments: rows of SET.answers.jsonl, as `runnel lab qa` writes them, with
     "right": true or false.
     """
-    labels: dict[Answer, bool] = {}
+    labels: dict[AnswerKey, bool] = {}
     for where, row in read_json(path):
         if "right" in row:
             label = read_row(_Label, row, where)
@@ -210,10 +210,12 @@ def summarize(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
     Questions without a category are in none.
     """
-    categories = sorted({one.category for one in outcomes if one.category is not None})
-    by_category = {name: [one for one in outcomes if one.category == name] for name in categories}
+    categories = sorted({outcome.category for outcome in outcomes if outcome.category is not None})
+    by_category = {
+        name: [outcome for outcome in outcomes if outcome.category == name] for name in categories
+    }
     by_length = {
-        name: [one for one in outcomes if one.tokens in lengths]
+        name: [outcome for outcome in outcomes if outcome.tokens in lengths]
         for name, lengths in ranges(LENGTHS, "tokens").items()
     }
     return group("all", outcomes) | {
@@ -229,14 +231,14 @@ def group(name: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
     interval by the bootstrap over questions; F1 the mean over free-form questions. Without such a
     question they are None.
     """
-    judged = [one.correct for one in outcomes if one.correct is not None]
-    f1 = [one.f1 for one in outcomes if one.f1 is not None]
+    judged = [outcome.correct for outcome in outcomes if outcome.correct is not None]
+    f1 = [outcome.f1 for outcome in outcomes if outcome.f1 is not None]
     low, high = interval([judged]) if judged else (None, None)
     return {
         "name": name,
         "questions": len(outcomes),
-        "unanswered": sum(not one.answered for one in outcomes),
-        "unreadable": sum(one.answered and one.correct is None for one in outcomes),
+        "unanswered": sum(not outcome.answered for outcome in outcomes),
+        "unreadable": sum(outcome.answered and outcome.correct is None for outcome in outcomes),
         "correct": sum(judged),
         "accuracy": float(np.mean(judged)) if judged else None,
         "low": low,
@@ -249,8 +251,11 @@ def mean_of_sets(sets: Sequence[Sequence[Outcome]]) -> dict[str, Any]:
     """Return the means over sets, each set alike; those without a score are
     left out of that score.
     """
-    verdicts = [[one.correct for one in outcomes if one.correct is not None] for outcomes in sets]
-    f1 = [[one.f1 for one in outcomes if one.f1 is not None] for outcomes in sets]
+    verdicts = [
+        [outcome.correct for outcome in outcomes if outcome.correct is not None]
+        for outcomes in sets
+    ]
+    f1 = [[outcome.f1 for outcome in outcomes if outcome.f1 is not None] for outcomes in sets]
     judged = list(filter(None, verdicts))
     low, high = interval(judged) if judged else (None, None)
     means = {"accuracy": _mean_of_means(judged), "F1": _mean_of_means(list(filter(None, f1)))}
@@ -266,6 +271,8 @@ def interval(sets: Sequence[Sequence[bool]], seed: int = 0) -> tuple[float, floa
     resampled sets are binomial.
     """
     rng = np.random.default_rng(seed)
-    shares = [rng.binomial(len(one), np.mean(one), _RESAMPLED) / len(one) for one in sets]
+    shares = [
+        rng.binomial(len(judged), np.mean(judged), _RESAMPLED) / len(judged) for judged in sets
+    ]
     low, high = np.percentile(np.mean(shares, axis=0), [2.5, 97.5]).tolist()
     return low, high

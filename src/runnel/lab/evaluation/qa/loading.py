@@ -32,7 +32,7 @@ from runnel.checks import by_id, expect_choice, utf8
 from runnel.config import read_row
 from runnel.errors import InputError, ReadError
 from runnel.files import decode, digest, open_bytes
-from runnel.lab.evaluation.published import read_rows
+from runnel.lab.evaluation.published import Row, read_rows
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.training.data import Dropped
 from runnel.lab.training.evidence import LICENSE
@@ -88,10 +88,6 @@ class QaSet:
         by_id(self.questions, f"the questions of {self.name}")
 
 
-Row = tuple[str, dict[str, Any]]
-"""Its place, for messages, and its values."""
-
-
 class Fields(NamedTuple):
     """The names of a question's values in a row; the defaults are those of a user's file, which
     layouts make.
@@ -117,7 +113,7 @@ class SetFacts(NamedTuple):
     points: int = 0
 
 
-Layout = Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]
+RowLayout = Callable[[Iterable[Row], SetFacts, Dropped, Path], Iterator[Row]]
 
 
 class Suite(NamedTuple):
@@ -128,7 +124,7 @@ class Suite(NamedTuple):
     fields: Fields = Fields()
     # ends of paths, in any case, without .gz and .zst
     files: tuple[str, ...] = ("{task}.jsonl", "{task}/test*.parquet")
-    layout: Layout | None = None  # makes plain questions of rows; the folder holds further files
+    layout: RowLayout | None = None  # makes plain questions of rows; the folder holds further files
     # None: jsonl or parquet; "": parquet or one list in JSON; else the list of this name in an
     # object
     rows: str | None = None

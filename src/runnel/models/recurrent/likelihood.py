@@ -1,0 +1,54 @@
+"""Query likelihood: how probable a language model finds the query as what follows the document
+(Ponte and Croft, "A Language Modeling Approach to Information Retrieval", 1998; with pretrained
+models, Sachan et al., "Improving Passage Retrieval with Zero-Shot Question Generation", 2022).
+
+n  documents   T  tokens of the query   D  width of hidden vectors
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runnel.models.head import Head
+from runnel.models.model import Model
+from runnel.models.recurrent.language_model import embedding_table, lm_head
+from runnel.request import Request
+from runnel.text.templates import Template
+
+TEMPLATE = "{document}\n\nQuestion: {query}"
+
+
+class QueryLikelihood(Head):
+    """The mean log probability (natural logarithm) of the query's tokens, from the hidden vectors
+    before each. It has no weights but the model's LM head.
+
+    Unlike Sachan et al. it asks in the words of `TEMPLATE`, because recurrent checkpoints are
+    seldom tuned to follow an instruction.
+    """
+
+    inputs = "tokens"
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        begin = "" if model.tokenizer.begin_id is None else "{begin}"
+        self.template = Template.parse(begin + TEMPLATE)
+        self._lm_head = lm_head(model)
+        self._table = embedding_table(model.backbone)
+        self._vocabulary = model.tokenizer.vocab_size  # further rows of the LM head are padding
+
+    def request_query(self, ids: np.ndarray, query: slice) -> Request:
+        """Return the request of a row (any,) whose tokens `query` are those of the query."""
+        return Request(ids, np.arange(query.start - 1, query.stop - 1), tag=ids[query])
+
+    def forward(self, hidden: Iterable[Tensor], query: np.ndarray) -> Tensor:
+        """hidden (n, T, D) before each token of the query, its ids (T,) -> (n,) fp32"""
+        asked = torch.from_numpy(query.astype(np.int64)).to(self._table.device)
+        return torch.stack([self._of_one(vectors, asked) for vectors in hidden])
+
+    def _of_one(self, hidden: Tensor, query: Tensor) -> Tensor:
+        """(T, D), (T,) -> (). The logits of one document at a time are in memory."""
+        logits = self._lm_head(hidden.to(self._table.device), self._table)
+        probable = logits[:, : self._vocabulary].float().log_softmax(-1)
+        return probable.gather(1, query[:, None]).mean().cpu()
