@@ -45,6 +45,7 @@ class RankedText:
                 keeps[start] = True
                 parts.append(" ")
             at = end
+        text = "".join([*parts, source[at:]])
         kept = np.flatnonzero(keeps)
         edges = np.array([(block.start, block.end) for block in document.blocks]).reshape(-1, 2)
         edges = np.searchsorted(kept, edges)
@@ -53,7 +54,6 @@ class RankedText:
             for block, (start, end) in zip(document.blocks, edges.tolist(), strict=True)
             if start < end
         )
-        text = "".join([*parts, source[at:]])
         return RankedText(source, replace(document, text=text, blocks=blocks, unread=()), kept)
 
     @property

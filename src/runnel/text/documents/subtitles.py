@@ -51,7 +51,7 @@ def read_subtitles(decoded: Decoded) -> DocumentText:
             or after.speaker != line.speaker
             or _ENDED.search(line.words)
             or after.start - line.end > _PAUSE_S
-            or sum(len(one.words) for one in spoken) > _LONGEST
+            or sum(len(cue_line.words) for cue_line in spoken) > _LONGEST
         ):
             _add(canonical, spoken)
             spoken = []
