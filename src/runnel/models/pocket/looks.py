@@ -283,7 +283,10 @@ class Judging:
         best = top(before + apart, _PAIRS if len(chosen) <= READ_AGAIN else _PAIRS_TOGETHER)
         asked = chosen[0][0].query[: min(_ASKED, whole_tokens(self._model.backbone, 1) // 2)]
         prompt = np.append(asked, self._markers[1])
-        rows = [self._row(*chosen[i], prompt, PAIRED) for i in best]
+        rows = [
+            self._row(look, sentence, prompt, PAIRED)
+            for look, sentence in (chosen[i] for i in best)
+        ]
         idf = self._model.words.idf[asked]
         found = []
         for hidden, (row, first, last) in zip(

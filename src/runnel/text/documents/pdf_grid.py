@@ -146,12 +146,12 @@ def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
         if along is y:  # the lines on the left tell the table
             known = tables[chosen]
             own = known[below.argmax(1)] if len(known) else np.zeros(len(words), int)
-    left, right, bottom, top = map(_as_one, sides)
+    left, right, bottom, top = (_as_one(side).tolist() for side in sides)
     cells: dict[_Cell, list[Word]] = defaultdict(list)
     for number, word in enumerate(words):
-        around = (left[number], bottom[number], right[number], top[number])
-        if np.isfinite(around).all():
-            cells[_Cell(*map(float, around), int(own[number]))].append(word)
+        cell = _Cell(left[number], bottom[number], right[number], top[number], int(own[number]))
+        if np.isfinite(cell).all():
+            cells[cell].append(word)
     return cells
 
 
