@@ -129,6 +129,8 @@ def _read_parts(
         body = [word for word in words.pop(number) if id(word) not in left_out]
         page_parts = lay_out(body, number + 1)
         mark_asides(page_parts)
+        for part in page_parts:
+            part.words = []  # those of all pages would fill the memory
         others = _fill(page_parts, fields.pop(number))
         laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(number - NEAR, None)
