@@ -154,7 +154,7 @@ def _read_page(
                 PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
-            for fault in seen.faults:
+            for fault in sorted(seen.faults):
                 pages.faults.setdefault(fault, []).append(number + 1)
             if not words and not fields:
                 pages.empty.append(number + 1)
