@@ -135,6 +135,8 @@ def _read_parts(
         page_parts = lay_out(body, number + 1)
         put_tables(page_parts, tables)
         mark_asides(page_parts)
+        for part in page_parts:
+            part.words = []  # those of all pages would fill the memory
         others = _fill(page_parts, fields.pop(number))
         laid_out += [*top, *page_parts, *bottom, *others]
         edges.pop(number - NEAR, None)
@@ -160,7 +162,7 @@ def _read_page(
                 PdfPart(number + 1, "paragraph", line, aside=True)
                 for line in fields_of(document, page, seen.words)
             ]
-            for fault in seen.faults:
+            for fault in sorted(seen.faults):
                 pages.faults.setdefault(fault, []).append(number + 1)
             if not words and not fields:
                 pages.empty.append(number + 1)

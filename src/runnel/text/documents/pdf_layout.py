@@ -46,7 +46,6 @@ _OWN = 5  # lines from which a column has its own usual distance
 _TORN = 0.1  # the largest gap at which a word continues in the next
 _TIGHT = 1.6  # the largest distance of two lines of a cell
 _FULL = 0.85  # of a column's width: a line that ends beyond it is full
-_LEADERS = 5  # dots of a line
 _DOTS = ". . . . ."
 _DEEPEST = 8  # columns within columns
 _SIZES = 0.08  # the least difference of two sizes
@@ -547,7 +546,7 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         long = len(gaps) == 1 or sum(len(line.words) for line in lines) >= _LONG * len(lines)
         if long and len(on) > 1 and sum(on) >= _PROSE * len(on):
             prose.append(at)
-        indexes += sum(line.text.count(".") >= _LEADERS for line in lines) > len(lines) / 4
+        indexes += sum(any(map(is_leader, line.words)) for line in lines) > len(lines) / 4
         begins.append({number for number, goes in zip(numbers[1:], on, strict=True) if not goes})
         occupied.append(set(numbers))
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))

@@ -95,9 +95,11 @@ class RunningLines:
         """
         left_out: set[int] = set()
         kept: list[list[PdfPart]] = [[], []]
+        titles = self.titles.get(number, ())
         for side, edges in enumerate(near[number]):
             for edge in edges:
-                stays = edge.sentence or self._is_title(edge, number)
+                titled = any(title.lower() in edge.text.lower() for title in titles)
+                stays = edge.sentence or titled
                 words = None if stays else _recurring(edge, number, side, near)
                 if words is None:
                     break
@@ -120,10 +122,6 @@ class RunningLines:
             phrases = [part.strip().lower() for part in words.split(NUMBER)]
             if all(phrase in body for phrase in phrases if re.search(r"\w", phrase)):
                 head.text = ""
-
-    def _is_title(self, edge: Edge, number: int) -> bool:
-        text = edge.text.lower()
-        return any(title.lower() in text for title in self.titles.get(number, ()))
 
 
 def _is_row(words: list[Word]) -> bool:

@@ -17,7 +17,7 @@ from functools import cached_property
 from itertools import pairwise
 from math import inf, pi
 from statistics import median
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -178,11 +178,8 @@ def is_leader(word: Word) -> bool:
 def turned(box: Box, angle: int) -> Box:
     """Return a box in coordinates in which text at an angle of quarter turns is upright."""
     left, bottom, right, top = box
-    if angle == 1:
-        return bottom, -right, top, -left
-    if angle == 2:
-        return -right, -top, -left, -bottom
-    return (-top, left, -bottom, right) if angle == 3 else box
+    quarters = (box, (bottom, -right, top, -left), (-right, -top, -left, -bottom))
+    return quarters[angle] if angle < 3 else (-top, left, -bottom, right)
 
 
 def around(a: Box, b: Box) -> Box:
@@ -258,34 +255,33 @@ class _Reader:
         return (box.left, box.bottom, box.right, box.top) if box.top > box.bottom else None
 
     def _look(self, at: int) -> _Look:
-        drawn = self.raw.FPDFText_GetTextObject(self.layer, at)
-        key = addressof(drawn.contents) if drawn else 0
-        if key not in self.looks:
-            turns = self.raw.FPDFText_GetCharAngle(self.layer, at) / (pi / 2)
-            angle = -round(turns) % 4  # PDFium counts clockwise
-            slanted = abs(turns - round(turns)) > _SLANTED
-            self.looks[key] = self._drawn(drawn, angle, slanted) if drawn else _Look("", angle)
-        return self.looks[key]
-
-    def _drawn(self, drawn: Any, angle: int, slanted: bool) -> _Look:
         raw = self.raw
-        font = raw.FPDFTextObj_GetFont(drawn)
-        name = create_string_buffer(_FONT_NAME_BYTES)
-        raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
-        family = name.value.decode("utf-8", "replace").rpartition("+")[2]
-        *colors, opacity = (c_uint(0) for _ in range(4))
-        raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
-        lightness = min(color.value for color in colors)
-        mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
-        filled = mode in (0, 4)
-        return _Look(
-            family or str(addressof(font.contents)),
-            angle,
-            mode in _INVISIBLE,
-            filled and lightness >= _PALE,
-            filled and (opacity.value < _OPAQUE or lightness > _FAINT),
-            slanted,
-        )
+        drawn = raw.FPDFText_GetTextObject(self.layer, at)
+        key = addressof(drawn.contents) if drawn else 0
+        if key in self.looks:
+            return self.looks[key]
+        turns = raw.FPDFText_GetCharAngle(self.layer, at) / (pi / 2)
+        look = _Look("", -round(turns) % 4)  # PDFium counts clockwise
+        if drawn:
+            font = raw.FPDFTextObj_GetFont(drawn)
+            name = create_string_buffer(_FONT_NAME_BYTES)
+            raw.FPDFFont_GetBaseFontName(font, name, _FONT_NAME_BYTES)
+            family = name.value.decode("utf-8", "replace").rpartition("+")[2]
+            *colors, opacity = (c_uint(0) for _ in range(4))
+            raw.FPDFPageObj_GetFillColor(drawn, *colors, opacity)
+            lightness = min(color.value for color in colors)
+            mode = raw.FPDFTextObj_GetTextRenderMode(drawn)
+            filled = mode in (0, 4)
+            look = _Look(
+                family or str(addressof(font.contents)),
+                look.angle,
+                mode in _INVISIBLE,
+                filled and lightness >= _PALE,
+                filled and (opacity.value < _OPAQUE or lightness > _FAINT),
+                abs(turns - round(turns)) > _SLANTED,
+            )
+        self.looks[key] = look
+        return look
 
     def _words(self, start: int, end: int, look: _Look, line_start: bool) -> Iterator[Word]:
         """Yield the word at a place of PDFium's text; several if it is on several lines."""
