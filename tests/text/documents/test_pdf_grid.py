@@ -1,5 +1,6 @@
 """Tables of a PDF whose cells are drawn: lines tell which words are a cell."""
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -181,3 +182,35 @@ def test_no_word_is_lost_where_cells_overlap(rows):
     ]
     words = " ".join(rows(page)).replace("|", " ").split()
     assert set(words) == set(" ".join(EXPECTED).replace("|", " ").split())
+
+
+def test_tables_are_read_where_they_are(rows):
+    towns = [(["Town"], ["People"]), (["Arendal"], ["45,000"])]
+    rivers = [(["River"], ["Length"]), (["Glomma"], ["621"])]
+    first, low = grid(60, 700, towns, (90, 90))
+    second, lower = grid(60, low - 50, rivers, (90, 90))
+    page = [
+        Placed(60, 730, "The towns have this many people."),
+        *first,
+        Placed(60, low - 30, "The rivers have this length."),
+        *second,
+        Placed(60, lower - 30, "Nothing else was counted."),
+    ]
+    assert rows(page) == [
+        "The towns have this many people.",
+        "Town | People",
+        "Arendal | 45,000",
+        "The rivers have this length.",
+        "River | Length",
+        "Glomma | 621",
+        "Nothing else was counted.",
+    ]
+
+
+def test_many_lines_take_little_time(rows):
+    lines = [f"{60 + 12 * at} 60 1 700 re f" for at in range(30)]
+    lines += [f"{60 + 12 * at} {60 + 12 * row} 13 1 re f" for at in range(29) for row in range(59)]
+    words = [Placed(62 + 12 * at, 62 + 12 * row, "x", 6) for at in range(29) for row in range(58)]
+    started = time.process_time()
+    assert len(rows([*lines, *words])) == 58
+    assert time.process_time() - started < 10

@@ -130,29 +130,36 @@ def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
     """Return the words (W) of each cell: those that have the same nearest lines (L, 4) around
     them.
     """
+    cells: dict[_Cell, list[Word]] = defaultdict(list)
     level = _level(lines)
-    tables = _connected(lines)
+    if level.all() or not level.any():
+        return cells
     x = np.array([[(word.left + word.right) / 2] for word in words])
     y = np.array([[word.center] for word in words])
-    sides = []
-    for chosen, along, across in ((~level, y, x), (level, x, y)):
-        first = 1 if along is y else 0  # the coordinate along these lines
-        those = lines[chosen]
-        reaches = (those[:, first] - _THIN <= along) & (along <= those[:, first + 2] + _THIN)
-        place = (those[:, 1 - first] + those[:, 3 - first]) / 2
-        below = np.where(reaches & (place <= across), place, -np.inf)
-        above = np.where(reaches & (place > across), place, np.inf)
-        sides += [below.max(1, initial=-np.inf), above.min(1, initial=np.inf)]
-        if along is y:  # the lines on the left tell the table
-            known = tables[chosen]
-            own = known[below.argmax(1)] if len(known) else np.zeros(len(words), int)
-    left, right, bottom, top = (_as_one(side).tolist() for side in sides)
-    cells: dict[_Cell, list[Word]] = defaultdict(list)
-    for number, word in enumerate(words):
-        cell = _Cell(left[number], bottom[number], right[number], top[number], int(own[number]))
-        if np.isfinite(cell).all():
-            cells[cell].append(word)
+    left, right, number = _nearest(lines[~level], 1, y, x)
+    bottom, top, _ = _nearest(lines[level], 0, x, y)
+    tables = _connected(lines)[~level][number].tolist()
+    for word, *around, table in zip(words, left, bottom, right, top, tables, strict=True):
+        if np.isfinite(around).all():
+            cells[_Cell(*around, table)].append(word)
     return cells
+
+
+def _nearest(
+    lines: np.ndarray, first: int, along: np.ndarray, across: np.ndarray
+) -> tuple[list[float], list[float], np.ndarray]:
+    """Return the places of the nearest lines before and behind each word (W), or infinity, and the
+    number of the line before it.
+
+    Args:
+        lines: (L, 4) of one direction, whose coordinates along them are `first` and `first` + 2.
+        along, across: (W, 1) the middles of the words in this direction and in the other.
+    """
+    reaches = (lines[:, first] - _THIN <= along) & (along <= lines[:, first + 2] + _THIN)
+    place = (lines[:, 1 - first] + lines[:, 3 - first]) / 2
+    before = np.where(reaches & (place <= across), place, -np.inf)
+    behind = np.where(reaches & (place > across), place, np.inf)
+    return _as_one(before.max(1)), _as_one(behind.min(1)), before.argmax(1)
 
 
 def _connected(lines: np.ndarray) -> np.ndarray:
@@ -165,17 +172,17 @@ def _connected(lines: np.ndarray) -> np.ndarray:
         least = np.where(touch, tables, len(lines)).min(1)
         if (least == tables).all():
             break
-        tables = least
+        tables = least[least]  # in steps that double
     return tables
 
 
-def _as_one(places: np.ndarray) -> np.ndarray:
+def _as_one(places: np.ndarray) -> list[float]:
     """Return places in which those of a double line are one."""
     known, inverse = np.unique(places, return_inverse=True)
     for number in range(1, len(known)):
         if known[number] - known[number - 1] <= _THIN:
             known[number] = known[number - 1]
-    one: np.ndarray = known[inverse]
+    one: list[float] = known[inverse].tolist()
     return one
 
 
@@ -210,17 +217,17 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
 
 
 def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:
-    """Put tables among the other parts of a page: each before the first part that is below it."""
+    """Put tables among the other parts of a page: before the first part below, in their column."""
     for table in tables:
         left, _, right, top = _extent(table)
-        at = len(parts)
-        for number in reversed(range(len(parts))):
-            if not parts[number].words or parts[number].words[0].angle != table.words[0].angle:
-                continue
-            begin, _, end, height = _extent(parts[number])
-            if begin < right and end > left and height < top:
-                at = number
-        parts.insert(at, table)
+        column = {
+            number: _extent(part)
+            for number, part in enumerate(parts)
+            if part.words and part.words[0].angle == table.words[0].angle
+        }
+        column = {at: box for at, box in column.items() if box[0] < right and box[2] > left}
+        below = [at for at, box in column.items() if box[3] < top]
+        parts.insert(min(below, default=max(column, default=len(parts) - 1) + 1), table)
 
 
 def _extent(part: PdfPart) -> Box:
