@@ -151,7 +151,8 @@ def test_ignored_as_transformers_ignores_it(stray: dict[str, Any]) -> None:
 def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
     folder: str, own: dict[str, Any]
 ) -> None:
-    found, whole = built(tensors_of(folder), None), load_backbone(GOLDEN / folder, "float32", "cpu")
+    found = built(tensors_of(folder), {"ssm_cfg": {"A_activation": "heavy-tailed"}})
+    whole = load_backbone(GOLDEN / folder, "float32", "cpu")
     shape = {
         "vocab_size": 64,
         "hidden_size": 32,
@@ -162,6 +163,11 @@ def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
     assert whole.config == found.backbone.config == Mamba3Config(**shape, **own)
     assert whole.fingerprint() == found.backbone.fingerprint()
     assert found.layout == "Mamba-3, state-spaces original layout"
+
+
+@pytest.mark.parametrize("config", [None, {"ssm_cfg": {}}, {"ssm_cfg": {"A_activation": "relu"}}])
+def test_mamba3_without_its_activation_is_refused_with_the_two_choices(config: Any) -> None:
+    refused((MAMBA3, config), "ssm_cfg.A_activation", '"softplus"', '"heavy-tailed"')
 
 
 # ---- RWKV-7 --------------------------------------------------------------------------------------
