@@ -22,6 +22,7 @@ from runnel.lab.synthesis.strategies import (
     CHUNK,
     LINKED,
     NEAR,
+    WIDER,
     Rejected,
     fill,
     read_reply,
@@ -110,10 +111,10 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
         draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
     )
     first, second = draft.places
-    assert {len(first), len(second)} <= {
-        SIZE,
-        *range(BESIDE + 1, 2 * BESIDE + 2),
-    } and draft.distance >= LINKED
+    wider = range(max(inside[0] - WIDER, 0), min(inside[-1] + WIDER + 1, count))
+    assert wider in draft.places and draft.distance >= LINKED
+    linked = second if wider == first else first
+    assert BESIDE + 1 <= len(linked) <= 2 * BESIDE + 1
     assert first.stop <= second.start and draft.units == (first[0], second[-1])
     shown = [int(number) for number, _ in NUMBERED.findall(labels)]
     assert shown == [*first, *second], "in the order of the document"

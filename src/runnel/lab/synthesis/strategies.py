@@ -156,6 +156,7 @@ NEAR = 10  # ... that has so many of them on one side, and all others on the oth
 APART = 6  # units from one place of a pair to the other, at least: nearer ones share a paragraph
 LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
+WIDER = 2  # units on each side of a link's first place that may be, as in the authors' code
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
 _TOO_FEW = "subsequences with too few units"
@@ -216,7 +217,8 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
     beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
     _refuse_boilerplate(connection, _slice(text, beside))
     values = read_reply(ask(fill(FROM_CONNECTION, connection=connection)), question="text")
-    places = tuple(sorted((place, beside), key=lambda units: units.start))
+    wider = range(max(place.start - WIDER, 0), min(place.stop + WIDER, len(text.spans)))
+    places = tuple(sorted((wider, beside), key=lambda units: units.start))
     shown = "\n".join(_show(text, units) for units in places)
     reply = ask(fill(LABELS, question=values["question"], sentences=shown))
     values |= read_reply(reply, answer="text", sentences="numbers")
