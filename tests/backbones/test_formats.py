@@ -363,11 +363,17 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
             "modeling.BidirectionalMamba2",
         ),
         (
-            "mamba2",
+            "mamba2 original",
             {"auto_map": {"AutoModel": "modeling.EmbedMamba2"}},
             "names code, modeling.EmbedMamba2",
         ),
-        ("mamba2", {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
+        ("mamba2 bare", {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
+        (
+            "mamba2",
+            {"auto_map": "modeling.EmbedMamba2", "model_type": "embed_mamba2"},
+            "it is a 'embed_mamba2' model",
+        ),
+        ("bert", {"auto_map": "modeling.OwnBert"}, "names code, modeling.OwnBert"),
         ("mamba2 original", {"attn_layer_idx": [1]}, "attn_layer_idx is [1]"),
         ("mamba2 original", {"d_intermediate": 64}, "d_intermediate is 64"),
         ("mamba2 original", {"rms_norm": False}, "rms_norm is False"),
@@ -480,6 +486,19 @@ def test_configs_of_other_models_are_refused(
 ) -> None:
     tensors, config = SOURCES[source]
     refused((tensors, config | options), part)
+
+
+@pytest.mark.parametrize(
+    "source", ["mamba2", "mamba2 bare", "mamba3", "rwkv7 fla", "xlstm", "bert"]
+)
+@pytest.mark.parametrize(
+    ("prefix", "named"),
+    [("module.", "module."), ("_orig_mod.", "_orig_mod."), ("module._orig_mod.", "module.")],
+)
+def test_the_prefix_of_a_wrapped_model_is_named(source: str, prefix: str, named: str) -> None:
+    tensors, config = SOURCES[source]
+    wrapped = {prefix + name: tensor for name, tensor in tensors.items()}
+    refused((wrapped, config), f"the prefix {named!r}", prefix)
 
 
 HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(1)}
