@@ -19,9 +19,9 @@ from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.synthesis.strategies import (
     AROUND,
     BESIDE,
-    CHUNK,
     LINKED,
     NEAR,
+    PROMPTS,
     WIDER,
     Rejected,
     fill,
@@ -51,9 +51,13 @@ def encode(texts):
 
 def write(strategy, text, ask, seed=0):
     rng = np.random.default_rng(seed)
+
+    def asked(name, **texts):
+        return ask(fill(PROMPTS, name, **texts))
+
     if strategy == "pair":
-        return write_pair(text, SIZE, rng, ask, encode)
-    return {"chunk": write_chunk, "link": write_link}[strategy](text, SIZE, rng, ask)
+        return write_pair(text, SIZE, rng, asked, encode)
+    return {"chunk": write_chunk, "link": write_link}[strategy](text, SIZE, rng, asked)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -219,7 +223,7 @@ def test_replies_may_be_fenced_and_prompts_have_braces():
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
-    _, user = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
+    _, user = fill(PROMPTS, "chunk", sentences="[3] {sentences} {0} {{x}}")
     assert (
         "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]
     )
