@@ -27,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.finding import find_checkpoint, read_config, weights_files
-from runnel.backbones.checkpoint.shapes import check_tensors, some
+from runnel.backbones.checkpoint.shapes import check_tensors, refuse_wrapped, some
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
@@ -96,8 +96,6 @@ KNOWN_TYPES = {
 _RECURRENT_TYPES = {
     kind for cls in FAMILIES if cls.architecture != "encoder" for kind in cls.model_types
 }
-# What torch adds to the names of a model that it wraps to train on several devices, or to compile.
-_WRAPPED = re.compile(r"(?:^|\.)(module\.|_orig_mod\.)")
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(
     r"(^|[.-])(RWKV7|Rwkv7|Mamba|Mamba2|xLSTM)(Config|Model|ForCausalLM|PreTrainedModel)$"
@@ -198,12 +196,7 @@ def recognize(
     weights.
     """
     config = config or {}
-    if wrapped := next(filter(None, map(_WRAPPED.search, sorted(tensors))), None):
-        raise CheckpointError(
-            f"{where}: the name of the tensor {wrapped.string!r} has the prefix {wrapped[1]!r} of a"
-            " wrapped model, by DistributedDataParallel or torch.compile; save the model inside, or"
-            " remove the prefix from all names"
-        )
+    refuse_wrapped(tensors, where)
     if "runnel" in config:
         recognized = _from_runnel(config["runnel"], tensors, where)
     else:
