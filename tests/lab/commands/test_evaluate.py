@@ -4,6 +4,7 @@ cut, resumed work, bad input.
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -367,6 +368,10 @@ def test_states_are_remembered_when_they_are_asked_for(run, task, tmp_path, monk
     assert "another remember (True, now False)" in run(*command, "--out", "kept").err
     refused = run(*command, "--remember", "--max-tokens", 9)
     assert refused.code == 1 and "--remember has no effect" in refused.err
+    pairs = str(Path(__file__).parents[2] / "golden" / "transformers" / "bert-pairs")
+    command = ("lab", "evaluate", pairs, *command[3:], "--remember", "--out", "whole")
+    refused = run(*command)
+    assert refused.code == 1 and "remember" in refused.err, "a cross-encoder has no states"
 
 
 @pytest.mark.parametrize("aggregate", ["max", "sum"])
