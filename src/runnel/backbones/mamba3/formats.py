@@ -91,7 +91,7 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         raise CheckpointError(
             f"{where}: the files of a Mamba-3 do not say how it computes A, and"
             f" ssm_cfg.A_activation in its config is {sizes.activation!r}; set it there to"
-            ' "softplus" if the model was trained with mamba-ssm 2.3.2 or older from PyPI, to'
+            ' "softplus" if the model was trained with mamba-ssm 2.3.2 from PyPI, to'
             ' "heavy-tailed" if with the main branch of state-spaces/mamba of June 2026 or newer'
         )
     layout = "single-pass scanner" if heads else "state-spaces original"
