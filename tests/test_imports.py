@@ -138,6 +138,22 @@ sys.meta_path.insert(0, Hidden())
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("module", ["lab.training.run", "integrations.sentence_transformers"])
+def test_scripts_do_not_show_what_bitsandbytes_logs_when_it_is_imported(module):
+    """A finder sees what it may log at the moment when somebody imports it."""
+    code = f"""
+import logging, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "bitsandbytes":
+            assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
+sys.meta_path.insert(0, Finder())
+import runnel.{module}
+import bitsandbytes
+"""
+    run_python(code)
+
+
 def test_base_dependencies_are_enough(tmp_path):
     """`make demo` and the README's first commands install nothing else, and no torch."""
     base = distributions_of(

@@ -151,7 +151,8 @@ def test_ignored_as_transformers_ignores_it(stray: dict[str, Any]) -> None:
 def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
     folder: str, own: dict[str, Any]
 ) -> None:
-    found, whole = built(tensors_of(folder), None), load_backbone(GOLDEN / folder, "float32", "cpu")
+    found = built(tensors_of(folder), {"ssm_cfg": {"A_activation": "heavy-tailed"}})
+    whole = load_backbone(GOLDEN / folder, "float32", "cpu")
     shape = {
         "vocab_size": 64,
         "hidden_size": 32,
@@ -162,6 +163,11 @@ def test_sizes_of_mamba3_are_those_of_the_tensors_also_without_config(
     assert whole.config == found.backbone.config == Mamba3Config(**shape, **own)
     assert whole.fingerprint() == found.backbone.fingerprint()
     assert found.layout == "Mamba-3, state-spaces original layout"
+
+
+@pytest.mark.parametrize("config", [None, {"ssm_cfg": {}}, {"ssm_cfg": {"A_activation": "relu"}}])
+def test_mamba3_without_its_activation_is_refused_with_the_two_choices(config: Any) -> None:
+    refused((MAMBA3, config), "ssm_cfg.A_activation", '"softplus"', '"heavy-tailed"')
 
 
 # ---- RWKV-7 --------------------------------------------------------------------------------------
@@ -357,11 +363,17 @@ def ssm(source: str, **options: Any) -> dict[str, Any]:
             "modeling.BidirectionalMamba2",
         ),
         (
-            "mamba2",
+            "mamba2 original",
             {"auto_map": {"AutoModel": "modeling.EmbedMamba2"}},
             "names code, modeling.EmbedMamba2",
         ),
-        ("mamba2", {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
+        ("mamba2 bare", {"auto_map": "modeling.EmbedMamba2"}, "names code, modeling.EmbedMamba2"),
+        (
+            "mamba2",
+            {"auto_map": "modeling.EmbedMamba2", "model_type": "embed_mamba2"},
+            "it is a 'embed_mamba2' model",
+        ),
+        ("bert", {"auto_map": "modeling.OwnBert"}, "names code, modeling.OwnBert"),
         ("mamba2 original", {"attn_layer_idx": [1]}, "attn_layer_idx is [1]"),
         ("mamba2 original", {"d_intermediate": 64}, "d_intermediate is 64"),
         ("mamba2 original", {"rms_norm": False}, "rms_norm is False"),
@@ -474,6 +486,19 @@ def test_configs_of_other_models_are_refused(
 ) -> None:
     tensors, config = SOURCES[source]
     refused((tensors, config | options), part)
+
+
+@pytest.mark.parametrize(
+    "source", ["mamba2", "mamba2 bare", "mamba3", "rwkv7 fla", "xlstm", "bert"]
+)
+@pytest.mark.parametrize(
+    ("prefix", "named"),
+    [("module.", "module."), ("_orig_mod.", "_orig_mod."), ("module._orig_mod.", "module.")],
+)
+def test_the_prefix_of_a_wrapped_model_is_named(source: str, prefix: str, named: str) -> None:
+    tensors, config = SOURCES[source]
+    wrapped = {prefix + name: tensor for name, tensor in tensors.items()}
+    refused((wrapped, config), f"the prefix {named!r}", prefix)
 
 
 HEAD = {"binary_head.weight": torch.ones(1, 32), "binary_head.bias": torch.ones(1)}

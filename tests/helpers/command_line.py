@@ -214,6 +214,7 @@ class FakeReranker:
     """Scores a document by the number of query words in it."""
 
     truncated = 0
+    reads_pairs = True
 
     def __init__(self, remembers: bool = True) -> None:
         self.model, self.remembers = fake_model(), remembers

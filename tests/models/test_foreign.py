@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import write_transformer
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder
@@ -216,16 +218,30 @@ def test_other_modules_around_a_recurrent_model_are_refused(
         Embedder.load(folder)
 
 
-def test_code_of_a_recurrent_embedder_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "code", ["modeling_mamba.EmbedMamba2", {"AutoModel": "owner/code--modeling.LlamaEmbedModel"}]
+)
+def test_a_recurrent_embedder_that_names_code_is_read_as_a_plain_one_and_says_so(
+    tmp_path: Path, code: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write(tmp_path / "a", "mamba2")
+    plain = Embedder.load(folder).encode_query("where is it?")
+    caplog.clear()
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": code}))
+    assert np.array_equal(Embedder.load(folder).encode_query("where is it?"), plain)
+    (line,) = [r.getMessage() for r in caplog.records if "names code" in r.getMessage()]
+    named = code["AutoModel"] if isinstance(code, dict) else code
+    assert named in line and str(folder) in line and "Mamba-2" in line
+
+
+def test_code_with_tensors_of_its_own_is_refused(tmp_path: Path) -> None:
     folder = write(tmp_path / "a", "mamba2")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(
-        json.dumps(config | {"auto_map": {"AutoModel": "modeling_mamba.EmbedMamba2"}})
-    )
-    with pytest.raises(
-        CheckpointError,
-        match=r"auto_map names code, modeling_mamba\.EmbedMamba2, which is never run.*remove",
-    ):
+    (folder / "config.json").write_text(json.dumps(config | {"auto_map": "modeling.EmbedMamba2"}))
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors | {"pooler.weight": torch.ones(2)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"unexpected tensor 'pooler\.weight'"):
         Embedder.load(folder)
 
 

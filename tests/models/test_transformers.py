@@ -4,6 +4,7 @@ refused by name.
 
 import importlib.util
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 import torch
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import LONGEST, write_transformer
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, processors
 
 from runnel import Embedder, Reranker
@@ -20,7 +22,7 @@ from runnel.backbones.encoder.model import Encoder
 from runnel.backbones.int8 import int8_problem
 from runnel.backbones.library import Library
 from runnel.errors import BackendUnavailable, CheckpointError, InputError, MissingDependency
-from runnel.models.folder import load_model
+from runnel.models.folder import BUILT_IN, load_model
 from runnel.models.foreign.transformers import Scores
 from runnel.text.templates import PAIR_TEMPLATES, Template
 
@@ -434,3 +436,15 @@ def test_code_of_a_model_runs_only_if_the_name_says_so(
     np.testing.assert_allclose(
         Embedder.load(f"st-code:{tmp_path / 'own'}", "float32").encode(TEXTS), -plain, atol=1e-5
     )
+
+
+@pytest.mark.parametrize("kind", ["bert-mean", "bert-pairs", "opt", "pocket", "mamba2-tiny-hf"])
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod."])
+def test_the_prefix_of_a_wrapped_model_is_named_by_whatever_reads_it(tmp_path, kind, prefix):
+    places = (GOLDEN / kind, GOLDEN.parent / kind, BUILT_IN.get(kind, tmp_path / "none"))
+    folder = shutil.copytree(next(filter(Path.is_dir, places)), tmp_path / kind)
+    tensors = load_file(folder / "model.safetensors")
+    wrapped = {prefix + name: tensor for name, tensor in tensors.items()}
+    save_file(wrapped, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(CheckpointError, match=f"{kind}.*the prefix '{prefix}'"):
+        Embedder.load(folder)

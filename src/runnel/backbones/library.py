@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.checkpoint import checkpoint
 
 from runnel.backbones.base import Backbone, stream_dtype
-from runnel.backbones.checkpoint.shapes import check_tensors
+from runnel.backbones.checkpoint.shapes import check_tensors, refuse_wrapped
 from runnel.backbones.config import BackboneConfig
 from runnel.backbones.int8 import check_int8
 from runnel.backbones.layers import sub_batches
@@ -295,11 +295,12 @@ def _whole_weights(folder: Path) -> Iterator[None]:
         log.setLevel(level)
         if bars:
             settings.enable_progress_bar()
+    table = "\n".join(messages)
     missing = [
-        name
-        for name in re.findall(r"^(\S+)\s*\|\s*MISSING", "\n".join(messages), re.M)
-        if "pooler." not in name
+        name for name in re.findall(r"^(\S+)\s*\|\s*MISSING", table, re.M) if "pooler." not in name
     ]
+    if missing:
+        refuse_wrapped(re.findall(r"^(\S+)\s*\|\s*UNEXPECTED", table, re.M), str(folder))
     check_tensors({}, dict.fromkeys(missing, ()), str(folder))
 
 

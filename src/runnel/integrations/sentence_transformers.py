@@ -34,6 +34,8 @@ from runnel.models.model import Job, Model
 from runnel.models.reranker import Reranker
 from runnel.text.tokenizer import Tokenizer
 
+# imported below, it warns of kernels that it could not download
+logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 with needing("training needs torch and sentence-transformers 6", "lab"):
     import torch
     from sentence_transformers import CrossEncoder, SentenceTransformer

@@ -5,7 +5,7 @@ them, `rank_all` ranks them, and `rank_into` does so for `runnel rerank`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -29,7 +29,7 @@ class Candidates(NamedTuple):
 
     queries: Mapping[str, str]
     ids: Mapping[str, Sequence[str]]
-    texts: Callable[[Mapping[str, Sequence[str]]], dict[str, str]]
+    texts: Callable[[Mapping[str, Sequence[str]]], Mapping[str, str]]
 
 
 def read_candidates(
@@ -92,11 +92,19 @@ def rank_all(
     *,
     memory: str | None = None,
     memory_dtype: str = "int8",
+    remember: bool | None = None,
+    pieces: Callable[[str], Iterable[str]] | None = None,
     top_k: int | None = None,
     max_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Rank the candidates of each query that is not ranked yet, write OUT, and return what OUT.json
-    says; `memory` is the folder of what is remembered of documents (None: in RAM).
+    says.
+
+    Args:
+        memory: the folder of what is remembered of documents; None: in RAM.
+        remember: whether all candidates are remembered before the first ranking. False: those of
+            one query are read at a time. None: if the model can, and nothing is cut.
+        pieces: cuts a document that is read into pieces, which are ranked as NAME#NUMBER.
     """
     from runnel.request import TokenCount
 
@@ -110,15 +118,21 @@ def rank_all(
     with open_progress("reading") as progress:
         count = TokenCount(progress)
         # 2. what is remembered of the candidates; `remember` says why it cannot
-        if max_tokens is None and (reranker.remembers or memory is not None):
+        if remember is None:
+            remember = max_tokens is None and (reranker.remembers or memory is not None)
+        if remember:
             remembered = reranker.remember(texts, memory, memory_dtype, progress=count.part())
             progress.label = "ranking"
         # 3. a ranking for each query
         for query, ids in remaining.items():
-            if remembered is None:
-                documents: Mapping[str, str] | Memory = {name: texts[name] for name in ids}
-            else:
+            documents: Mapping[str, str] | Memory
+            if remembered is not None:
                 documents = remembered.select(ids)
+            elif pieces is None:
+                documents = {name: texts[name] for name in ids}
+            else:
+                cut = {name: pieces(texts[name]) for name in ids}
+                documents = {f"{name}#{i}": t for name in ids for i, t in enumerate(cut[name])}
             hits = reranker.rank(
                 task.queries[query], documents, top_k, progress=count.part(), max_tokens=max_tokens
             )

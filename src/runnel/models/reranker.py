@@ -51,6 +51,7 @@ class Reranker:
         self._head: Any = model.head("rerank") if head == "rerank" else _likelihood(model)
         self.scorer = _document_scorer(model, self._head)
         self._template, self.remembers = self.scorer.template, self.scorer.remembers
+        self.reads_pairs = self.scorer.reads_pairs
         self.truncated = 0  # documents cut by `max_tokens` in the last call
 
     @classmethod

@@ -4,6 +4,7 @@ cut, resumed work, bad input.
 
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from helpers.tiny import tiny_encoder, tiny_model
 from helpers.toy import Toy, ToyConfig
 from mteb.mocks.mock_tasks import MockRerankingTask, MockRetrievalTask, MockSTSTask
 
+from runnel.engine import Engine
 from runnel.lab.evaluation import mteb, retrieval
 from runnel.lab.evaluation.retrieval import Reading
 from runnel.lab.training import recipes
@@ -289,6 +291,87 @@ def task(tmp_path):
 def model(tmp_path):
     tiny_encoder(tmp_path / "tokenizer").save(tmp_path / "run" / "model")
     return "run/model"
+
+
+@pytest.fixture
+def many(tmp_path):
+    """A task of one query with 2,000 candidates, which is also asked about the first 20."""
+    texts = [{"_id": f"d{n}", "text": f"the cat {'sat ' * (n % 7)}{n}"} for n in range(2000)]
+    (tmp_path / "many").mkdir()
+    write_rows(tmp_path / "many" / "corpus.jsonl", texts)
+    write_rows(tmp_path / "many" / "queries.jsonl", [{"_id": "1", "text": "a dog sat"}])
+    (tmp_path / "many" / "qrels.tsv").write_text("query-id\tcorpus-id\tscore\n1\td7\t1\n")
+    for count in (20, 2000):
+        lines = "".join(f"1 Q0 d{n} 1 {2000 - n} x\n" for n in range(count))
+        (tmp_path / f"{count}.trec").write_text(lines)
+    return {row["_id"]: row["text"] for row in texts}
+
+
+@pytest.mark.parametrize("segments", [(), ("--segment-tokens", 6, "--stride", 3)])
+def test_a_recurrent_reranker_reads_pairs_in_memory_that_does_not_grow(
+    run, many, tmp_path, monkeypatch, segments
+):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "recurrent")
+    most = {}
+    read = Engine.map
+
+    def spied(engine, requests, *more):
+        under_way = 0
+
+        def counted():
+            nonlocal under_way
+            for request in requests:
+                assert not request.keep_state
+                under_way += 1
+                most[count] = max(most.get(count, 0), under_way)
+                yield request
+
+        for result in read(engine, counted(), *more):
+            under_way -= 1
+            yield result
+
+    monkeypatch.setattr(Engine, "map", spied)
+    options = ("--as", "rerank", "--dtype", "fp32", "--depth", 2000, *segments)
+    for count in (20, 2000):
+        out = ("--run", f"{count}.trec", "--out", f"out{count}")
+        done = run("lab", "evaluate", "recurrent", "many", *options, *out)
+        assert done.code == 0, done.err
+    assert most[2000] < 2000 / 4
+    found = scores(tmp_path / "out2000" / "many.trec")
+    assert len(found) == 2000
+    reranker = Reranker.load(tmp_path / "recurrent", "float32")
+    for name in ("d0", "d6", "d1999"):
+        texts = [many[name]]
+        if segments:
+            reading = Reading(segment_tokens=6, stride=3)
+            texts = reading.cut(many[name], reranker.model.tokenizer)
+        whole = reranker.score("a dog sat", texts).max()
+        assert found["1", name] == pytest.approx(whole, abs=1e-5)
+
+
+def test_states_are_remembered_when_they_are_asked_for(run, task, tmp_path, monkeypatch):
+    tiny_model(tmp_path / "tokenizer").save(tmp_path / "recurrent")
+    kept = []
+    remember = Reranker.remember
+
+    def spied(self, documents, *more, **options):
+        kept.append(len(documents))
+        return remember(self, documents, *more, **options)
+
+    monkeypatch.setattr(Reranker, "remember", spied)
+    command = ("lab", "evaluate", "recurrent", task, "--as", "rerank", "--run", "bm25.trec")
+    done = run(*command, "--remember", "--out", "kept", "--json")
+    assert kept == [3] and results(done)["task"]["reading"] == {"remember": True}
+    assert run(*command, "--out", "read").code == 0 and kept == [3]
+    with_states, pairs = (scores(tmp_path / out / "task.trec") for out in ("kept", "read"))
+    assert with_states == pytest.approx(pairs, abs=0.05)
+    assert "another remember (True, now False)" in run(*command, "--out", "kept").err
+    refused = run(*command, "--remember", "--max-tokens", 9)
+    assert refused.code == 1 and "--remember has no effect" in refused.err
+    pairs = str(Path(__file__).parents[2] / "golden" / "transformers" / "bert-pairs")
+    command = ("lab", "evaluate", pairs, *command[3:], "--remember", "--out", "whole")
+    refused = run(*command)
+    assert refused.code == 1 and "remember" in refused.err, "a cross-encoder has no states"
 
 
 @pytest.mark.parametrize("aggregate", ["max", "sum"])

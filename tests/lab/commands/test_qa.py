@@ -66,6 +66,25 @@ def test_a_set_is_answered_judged_and_reported(run, stub, mills, tmp_path):
     assert {(one["temperature"], one["max_tokens"]) for one in stub.asked} == {(0, 2000), (0, 1000)}
 
 
+def test_a_judge_with_prompts_of_the_users_own(run, stub, mills, tmp_path):
+    assert run(*BM25).code == 0
+    form = "Mine {0}.\\n\\nTrue answer: {truth}\\n\\nCandidate's answer: {attempt}\\n\\n{question}"
+    own = write_rows(
+        tmp_path / "own.toml",
+        ["[judging]", 'system = "Mine."', f'free = "{form}"', f'choice = "{form}"'],
+    )
+    ended = run(*BM25, "--prompts", own, "--json")
+    report = json.loads(ended.out)
+    assert ended.code == 0 and report["all"]["accuracy"] == 1, ended.err
+    assert report["judge_prompts"] and len(stub.asked) == 6 + 6 + 6, "answers are not asked again"
+    for body in stub.asked[12:]:
+        system, user = (message["content"] for message in body["messages"])
+        assert system == "Mine." and user.startswith("Mine {0}.\n\nTrue answer: ")
+    write_rows(own, ["[judging]", 'system = "Mine."', 'free = "Right?"', 'choice = "Right?"'])
+    refused = run(*BM25, "--prompts", own)
+    assert refused.code == 1 and "judging.free, lacks the field {" in refused.err
+
+
 def test_several_sets_and_their_means(run, stub, tmp_path):
     for name, wheels in (("small", 2), ("large", 8)):
         write_rows(tmp_path / f"{name}.jsonl", rows(mill_set(documents=1, wheels=wheels)))

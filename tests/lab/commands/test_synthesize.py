@@ -28,6 +28,52 @@ def books(tmp_path):
     return tmp_path / "books"
 
 
+def own_prompts(path, **changed):
+    """Write prompts that keep the words by which the stub knows what is asked."""
+    texts = {
+        "system": "Mine.",
+        "connections": """Mine {"a": 1}. The place:\n{place}\nThe document around it:\n{around}""",
+        "question": "Mine. Connection: {connection}",
+        "labels": "Mine. Question: {question}\n{sentences}",
+    }
+    texts |= changed
+    rows = [f"{name} = {json.dumps(text)}" for name, text in texts.items() if text is not None]
+    return write_rows(path, ["[synthesis]", *rows])
+
+
+def test_prompts_of_the_users_own(run, stub, books, tmp_path):
+    own = own_prompts(tmp_path / "own.toml")
+    command = ("lab", "synthesize", books, "--limit", 2, *LENGTHS, "--to", "out", "--prompts", own)
+    done = run(*command)
+    assert done.code == 0 and len(stub.asked) == 6, done.err
+    for body in stub.asked:
+        assert [m["content"][:4] for m in body["messages"]] == ["Mine", "Mine"]
+    assert any('Mine {"a": 1}. The' in body["messages"][1]["content"] for body in stub.asked)
+    (version,) = {row["prompts"] for row in read_rows(tmp_path / "out" / "link.jsonl")}
+    assert version != "1"
+    assert run(*command).code == 0 and len(stub.asked) == 6, "nothing is paid for twice"
+    own_prompts(tmp_path / "own.toml", system="Other.")
+    assert run(*command).code == 0 and len(stub.asked) == 12
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"labels": None}, "lacks prompts: labels"),
+        ({"labels": "Which of {sentences}?"}, "synthesis.labels, lacks the field {question}"),
+        ({"lables": "a"}, "has unknown prompts: lables"),
+    ],
+)
+def test_prompts_that_cannot_be_used(run, stub, books, tmp_path, changed, message):
+    own = own_prompts(tmp_path / "own.toml", **changed)
+    done = run("lab", "synthesize", books, "--to", "out", "--prompts", own)
+    assert done.code == 1 and message in done.err and not stub.asked
+    assert not (tmp_path / "out").exists()
+    for text in ("a = [", "synthesis = 3", ""):
+        (tmp_path / "own.toml").write_text(text)
+        assert "own.toml" in run("lab", "synthesize", books, "--to", "out", "--prompts", own).err
+
+
 @pytest.mark.parametrize(("strategy", "requests"), [("chunk", 1), ("pair", 1), ("link", 3)])
 @pytest.mark.parametrize("unit", ["sentence", "clauses"])
 def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, unit):

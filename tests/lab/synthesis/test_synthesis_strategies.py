@@ -19,9 +19,10 @@ from runnel.lab.synthesis.sources import Cutter, Sources
 from runnel.lab.synthesis.strategies import (
     AROUND,
     BESIDE,
-    CHUNK,
     LINKED,
     NEAR,
+    PROMPTS,
+    WIDER,
     Rejected,
     fill,
     read_reply,
@@ -50,9 +51,13 @@ def encode(texts):
 
 def write(strategy, text, ask, seed=0):
     rng = np.random.default_rng(seed)
+
+    def asked(name, **texts):
+        return ask(fill(PROMPTS, name, **texts))
+
     if strategy == "pair":
-        return write_pair(text, SIZE, rng, ask, encode)
-    return {"chunk": write_chunk, "link": write_link}[strategy](text, SIZE, rng, ask)
+        return write_pair(text, SIZE, rng, asked, encode)
+    return {"chunk": write_chunk, "link": write_link}[strategy](text, SIZE, rng, asked)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -110,10 +115,10 @@ def test_a_link_is_the_furthest_connection_with_evidence_in_both_places(count, s
         draft.connection in question and draft.question in labels and not NUMBERED.findall(question)
     )
     first, second = draft.places
-    assert {len(first), len(second)} <= {
-        SIZE,
-        *range(BESIDE + 1, 2 * BESIDE + 2),
-    } and draft.distance >= LINKED
+    wider = range(max(inside[0] - WIDER, 0), min(inside[-1] + WIDER + 1, count))
+    assert wider in draft.places and draft.distance >= LINKED
+    linked = second if wider == first else first
+    assert BESIDE + 1 <= len(linked) <= 2 * BESIDE + 1
     assert first.stop <= second.start and draft.units == (first[0], second[-1])
     shown = [int(number) for number, _ in NUMBERED.findall(labels)]
     assert shown == [*first, *second], "in the order of the document"
@@ -218,7 +223,7 @@ def test_replies_may_be_fenced_and_prompts_have_braces():
     assert read_reply(Reply(' {"a": 3, "more": 1} ', "stop"), a="number") == {"a": 3}
     with pytest.raises(Rejected, match=r"^replies cut at their limit of tokens$"):
         read_reply(Reply('{"a": "b"}', "length"), a="text")
-    _, user = fill(CHUNK, sentences="[3] {sentences} {0} {{x}}")
+    _, user = fill(PROMPTS, "chunk", sentences="[3] {sentences} {0} {{x}}")
     assert (
         "[3] {sentences} {0} {{x}}" in user["content"] and '{"question": "..."' in user["content"]
     )

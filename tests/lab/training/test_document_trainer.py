@@ -6,6 +6,7 @@ from itertools import islice
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
@@ -110,6 +111,20 @@ def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
     scores, labels = [s for s, _ in document], [r for _, r in document]
     loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
     assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
+
+
+@given(documents)
+def test_the_loss_of_the_authors_code_is_a_mean_with_heavier_positives(
+    document: list[tuple[float, bool]],
+) -> None:
+    scores = torch.tensor([s for s, _ in document])
+    labels = torch.tensor([r for _, r in document])
+    positives = labels.sum()
+    expected = F.binary_cross_entropy_with_logits(
+        scores, labels.float(), pos_weight=(len(labels) - positives) / positives.clamp(min=1)
+    )
+    loss = float(sentence_loss(scores, labels, as_code=True))
+    assert loss == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
 
 
 def test_losses_in_bf16_of_extreme_scores_and_of_spans() -> None:

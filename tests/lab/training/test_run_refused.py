@@ -134,6 +134,13 @@ def test_accelerate_with_fsdp(tmp_path, monkeypatch):
         ("evidence-vectors", "encoder", "long.segment_tokens=64", InputError, r"\[long\]"),
         ("evidence-vectors", "encoder", "lora.r=4", InputError, r"\[lora\]"),
         ("evidence-vectors", "encoder", "data.lengths=[64]", InputError, "data.lengths"),
+        (
+            "evidence-vectors",
+            "encoder",
+            "train.normalization=code",
+            InputError,
+            r"train\.normalization",
+        ),
         ("evidence-vectors", "encoder", "model.layers=true", InputError, "needs such layers"),
         (
             "evidence-vectors",

@@ -6,11 +6,13 @@ import pytest
 import torch
 from helpers.evidence_examples import arguments, examples
 from helpers.tiny import tiny_model
+from helpers.tiny_examples import tiny_recipe
 from helpers.tiny_training import training_model
 
 from runnel.errors import CheckpointError
 from runnel.lab.training.document_trainer import SentenceTrainer, sentence_loss
 from runnel.lab.training.forward import finished
+from runnel.lab.training.run import run_recipe
 from runnel.lab.training.tables import SentenceData
 from runnel.models.model import Model
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -52,6 +54,18 @@ def train(
 
 def losses(trainer: SentenceTrainer) -> list[float]:
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
+
+
+def test_the_normalization_of_the_authors_code_is_that_of_the_run(tmp_path: Path) -> None:
+    """A document with one of S sentences as evidence weighs 2 (S - 1) / S."""
+    losses = {
+        way: run_recipe(
+            tiny_recipe("sentences", "train.max_steps=1", f"train.normalization={way}"),
+            tmp_path / way,
+        ).first_loss
+        for way in ("paper", "code")
+    }
+    assert 1 < losses["code"] / losses["paper"] < 2
 
 
 @pytest.mark.parametrize("papers_heads", [False, True])

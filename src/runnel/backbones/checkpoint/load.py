@@ -13,6 +13,7 @@ dtype stays memory-mapped and takes its own size once. Every tensor is used exac
 an error.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from torch.overrides import TorchFunctionMode
 
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.finding import find_checkpoint, read_config, weights_files
-from runnel.backbones.checkpoint.shapes import check_tensors, some
+from runnel.backbones.checkpoint.shapes import check_tensors, refuse_wrapped, some
 from runnel.backbones.checkpoint.tensors import (
     Recognized,
     Stored,
@@ -47,6 +48,8 @@ from runnel.checks import expect_choice
 from runnel.config import arguments, valid_config
 from runnel.errors import CheckpointError
 from runnel.ops.backend import plain_numbers, wanted_device, wanted_dtype
+
+log = logging.getLogger("runnel")
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,10 @@ _OTHER_TYPES = (
 KNOWN_TYPES = {
     *f"{_OTHER_TYPES} rwkv5 rwkv6 zamba zamba2".split(),
     *(kind for cls in FAMILIES for kind in cls.model_types),
+}
+# Of these, tensors that fit are read as the plain model, whatever code a config names.
+_RECURRENT_TYPES = {
+    kind for cls in FAMILIES if cls.architecture != "encoder" for kind in cls.model_types
 }
 # Copies of the authors' classes that published folders name in auto_map.
 _KNOWN_CODE = re.compile(
@@ -147,6 +154,13 @@ def load_checkpoint(
     backbone = build(
         recognized.architecture, recognized.config, recognized.backbone, wanted, target, str(folder)
     )
+    if "runnel" not in config and (strange := _strange_code(config)):
+        log.warning(
+            "%s names code, %s, which is not run: its tensors fit a plain %s, as which it is read",
+            folder,
+            strange,
+            backbone.title,
+        )
     return Checkpoint(
         backbone, heads, recognized.layout, folder if folder.is_dir() else folder.parent, config
     )
@@ -182,6 +196,7 @@ def recognize(
     weights.
     """
     config = config or {}
+    refuse_wrapped(tensors, where)
     if "runnel" in config:
         recognized = _from_runnel(config["runnel"], tensors, where)
     else:
@@ -255,13 +270,18 @@ def _refuse_foreign(config: Mapping[str, Any], where: str) -> None:
             f"{said}, so its authors read a text both ways, which runnel does not do with recurrent"
             " models"
         )
-    elif strange := [name for name in code_classes(config) if not _KNOWN_CODE.search(name)]:
+    elif kind not in _RECURRENT_TYPES and (strange := _strange_code(config)):
         problem = (
-            f"auto_map names code, {strange[0]}, which is never run; if the model is a plain one of"
+            f"auto_map names code, {strange}, which is never run; if the model is a plain one of"
             " its kind, remove it"
         )
     if problem:
         raise CheckpointError(f"{where}/config.json: {problem}")
+
+
+def _strange_code(config: Mapping[str, Any]) -> str | None:
+    """Return a class that auto_map of a config.json names and that is no copy of the authors'."""
+    return next((name for name in code_classes(config) if not _KNOWN_CODE.search(name)), None)
 
 
 @dataclass(frozen=True)

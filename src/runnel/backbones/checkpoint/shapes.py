@@ -1,6 +1,7 @@
 """The check that a file has the tensors that a model needs, by their names and shapes."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from runnel.errors import CheckpointError
@@ -26,6 +27,20 @@ class Shaped(Protocol):
 def some(names: list[str], most: int = 6) -> str:
     """Return the first few names and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+# What torch adds to the names of a model that it wraps to train on several devices, or to compile.
+_WRAPPED = re.compile(r"(?:^|\.)(module\.|_orig_mod\.)")
+
+
+def refuse_wrapped(names: Iterable[str], where: str) -> None:
+    """Raise CheckpointError if the names of tensors are those of a model that torch had wrapped."""
+    if wrapped := next(filter(None, map(_WRAPPED.search, sorted(names))), None):
+        raise CheckpointError(
+            f"{where}: the name of the tensor {wrapped.string!r} has the prefix {wrapped[1]!r} of a"
+            " wrapped model, by DistributedDataParallel or torch.compile; save the model inside, or"
+            " remove the prefix from all names"
+        )
 
 
 def check_tensors(

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors
+from runnel.backbones.checkpoint.shapes import StoredShape, check_tensors, refuse_wrapped
 from runnel.backbones.config import digest_arrays, expect_ids
 from runnel.backbones.encoder.config import FORMS, EncoderBlocks, EncoderConfig, Form
 from runnel.backbones.encoder.kernels import (
@@ -405,6 +405,7 @@ class ArrayEncoder(EncoderBlocks):
         """Raise CheckpointError unless the file has these weights and no other, in fp32, fp16, or
         8 bits with a scale for each row.
         """
+        refuse_wrapped(self._names, str(file.parent))
         start = "backbone."
         slices = {
             name.removeprefix(start): self._file.get_slice(name)

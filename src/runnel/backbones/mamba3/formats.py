@@ -1,5 +1,6 @@
 """Mamba-3 checkpoints in the layout of state-spaces/mamba: config.json with `d_model` and
-`ssm_cfg`, and pytorch_model.bin.
+`ssm_cfg`, and pytorch_model.bin. `A_activation` in `ssm_cfg` is runnel's own key, which users
+add: two versions of the authors' package compute A differently from the same files.
 
 Sizes are read from the tensors, and what the config says must agree. Options that change what is
 computed are refused.
@@ -28,7 +29,8 @@ from runnel.backbones.checkpoint.tensors import (
     shape_of,
     whole,
 )
-from runnel.backbones.mamba3.model import Mamba3, Mamba3Config
+from runnel.backbones.mamba3.model import ACTIVATIONS, Mamba3, Mamba3Config
+from runnel.errors import CheckpointError
 
 # Of ssm_cfg; those that say how weights were initialized or which kernel ran are among what
 # `refuse_ssm` ignores, and the last.
@@ -39,6 +41,7 @@ _KNOWN = {
     "ngroups",
     "rope_fraction",
     "A_floor",
+    "A_activation",
     "is_outproj_norm",
     "is_mimo",
     "mimo_rank",
@@ -55,7 +58,7 @@ def recognizes(config: Mapping[str, Any], names: Collection[str]) -> bool:
 
 
 def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -> Recognized:
-    """See `Recognized`; the heads are a scanner's. One group is assumed if there is no config.
+    """See `Recognized`; the heads are a scanner's. One group is assumed if the config has none.
 
     Source: MambaConfig, Mamba3, Block and GatedMLP of state-spaces/mamba e9594ce.
     """
@@ -84,6 +87,13 @@ def read(config: Mapping[str, Any], tensors: Mapping[str, Stored], where: str) -
         "vocab_size": sizes.vocab_size,
     }
     expect_agreement(says, stored, where)
+    if sizes.activation not in ACTIVATIONS:
+        raise CheckpointError(
+            f"{where}: the files of a Mamba-3 do not say how it computes A, and"
+            f" ssm_cfg.A_activation in its config is {sizes.activation!r}; set it there to"
+            ' "softplus" if the model was trained with mamba-ssm 2.3.2 from PyPI, to'
+            ' "heavy-tailed" if with the main branch of state-spaces/mamba of June 2026 or newer'
+        )
     layout = "single-pass scanner" if heads else "state-spaces original"
     return Recognized(Mamba3.architecture, layout, sizes, backbone, heads)
 
@@ -124,4 +134,5 @@ def _from_shapes(tensors: Mapping[str, Stored], ssm: Mapping[str, Any], where: s
         ffn_size=shape_of(tensors, fc2, 2, where)[1] if fc2 in tensors else None,
         out_norm=MIXER + "norm.weight" in tensors,
         decay_floor=number(ssm.get("A_floor", 1e-4), "A_floor", where),
+        activation=ssm.get("A_activation"),  # type: ignore[arg-type]  # `read` refuses others
     )

@@ -7,19 +7,20 @@
     F  ffn_size
 
 One block: u = norm(h); z, x, B, C, dt, A, trap, angles = in_proj(u); dt = softplus(dt + dt_bias); A
-= -(1 + A), or -1 / (1 - A) below 0; k = B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of
-their channels turned by the sum of pi dt tanh(angles) over all tokens so far; y = trapezoid(q, k, x
-mimo_x, dt, A, sigmoid(trap)) + D x mimo_x; y = the sum over the ranks of mimo_o norm(y) silu(z
-mimo_z); h += out_proj(y); then h += mlp(norm2(h)) if the model has feed-forward layers. Without
-mimo there are no mimo_x, mimo_z and mimo_o.
+= -(1 + A), or -1 / (1 - A) below 0 (by another version of the authors' code -softplus(A)); k =
+B_norm(B) + B_bias and q = C_norm(C) + C_bias, pairs of their channels turned by the sum of pi dt
+tanh(angles) over all tokens so far; y = trapezoid(q, k, x mimo_x, dt, A, sigmoid(trap)) + D x
+mimo_x; y = the sum over the ranks of mimo_o norm(y) silu(z mimo_z); h += out_proj(y); then h +=
+mlp(norm2(h)) if the model has feed-forward layers. Without mimo there are no mimo_x, mimo_z and
+mimo_o.
 
 Source: Lahoti et al., "Mamba-3", 2026 (arXiv 2603.15569); mamba_ssm/modules/mamba3.py in
-    state-spaces/mamba e9594ce.
+    state-spaces/mamba e9594ce; A = -softplus(A) in its release 2.3.2.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -38,16 +39,20 @@ from runnel.ops.packed import Grid, States, last_tokens, power_of_two
 from runnel.ops.trapezoid import trapezoid
 from runnel.ops.trapezoid.torch import CHUNK
 
+Activation = Literal["heavy-tailed", "softplus"]  # of A
+ACTIVATIONS: tuple[Activation, ...] = get_args(Activation)
+
 
 @dataclass(frozen=True)
 class Mamba3Config(HeadsConfig):
-    """Shape of a Mamba-3 backbone."""
+    """Shape of a Mamba-3 backbone, and the activation of A."""
 
     ranks: int | None = None  # None: without mimo
     angles: int = 0  # 0: a quarter of `state_size`, as published
     ffn_size: int | None = None  # None: no feed-forward layers
     out_norm: bool = False
     decay_floor: float = 1e-4
+    activation: Activation = "heavy-tailed"
 
     def __post_init__(self) -> None:
         if not self.angles:
@@ -100,7 +105,11 @@ class Mamba3Mixer(nn.Module):
         mimo = self.config.ranks is not None
         z, x, b, C, dt, A, trap, angles = apply_linear(self.in_proj, u).split(c.projections, dim=-1)
         dt = F.softplus(dt + self.dt_bias)
-        A = -(A.clamp(min=0) + 1 / (1 - A.clamp(max=0))).clamp(min=c.decay_floor)
+        if c.activation == "softplus":
+            decay = F.softplus(A)
+        else:
+            decay = A.clamp(min=0) + 1 / (1 - A.clamp(max=0))
+        A = -decay.clamp(min=c.decay_floor)
         k = self._keys(b, self.B_norm, self.B_bias)
         q = self._keys(C, self.C_norm, self.C_bias)
         z = z.unflatten(-1, (c.num_heads, c.head_size))

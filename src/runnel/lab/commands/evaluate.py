@@ -39,6 +39,13 @@ class ReadingOptions:
         Literal["max", "sum"] | None,
         typer.Option(help="A score from those of segments (default: max)."),
     ] = None
+    remember: Annotated[
+        bool | None,
+        typer.Option(
+            "--remember",
+            help="With --as rerank: read each document once, and keep the states of all in RAM.",
+        ),
+    ] = None
 
 
 def evaluate(

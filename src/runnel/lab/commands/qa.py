@@ -72,6 +72,10 @@ def qa(
     judge_model: Annotated[
         str | None, typer.Option(metavar="NAME", help="The judge (default: the same model).")
     ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Prompts of your own for the judge (docs/data.md)."),
+    ] = None,
     labels: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help='Rows with a person\'s "right": measure the judge.'),
@@ -108,6 +112,7 @@ def qa(
         limit=limit,
         seed=seed,
         labels=labels,
+        prompts=prompts,
         dtype=dtype,
         answer_tokens=answer_tokens,
         threads=threads,

@@ -32,6 +32,9 @@ def synthesize(
     strategy: Annotated[
         Literal["link", "pair", "chunk"], typer.Option(help="As in paper E.")
     ] = "link",
+    prompts: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Prompts of your own (docs/data.md).")
+    ] = None,
     reply_tokens: Annotated[int, typer.Option(min=1, help="The most tokens of a reply.")] = 2000,
     lengths: Annotated[
         str, typer.Option(help="Tokens of the documents, in equal numbers.")
@@ -77,6 +80,7 @@ def synthesize(
         limit=limit,
         exclude=exclude or (),
         model=model,
+        prompts=prompts,
     )
     if as_json:
         print_json(report)

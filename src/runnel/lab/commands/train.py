@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -88,7 +87,6 @@ def prepare_libraries() -> None:
     import datasets
     import transformers
 
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it looks for other people's kernels
     transformers.utils.logging.set_verbosity_error()
     datasets.disable_progress_bars()
     transformers.utils.logging.disable_progress_bar()

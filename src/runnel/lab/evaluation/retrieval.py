@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any, Literal
@@ -209,6 +209,8 @@ class System:
     dtype: str = "auto"
     depth: int | None = None  # what the metrics look at, 100 at least
     candidates: str | None = None  # the run to rerank: BM25's best
+    # a reranker reads all candidates once and continues their states, kept in RAM in 8 bits
+    remember: bool = False
     bm25: Mapping[str, float] = field(default_factory=dict)
     search: Mapping[str, float] = field(default_factory=dict)
     prompts: Mapping[str, str] = field(default_factory=dict)
@@ -270,7 +272,7 @@ def as_in_recipe(system: System) -> System:
     asked = system.reading
     table = recipe.evaluation
     recorded: dict[str, Any] = {}
-    if asked.max_tokens is None and asked.segment_tokens is None:
+    if asked.max_tokens is None and asked.segment_tokens is None and not system.remember:
         recorded["max_tokens"] = table.max_tokens or table.max_document_tokens
     if asked.max_query_tokens is None:
         recorded["max_query_tokens"] = table.max_query_tokens
@@ -330,7 +332,7 @@ def measure(task_set: Set, system: System, names: Sequence[str] | None, folder: 
         "group": task_set.group,
         "documents": documents,
         "depth": None if system.how == "run" else depth,
-        "reading": system.reading.settings(),
+        "reading": system.reading.settings() | ({"remember": True} if system.remember else {}),
         "notes": notes,
         "metrics": mean(values),
     }
@@ -365,19 +367,21 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         candidates = {
             query: ranked(run[query])[: system.depth] for query in task.queries if query in run
         }
-        settings["candidates"] = file_digest(str(path))
+        settings |= {"candidates": file_digest(str(path)), "remember": system.remember}
+    documents = Candidates(task.queries, candidates, partial(_CorpusTexts, task.corpus))
     with Journal(out, settings) as journal:  # it compares the settings before the model is loaded
         model = load_model(system)
         settings["fingerprint"] = model and model.model.fingerprint()
         if journal.begin(**settings) is not None:
             notify(f"note: {out} is finished already")
         elif system.how == "rerank" and system.reading.segment_tokens is not None:
-            scored = _rank_segments(folder, task, candidates, model, system.reading, settings)
+            scored = _rank_segments(folder, name, documents, model, system.reading, settings)
             journal.add(*(Row(query, lines_of(query, hits)) for query, hits in scored))
             finish_run(journal, {"count": len(candidates)})
         elif system.how == "rerank":
-            documents = Candidates(task.queries, candidates, lambda ids: _texts(task, ids))
-            rank_all(journal, documents, model, max_tokens=system.reading.max_tokens)
+            longest = system.reading.max_tokens
+            remember = system.remember or (longest is None and not model.reads_pairs)
+            rank_all(journal, documents, model, remember=remember, max_tokens=longest)
         else:
             _search_all(journal, task, _searcher(task, system, model, folder))
     return out
@@ -385,8 +389,8 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
 
 def _rank_segments(
     folder: Path,
-    task: Task,
-    candidates: Mapping[str, Sequence[str]],
+    name: str,
+    documents: Candidates,
     reranker: Reranker,
     reading: Reading,
     settings: Mapping[str, object],
@@ -394,22 +398,11 @@ def _rank_segments(
     """Score the segments of all candidates; yield the documents of each query, with scores from
     their segments' scores.
     """
-    segments = {
-        name: {
-            f"{name}#{i}": piece
-            for i, piece in enumerate(reading.cut(text, reranker.model.tokenizer))
-        }
-        for name, text in _texts(task, candidates).items()
-    }
-    texts = {key: piece for pieces in segments.values() for key, piece in pieces.items()}
-    ids = {
-        query: [key for name in names for key in segments[name]]
-        for query, names in candidates.items()
-    }
     made_from = {name: value for name, value in settings.items() if name != "aggregate"}
-    with Journal(folder / f"{task.source.name}.segments.trec", made_from) as journal:
+    with Journal(folder / f"{Path(name).stem}.segments.trec", made_from) as journal:
         if journal.begin() is None:
-            rank_all(journal, Candidates(task.queries, ids, lambda _: texts), reranker)
+            pieces = partial(reading.cut, tokenizer=reranker.model.tokenizer)
+            rank_all(journal, documents, reranker, remember=False, pieces=pieces)
     for query, scores in read_scores(journal.out).items():
         yield query, reading.combine(scores)
 
@@ -502,10 +495,22 @@ def state_of(place: str) -> dict[str, object]:
     return {"index": place, "commit": last.number, "documents": last.documents}
 
 
-def _texts(task: Task, candidates: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    assert task.corpus is not None
-    names = dict.fromkeys(name for ids in candidates.values() for name in ids)
-    return {name: task.corpus.get(name) or "" for name in names}
+class _CorpusTexts(Mapping[str, str]):
+    """The texts of candidates, each read from the corpus when it is used."""
+
+    def __init__(self, corpus: Texts | None, candidates: Mapping[str, Sequence[str]]) -> None:
+        assert corpus is not None
+        self._corpus = corpus
+        self._names = dict.fromkeys(name for ids in candidates.values() for name in ids)
+
+    def __getitem__(self, name: str) -> str:
+        return self._corpus.get(name) or ""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class ApiEmbedder:

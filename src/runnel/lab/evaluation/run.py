@@ -67,8 +67,8 @@ def evaluate(
             kept.
         options: those of `runnel lab evaluate`: depth, run, corpus, queries, dtype, k1, b, prompt,
             document_prompt, weight, rerank, max_tokens, max_query_tokens, segment_tokens, stride,
-            aggregate, context, chunk_words, and place, of an existing index. Options without effect
-            on any task are refused.
+            aggregate, remember, context, chunk_words, and place, of an existing index. Options
+            without effect on any task are refused.
 
     Raises:
         InputError: a task, a metric or an option cannot be used.
@@ -198,6 +198,8 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
     if how in ("embed", "rerank") and kind == "documents":
         has_segments = "segment_tokens" in options.given
         reading += ["segment_tokens", "stride", "aggregate"] if has_segments else ["segment_tokens"]
+        if how == "rerank" and not has_segments and "max_tokens" not in options.given:
+            fields |= options.take("remember")
     if kind == "evidence":
         fields |= options.take("context" if how == "sentences" else "chunk_words")
         fields["context"] = evidence.context_of(fields.get("context"))

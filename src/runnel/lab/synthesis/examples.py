@@ -16,6 +16,7 @@ from runnel.errors import counted
 from runnel.files import create_folder, digest, write_json, write_jsonl
 from runnel.generation.endpoint import LanguageModelClient, Reply
 from runnel.jobs.progress import notify, open_progress
+from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.lab.synthesis import strategies
 from runnel.lab.synthesis.sources import (
@@ -30,7 +31,6 @@ from runnel.lab.synthesis.strategies import Draft, Strategy
 from runnel.lab.synthesis.structure import StructureRows
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.models.embedder import Embedder
-from runnel.text.dialogue import Message
 from runnel.text.sentences import Unit, tile
 
 # subsequences at a time; independent of the number of threads, so that the result is, too
@@ -63,6 +63,8 @@ class Synthesis:
     settings: Settings
     encode: strategies.Encode  # returns the unit vectors of texts; needed for pairs
     guard: Decontaminator  # subsequences that overlap with its test sets are left out
+    prompts: Mapping[str, str] = field(default_factory=lambda: strategies.PROMPTS)
+    version: str = strategies.VERSION  # of the prompts
     read: int = 0  # subsequences so far
     # examples by the length of their subsequence
     kept: Counter[int] = field(default_factory=Counter)
@@ -126,9 +128,10 @@ class Synthesis:
         except strategies.Rejected as rejected:
             return str(rejected)
 
-    def _ask(self, messages: list[Message]) -> Reply:
+    def _ask(self, name: str, **texts: str) -> Reply:
+        asked = strategies.fill(self.prompts, name, **texts)
         return self.inquiry.replies.ask(
-            messages, max_tokens=self.settings.reply_tokens, version=strategies.VERSION
+            asked, max_tokens=self.settings.reply_tokens, version=self.version
         )
 
     def _row(self, text: Subsequence, draft: Draft) -> dict[str, Any]:
@@ -152,7 +155,7 @@ class Synthesis:
             "source_start": text.start,
             "length": text.length,
             "tokens": text.tokens,
-            "prompts": strategies.VERSION,
+            "prompts": self.version,
             "llm_model": self.inquiry.replies.endpoint.model,
         }
 
@@ -167,6 +170,7 @@ def synthesize(
     limit: int | None = None,
     exclude: Sequence[str] = (),
     model: str = "pocket",
+    prompts: Path | None = None,
 ) -> dict[str, Any]:
     """Let a language model write examples about documents to TO/STRATEGY.jsonl; return counts, also
     in TO/STRATEGY.json.
@@ -176,6 +180,10 @@ def synthesize(
     documents are left out; `model` counts tokens, and finds pairs. Raises InputError if a source, a
     length or a test set cannot be used.
     """
+    texts, version = strategies.PROMPTS, strategies.VERSION
+    if prompts is not None:
+        texts = read_prompts(prompts, "synthesis", texts, strategies.USED[settings.strategy])
+        version = digest(*texts.values())
     # 1. Load what finds overlaps with test sets, and what counts tokens.
     guard = Decontaminator(exclude)
     embedder = Embedder.load(model)
@@ -184,11 +192,12 @@ def synthesize(
         cutter = Cutter(embedder.model.tokenizer, lengths, settings.unit, settings.seed)
         documents = Sources(sources, settings.seed, notify)
         inquiry = Inquiry(replies, settings.threads)
-        synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard)
+        synthesis = Synthesis(inquiry, settings, embedder.encode_document, guard, texts)
+        synthesis.version = version
         rows = synthesis.rows(cutter.cuts(documents), limit)
         _write_rows(rows, to / f"{settings.strategy}.jsonl", limit)
         # 3. Count.
-        used = costs(replies, used=strategies.VERSION)["used"]
+        used = costs(replies, used=version)["used"]
         report: dict[str, Any] = {
             **asdict(settings),
             "llm_model": endpoint.model,

@@ -12,7 +12,7 @@ which the paper's steps for links do not have.
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -104,6 +104,20 @@ Sentences:
 
 Reply with an empty list if they do not answer it: {{"sentences": [numbers], "answer": "..."}}"""
 
+PROMPTS = {
+    "system": _SYSTEM,
+    "chunk": CHUNK,
+    "pair": PAIR,
+    "connections": CONNECTIONS,
+    "question": FROM_CONNECTION,
+    "labels": LABELS,
+}
+USED = {  # the prompts of each strategy
+    "chunk": ("system", "chunk"),
+    "pair": ("system", "pair"),
+    "link": ("system", "connections", "question", "labels"),
+}
+
 _FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n```", re.DOTALL)
 
 
@@ -111,9 +125,9 @@ class Rejected(Exception):
     """An example that is not kept, and why; the reasons are counted."""
 
 
-def fill(prompt: str, **texts: str) -> list[Message]:
-    """Return the messages of a prompt with the texts in it."""
-    return messages(_SYSTEM, prompt.format(**texts))
+def fill(prompts: Mapping[str, str], name: str, **texts: str) -> list[Message]:
+    """Return the messages of one of `PROMPTS`, or of others, with the texts in it."""
+    return messages(prompts["system"], prompts[name].format(**texts))
 
 
 def read_reply(reply: Reply, **kinds: Kind) -> dict[str, Any]:
@@ -156,13 +170,14 @@ NEAR = 10  # ... that has so many of them on one side, and all others on the oth
 APART = 6  # units from one place of a pair to the other, at least: nearer ones share a paragraph
 LINKED = 10  # units from a place to a connected unit, at least
 BESIDE = 3  # units on each side of a connected unit that may be evidence too
+WIDER = 2  # units on each side of a link's first place that may be, as in the authors' code
 
 BOILERPLATE = re.compile(r"gutenberg|copyright", re.IGNORECASE)
 _TOO_FEW = "subsequences with too few units"
 _NOT_SHOWN = "replies with numbers of sentences that were not shown"
 _ANSWERED: dict[str, Kind] = {"question": "text", "answer": "text", "sentences": "numbers"}
 
-Ask = Callable[[list[Message]], Reply]
+Ask = Callable[..., Reply]  # of the name of a prompt, and the texts in it
 Encode = Callable[[list[str]], np.ndarray]  # unit vectors (n, d)
 
 
@@ -181,7 +196,7 @@ class Draft:
 def write_chunk(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask) -> Draft:
     """Write a question about one place of `size` units."""
     place = _draw_place(text, size, rng)
-    values = read_reply(ask(fill(CHUNK, sentences=_show(text, place))), **_ANSWERED)
+    values = read_reply(ask("chunk", sentences=_show(text, place)), **_ANSWERED)
     return _draft(values, (place,))
 
 
@@ -199,7 +214,7 @@ def write_pair(
     vectors = encode([_slice(text, tile) for tile in (place, *others)])
     nearest = others[int(np.argmax(vectors[1:] @ vectors[0]))]
     first, second = sorted((place, nearest), key=lambda tile: tile.start)
-    reply = ask(fill(PAIR, first=_show(text, first), second=_show(text, second)))
+    reply = ask("pair", first=_show(text, first), second=_show(text, second))
     values = read_reply(reply, connection="text", **_ANSWERED)
     return _draft(values, (first, second), distance=_distance(first, second))
 
@@ -210,15 +225,16 @@ def write_link(text: Subsequence, size: int, rng: np.random.Generator, ask: Ask)
     around = _around(place, len(text.spans), rng)
     if max(place.start - around.start, around.stop - place.stop) < LINKED:
         raise Rejected(_TOO_FEW)
-    reply = ask(fill(CONNECTIONS, place=_show(text, place), around=_show(text, around)))
+    reply = ask("connections", place=_show(text, place), around=_show(text, around))
     connections = read_reply(reply, connections="objects")["connections"]
     number, connection = _furthest(connections, place, around)
     beside = range(max(number - BESIDE, 0), min(number + BESIDE + 1, len(text.spans)))
     _refuse_boilerplate(connection, _slice(text, beside))
-    values = read_reply(ask(fill(FROM_CONNECTION, connection=connection)), question="text")
-    places = tuple(sorted((place, beside), key=lambda units: units.start))
+    values = read_reply(ask("question", connection=connection), question="text")
+    wider = range(max(place.start - WIDER, 0), min(place.stop + WIDER, len(text.spans)))
+    places = tuple(sorted((wider, beside), key=lambda units: units.start))
     shown = "\n".join(_show(text, units) for units in places)
-    reply = ask(fill(LABELS, question=values["question"], sentences=shown))
+    reply = ask("labels", question=values["question"], sentences=shown)
     values |= read_reply(reply, answer="text", sentences="numbers")
     values["connection"] = connection
     return _draft(values, places, distance=_distance(place, range(number, number + 1)))

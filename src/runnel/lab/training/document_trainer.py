@@ -45,20 +45,24 @@ _MOST_KEPT = 0.995  # of the averaged weights in a step
 _EVALUATION_SEGMENT = 4096  # tokens; without gradients, segments only limit memory
 
 
-def sentence_loss(scores: Tensor, labels: Tensor) -> Tensor:
+def sentence_loss(scores: Tensor, labels: Tensor, *, as_code: bool = False) -> Tensor:
     """Return the binary cross-entropy over the sentences (S,) of one document, in which positives
     and others weigh 1/2 each.
 
     If all sentences are of one class, that class still gets 1/2: a document without an answer
     teaches low scores, at half the weight of a document with both.
 
-    Source: paper E, appendix F (w_i).
+    With `as_code` the document is weighted by twice its share of negatives: this is the mean over
+    sentences in which a positive weighs as many times a negative as there are more of these.
+
+    Source: paper E, appendix F (w_i), and the authors' code (`pos_weight`).
     """
     positive = labels.bool()
     negative = ~positive
     shares = positive / positive.sum().clamp(min=1) + negative / negative.sum().clamp(min=1)
+    half = negative.float().mean() if as_code else 0.5
     return F.binary_cross_entropy_with_logits(
-        scores.float(), labels.float(), weight=0.5 * shares.float(), reduction="sum"
+        scores.float(), labels.float(), weight=half * shares.float(), reduction="sum"
     )
 
 
@@ -434,6 +438,8 @@ class SentenceModule(ModelModule):
     sentence scores are trained.
     """
 
+    as_code = False  # see `sentence_loss`
+
     def __init__(self, model: Model, long: Long) -> None:
         heads = ["sentences"]
         if model.head("sentences").inputs == "matches":
@@ -448,7 +454,8 @@ class SentenceModule(ModelModule):
             losses = []
             for item, score in zip(items, scores, strict=True):
                 full = torch.from_numpy(item.full).to(score.device)
-                losses.append(sentence_loss(score[full], _labels(item, score.device)[full]))
+                labels = _labels(item, score.device)[full]
+                losses.append(sentence_loss(score[full], labels, as_code=self.as_code))
         return torch.stack(losses), scores
 
 
@@ -460,9 +467,16 @@ class SentenceTrainer(PackedTrainer):
     module = SentenceModule
 
     def __init__(
-        self, model: Model, *data: Any, top_k: Sequence[int] = (10, 50), **others: Any
+        self,
+        model: Model,
+        *data: Any,
+        top_k: Sequence[int] = (10, 50),
+        as_code: bool = False,
+        **others: Any,
     ) -> None:
         super().__init__(model, *data, top_k=top_k, **others)
+        module: Any = self.model
+        module.as_code = as_code
 
     def recalls(self, scores: Tensor, item: Item) -> list[float] | None:
         """Return the share of the positive sentences among the k best, ties in document order; None

@@ -110,6 +110,8 @@ class TrainTable:
     epochs: float = 1.0
     max_steps: int | None = None  # stop after this many steps instead of `epochs`
     temperature: float = _only("embed", default=0.05)  # of InfoNCE
+    # of a document's loss: paper E's, or that of its authors' code, up to twice as large
+    normalization: Literal["paper", "code"] = _only("sentences", default="paper")
     warmup: float = 0.0  # number of steps, or, below 1, share of all steps
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     min_learning_rate: float = 0.0  # the end of the cosine schedule

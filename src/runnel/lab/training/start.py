@@ -113,6 +113,7 @@ def _check_stored(recipe: Recipe, model: Model, *, stored: bool) -> None:
         "[long]": recipe.long != LongTable(),
         "[lora]": recipe.lora is not None,
         "data.lengths": bool(recipe.data.lengths),
+        "train.normalization": recipe.train.normalization == "code",
         "train.precision": recipe.train.precision == "bf16" and not layers,
     }
     if settings := ", ".join(setting for setting, used in without_effect.items() if used):

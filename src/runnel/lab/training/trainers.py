@@ -115,6 +115,7 @@ def make_trainer(model: Model, recipe: Recipe, data: RunData, folder: Path) -> J
     }
     if recipe.job == "generate":
         return GeneratorTrainer(model, args, *data_parts, **limits)
+    limits["as_code"] = recipe.train.normalization == "code"
     return SentenceTrainer(model, args, *data_parts, top_k=top_k or (1, 5), **limits)
 
 

@@ -14,7 +14,6 @@ from torch import nn
 from runnel.backbones.base import Backbone
 from runnel.backbones.checkpoint.finding import reason_of
 from runnel.backbones.checkpoint.load import Checkpoint
-from runnel.backbones.checkpoint.tensors import code_classes
 from runnel.errors import CheckpointError
 from runnel.models.foreign import embedding_rwkv
 from runnel.models.foreign.settings import read_sentence_transformer, text_template, warn
@@ -84,20 +83,11 @@ def read_bare(folder: Path, checkpoint: Checkpoint) -> Parts:
     prompts: dict[str, str] = {}
     theirs = read_sentence_transformer(folder)
     if theirs is not None:
-        problem = None
         if theirs.pooling != "eos":
-            problem = (
-                f"it pools by {theirs.after}; recurrent embedders must pool the last token"
-                " (pooling_mode lasttoken)"
+            raise CheckpointError(
+                f"{folder}: it pools by {theirs.after}; recurrent embedders must pool the last"
+                " token (pooling_mode lasttoken)"
             )
-        elif code := code_classes(checkpoint.config):
-            problem = (
-                f"auto_map of its config.json names code, {code[0]}, which is never run here and"
-                " may change the tokens or the vector of a text. If it only runs a plain"
-                f" {checkpoint.backbone.title}, remove auto_map"
-            )
-        if problem:
-            raise CheckpointError(f"{folder}: {problem}")
         text = text_template(folder)
         prompts = theirs.prompts
         warn(folder, theirs, theirs.pooling, text)

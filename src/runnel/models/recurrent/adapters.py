@@ -5,6 +5,7 @@ adapter.safetensors   `backbone.*.lora_A`, `backbone.*.lora_B` and `heads.*`, fp
 """
 
 import json
+import logging
 import re
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ def add_lora(
     targets = sorted({name.rpartition(".")[2] for name in _linear_layers(backbone)})
     if four_bit:
         _quantize(backbone)
+    # PEFT imports it, and then it warns of kernels that it could not download
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
     from peft import LoraConfig, inject_adapter_in_model
 
     others = r"(sentence|judge|pair)_layers\..*"  # they read nothing in training

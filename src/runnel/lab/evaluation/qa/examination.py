@@ -11,7 +11,7 @@ them qa.json, and replies.sqlite: none is paid for twice.
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -39,6 +39,7 @@ from runnel.lab.evaluation.retrieval import (
     cut_sentences,
     expect_stride,
 )
+from runnel.lab.prompts import read_prompts
 from runnel.lab.replies import Inquiry, costs, stored_replies
 from runnel.models.folder import BUILT_IN
 from runnel.text.dialogue import GAP, Message, ask_answer, ask_combined, ask_copies
@@ -260,6 +261,7 @@ class Exam:
     judge: LanguageModelClient
     way: Way = "excerpts"
     answer_tokens: int = 2000  # the most of a reply with an answer
+    prompts: Mapping[str, str] = field(default_factory=lambda: judging.PROMPTS)  # of the judge
 
     def outcomes(self, data: QaSet, materials: Iterable[Material]) -> Iterator[Outcome]:
         for (question, tokens, _), outcome in self.inquiry.run(
@@ -285,7 +287,11 @@ class Exam:
         verdicts: list[bool | None] = []
         for truth in question.answers:
             asked = judging.ask_judgment(
-                question.question, truth, answer, multiple_choice=multiple_choice
+                question.question,
+                truth,
+                answer,
+                multiple_choice=multiple_choice,
+                prompts=self.prompts,
             )
             reply = self._ask(asked, judging.JUDGE_TOKENS, judging.JUDGMENTS, self.judge)
             verdicts.append(judging.read_verdict(reply))
@@ -362,6 +368,7 @@ def examine(
     limit: int | None = None,
     seed: int = 0,
     labels: Path | None = None,
+    prompts: Path | None = None,
     answer_tokens: int = 2000,
     threads: int = 8,
     **reading: Any,
@@ -371,18 +378,21 @@ def examine(
 
     The arguments are those of `runnel lab qa`: `endpoint` is the language model that answers, and
     `judge` the one that judges (None: the same); `labels` are rows of SET.answers.jsonl with a
-    person's "right"; `reading` are arguments of `plan_reading`. Raises InputError if an option or a
-    set cannot be used.
+    person's "right", `prompts` a file of the judge's (docs/data.md); `reading` are arguments of
+    `plan_reading`. Raises InputError if an option, the prompts or a set cannot be used.
     """
     # 1. what is read for a question, and the labels of people
     plan = plan_reading(model, **reading)
     if seed and limit is None:
         Options({"seed": seed}).refuse_others("all questions: --limit draws some")
+    texts = judging.PROMPTS
+    if prompts is not None:
+        texts = read_prompts(prompts, "judging", texts, texts)
     labeled = {} if labels is None else judging.read_labels(labels)
     judge = judge or endpoint
     with stored_replies(Path(out), endpoint, judge) as replies:
         # 2. answers of each set, judged
-        exam = Exam(Inquiry(replies, threads), judge, plan.way, answer_tokens)
+        exam = Exam(Inquiry(replies, threads), judge, plan.way, answer_tokens, texts)
         sets = (draw(data, limit, seed) for path in paths for data in read_qa_sets(path, only))
         part = "" if limit is None else f".{limit}-seed-{seed}"
         results = _examine(exam, sets, plan, Path(out), part)
@@ -447,6 +457,8 @@ def _save_all(
         "llm_model": exam.inquiry.replies.endpoint.model,
         "judge": exam.judge.model,
     }
+    if exam.prompts != judging.PROMPTS:
+        settings_used["judge_prompts"] = digest(*exam.prompts.values())
     sets = []
     for name, (about, outcomes) in results.items():
         result = {"task": name, "kind": "qa", **about, **settings_used}

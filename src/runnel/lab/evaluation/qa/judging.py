@@ -10,7 +10,7 @@ own, and one wording serves every language model.
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,6 +59,12 @@ Compare the two in a few words. Then write your decision in a new line: DECISION
 candidate's answer is right,
 DECISION: NO if it is wrong."""
 
+PROMPTS = {
+    "system": _JUDGE,
+    "free": _JUDGMENT.replace("{rules}", _FREE),
+    "choice": _JUDGMENT.replace("{rules}", _CHOICE),
+}
+
 _ANSWER_MARK = re.compile(r"[*_#]*\bANSWER[*_]*\s*:+[*_]*")
 _BOLD = re.compile(r"\*\*(.+?)\*\*")
 _DECISION_MARK = re.compile(r"\bDECISION[*_]*\s*:+", re.IGNORECASE)
@@ -98,12 +104,17 @@ def read_labels(path: str | Path) -> dict[AnswerKey, bool]:
 
 
 def ask_judgment(
-    question: str, truth: str, attempt: str, *, multiple_choice: bool
+    question: str,
+    truth: str,
+    attempt: str,
+    *,
+    multiple_choice: bool,
+    prompts: Mapping[str, str] = PROMPTS,
 ) -> list[Message]:
     """Ask whether an answer agrees with a true answer."""
-    rules = _CHOICE if multiple_choice else _FREE
+    prompt = prompts["choice" if multiple_choice else "free"]
     texts = {"question": question.strip(), "truth": truth.strip(), "attempt": attempt.strip()}
-    return messages(_JUDGE, _JUDGMENT.format(rules=rules, **texts))
+    return messages(prompts["system"], prompt.format(**texts))
 
 
 def read_answer(reply: Reply) -> str | None:
