@@ -254,7 +254,7 @@ class Explanation:
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the answering sentences, in reading order, the stored title,
+    A search of an index also fills the answering sentences, best first, the stored title,
     source file and metadata, the whole text as a place, and the explanation of the score. `answers`
     is the probability that the document answers at all, None if it is not known. `also` has a place
     in each of the documents that were found too and say the same: those of equal text, and those

@@ -18,7 +18,7 @@ from runnel.commands.find import other_places, place_link
 from runnel.commands.indexes import expect_project, refresh_project
 from runnel.errors import InputError, counted
 from runnel.jobs.loading import note_compiling
-from runnel.records import Explanation, Hit, highest, normalize
+from runnel.records import Explanation, Hit, highest, normalize, percent
 from runnel.search.records import IndexSettings
 from runnel.text.documents.ocr import Ocr
 
@@ -103,7 +103,7 @@ def search(
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.
 
-    Prints each document with its answering sentences.
+    Prints each document with its answering sentences, best first.
     Example: runnel search "when does the museum open" --in library
 
     Without --in: the project's own index, made by `runnel index` in the working directory or in a
@@ -274,11 +274,11 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
                 Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True
             )
         for sentence in hit.sentences:
-            where = [f"page {sentence.page:,}"] if sentence.page else []
-            where += [" › ".join(sentence.headings)] if sentence.headings else []
-            shown = (
-                display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
-            )
+            place = f"line {sentence.where}" if sentence.where.isdecimal() else sentence.where
+            facts = [place, *([" › ".join(sentence.headings)] if sentence.headings else [])]
+            if sentence.answers is not None:
+                facts.insert(0, percent(sentence.answers))
+            shown = display.one_line(", ".join(facts))
             body = Text(sentence.words)
             body.append(
                 f"  ({shown})",
