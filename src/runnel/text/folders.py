@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runnel.errors import InputError, ReadError
+from runnel.files import near_names
 
 _MAGIC = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
@@ -227,6 +228,7 @@ class Root:
         if not is_path or root.glob is None or not root.path.is_dir():
             raise InputError(
                 f"there is no file or folder {name if is_path else repr(name)}; check the name"
+                + (near_names(Path(name)) if is_path and root.glob is None else "")
             )
         return root
 
