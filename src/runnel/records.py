@@ -194,13 +194,16 @@ class Place:
     @property
     def where(self) -> str:
         """Return the place in the file, in a form for programs: "12" (a line of text), "page 3",
-        "row a7", "characters 5-60".
+        "row a7", "characters 5-60, Leave › Sick leave" (with the headings, without colons).
         """
         if self.id is not None:
             return f"row {self.id}"
         if self.kind in LINES:
             return str(self.line)
-        return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
+        if self.page is not None:
+            return f"page {self.page}"
+        headings = " › ".join(self.headings).replace(":", "")
+        return ", ".join(filter(None, [f"characters {self.start}-{self.end}", headings]))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
