@@ -19,12 +19,40 @@ from runnel.files import (
     WriterLock,
     check_encoding,
     decode,
+    near_names,
     open_bytes,
     open_own,
     replacing,
     sweep,
     write,
 )
+from runnel.text.folders import Root
+
+
+@pytest.mark.parametrize(
+    ("given_name", "near"),
+    [
+        ("contrct.txt", "contract.txt"),
+        ("Contract.TXT", "contract.txt"),
+        ("nots/a.md", "notes"),  # the first part that is missing
+        ("notes/aa.md", str(Path("notes", "a.md"))),
+        ("unlike", None),
+        ("", None),
+        ("x" * 5000 + "/a", None),
+    ],
+)
+def test_a_path_that_does_not_exist_is_told_near_names(tmp_path, monkeypatch, given_name, near):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").mkdir()
+    for name in ("contract.txt", "notes/a.md", "near\nname.txt"):
+        (tmp_path / name).touch()
+    assert near_names(Path(given_name)) == ("" if near is None else f"; near names: {near}")
+    if near is not None:
+        with pytest.raises(ReadError, match=f"near names: {re.escape(near)}$"):
+            open_bytes(given_name)
+        with pytest.raises(InputError, match=f"near names: {re.escape(near)}$"):
+            Root.parse(given_name)
+    assert near_names(Path("near name.txt")) == ""  # a name with a line break is not shown
 
 
 @given(st.text(st.characters(exclude_categories=["Cs", "Cc"], exclude_characters="\ufeff")))

@@ -13,7 +13,7 @@ import pytest
 from runnel import Document
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError
-from runnel.records import Sentence, group_repeats, percent, probability
+from runnel.records import Place, Sentence, group_repeats, percent, probability
 
 
 def test_a_document_has_an_id_and_a_text() -> None:
@@ -25,6 +25,15 @@ def test_a_document_has_an_id_and_a_text() -> None:
     ):
         with pytest.raises(InputError, match=named):
             Document(*values)
+
+
+def test_where_a_place_is() -> None:
+    def where(kind: str, page: int | None = None, id: str | None = None) -> str:
+        headings = ("Part 2: Leave", "Sick leave")
+        return Place("a", id, 3, page, headings, 5, 9, "text", kind, "0" * 64).where
+
+    assert where("docx") == "characters 5-9, Part 2 Leave › Sick leave"
+    assert (where("md"), where("pdf", 4), where("csv", None, "a7")) == ("3", "page 4", "row a7")
 
 
 def test_equal_but_for_whitespace_is_one_group_and_known_texts_are_grouped_wherever_they_rank() -> (

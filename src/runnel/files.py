@@ -16,9 +16,11 @@ import re
 import shlex
 import stat
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
@@ -46,6 +48,7 @@ _WEB_NAMES = {
 }
 _CONTROLS = bytes(set(range(32)) - set(b"\t\n\v\f\r\x1b") | {127})
 _HEAD_BYTES = 1 << 16
+_COMPARED = 10_000  # names of a folder, at most, with one that is missing
 _DECLARED_WITHIN = 4096
 _CONTROL_SHARE = 0.05
 # of bytes above ASCII in Western European text; other scripts in old encodings have more
@@ -61,6 +64,23 @@ class Decoded:
     warning: str | None = None
 
 
+def near_names(path: Path, show: Callable[[Path], str] = str) -> str:
+    """Return what a message about a path that does not exist adds: names like its first part that
+    is missing, or "".
+    """
+    while path.parent != path and not os.path.exists(path.parent):
+        path = path.parent
+    try:
+        entries = os.scandir(path.parent)
+    except OSError:
+        return ""
+    with entries:
+        names = {entry.name.casefold(): entry.name for entry in islice(entries, _COMPARED)}
+    near = [names[key] for key in get_close_matches(path.name.casefold(), names)]
+    shown = [show(path.with_name(name)) for name in near if name.isprintable()]
+    return f"; near names: {', '.join(shown)}" if shown else ""
+
+
 def open_bytes(path: str | Path) -> BinaryIO:
     """Open a file for reading; "-" is standard input."""
     name = str(path)
@@ -72,6 +92,7 @@ def open_bytes(path: str | Path) -> BinaryIO:
             message = f"{name} is an address; download it and give the file"
         elif isinstance(error, FileNotFoundError):
             message = f"no file {name}; check the path (relative paths start at {Path.cwd()})"
+            message += near_names(Path(path))
         elif isinstance(error, IsADirectoryError):
             message = (
                 f"{name} is a directory; give the files in it, for example {Path(name) / '*.txt'}"

@@ -194,13 +194,16 @@ class Place:
     @property
     def where(self) -> str:
         """Return the place in the file, in a form for programs: "12" (a line of text), "page 3",
-        "row a7", "characters 5-60".
+        "row a7", "characters 5-60, Leave › Sick leave" (with the headings, without colons).
         """
         if self.id is not None:
             return f"row {self.id}"
         if self.kind in LINES:
             return str(self.line)
-        return f"characters {self.start}-{self.end}" if self.page is None else f"page {self.page}"
+        if self.page is not None:
+            return f"page {self.page}"
+        headings = " › ".join(self.headings).replace(":", "")
+        return ", ".join(filter(None, [f"characters {self.start}-{self.end}", headings]))
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -254,7 +257,7 @@ class Explanation:
 class Hit:
     """One ranked document. `rank` counts from 1.
 
-    A search of an index also fills the answering sentences, in reading order, the stored title,
+    A search of an index also fills the answering sentences, best first, the stored title,
     source file and metadata, the whole text as a place, and the explanation of the score. `answers`
     is the probability that the document answers at all, None if it is not known. `also` has a place
     in each of the documents that were found too and say the same: those of equal text, and those

@@ -98,6 +98,7 @@ def test_names_of_no_document(inside):
     for name, message in {
         "sub": "'sub' cannot be opened",
         "missing.txt": "'missing.txt' cannot be opened: .*inside",
+        "pip": "'pip' cannot be opened: .*near names: pipe; name a file below",
         "pipe": "'pipe' cannot be opened",
         "circle": "circle",
         "a\0b": r"'a\\x00b' cannot be opened",

@@ -80,7 +80,15 @@ async def check_client(client):
             and message in refused.content[0].text
             and refused.structured_content is None
         )
-    assert (await client.call_tool("find", {"query": "", "file": "a.md"})).is_error
+    for arguments, message in (
+        ({"query": "", "file": "a.md"}, "query: String should have at least 1 character"),
+        ({"query": "a", "file": "a.md", "top_k": 10_000}, "top_k: Input should be less than"),
+        ({"query": "a", "path": "a.md"}, "file: Field required"),
+    ):
+        refused = await client.call_tool("find", arguments)
+        (content,) = refused.content
+        assert refused.is_error and content.text.startswith(f"find was not called: {message}")
+        assert "pydantic" not in content.text and "\n" not in content.text
 
 
 @pytest.mark.anyio

@@ -178,6 +178,10 @@ def test_search_and_stored_documents(tmp_path):
         and found.total == 2
     )
     (sentence,) = best.sentences
+    text = shown(tools.search("who barked at night", 2, 2))
+    assert (text.count("index:"), text.count("sha256")) == (2, 2)  # once for each document
+    assert re.findall(r"- line (\d), .*, probability \d+ %\n", text)[0] == "3"
+    assert re.search(r"\[answer \w+\]The dog barked all night\.", text)
     (notes / "dogs.md").unlink()  # the index has its text
     again = tools.read(
         sentence.file, "character", sentence.start, sentence.end, sha256=sentence.sha256

@@ -4,6 +4,7 @@ project's own in .runnel.
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -59,10 +60,10 @@ def test_a_folder_is_indexed_searched_and_refreshed(run, folder, terminal):
         "sentences",
     }
     shown = run("search", "snow in winter", "--in", "library", "--where", "kind=md", "-s", 1).out
-    assert "river.md" in shown and "(Mountains)" in shown and "heart" not in shown
+    assert "river.md" in shown and " %, line 7, Mountains)" in shown and "heart" not in shown
     shown = run("search", "mountains", "--in", "library", "-s", 9).out
     assert (
-        "\n    # Mountains  (Mountains)" in shown
+        re.search(r"\n    # Mountains  \(\d+ %, line 5, Mountains\)", shown)
         and "\n      Snow falls on mountains in winter." in shown
     )
     (folder / "notes" / "heart.txt").unlink()
@@ -169,9 +170,25 @@ def test_paths_and_globs_are_remembered_and_an_empty_mount_point_does_not_empty_
     assert "2 deleted" in run("index").out
 
 
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_search_without_an_index_makes_it_and_says_so(run, folder, monkeypatch, saved):
+    if saved:
+        Project(folder).save()
+    monkeypatch.setattr(Path, "home", lambda: folder)
+    assert run("search", "what does the heart do", "--no-update").code == 2
+    if not saved:
+        done = run("search", "what does the heart do")
+        assert done.code == 2 and "run `runnel index`" in done.err  # not of a home folder
+    monkeypatch.setattr(Path, "home", lambda: folder / "home")
+    done = run("search", "what does the heart do", "--json")
+    assert done.code == 0 and {"heart.txt", "river.md"} <= set(found(done))
+    assert f"there is no index yet; indexing {folder} in {folder}/.runnel" in done.err
+    assert "no index yet" not in run("search", "heart").err
+
+
 def test_an_index_that_cannot_be_written_is_searched_as_it_was(run, folder):
     Project(folder).save()
-    done = run("search", "tuple")
+    done = run("search", "tuple", "--no-update")
     assert done.code == 2 and f"{folder}/.runnel holds no index yet" in done.err
     run("index")
     (folder / "new.txt").write_text("A tuple cannot be changed.")

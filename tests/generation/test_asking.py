@@ -182,7 +182,7 @@ def test_excerpts_of_findings_and_hits() -> None:
     assert one.text == TEXT[one.start : one.end] == "One is first. Two is second. Three is third."
     assert one.score == 2.0 and one.headings == ("Order",)
     sentences = tuple(
-        excerpt(a, b, score, "numbers") for a, b, score in [(0, 14, 1.0), (29, 45, 3.0)]
+        excerpt(a, b, score, "numbers") for a, b, score in [(29, 45, 3.0), (0, 14, 1.0)]
     )
     found = excerpts_of_hits([Hit("numbers", 1.0, 1, TEXT, sentences), Hit("none", 0.5, 2, TEXT)])
     assert [(one.score, one.text, one.file) for one in found] == [

@@ -90,6 +90,9 @@ def test_inputs_that_are_refused(server):
             and error["param"] == "input"
         ), given
         assert error["message"].startswith("input") and len(error["message"]) < 300
+    done = server.post("/v1/embeddings", json={"input": ["a", "", "b"], "model": "pocket"})
+    message = done.json()["error"]["message"]  # of the type that fits alone
+    assert message == "input.1: String should have at least 1 character"
     for empty in (" ", "\u200b", "\u0301", "\ud800"):
         message = (
             "unable to parse raw data as a unicode string"

@@ -78,17 +78,24 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     assert tab.locator("a.sentence mark").all_inner_texts() == [
         " ".join(one["text"].split()) for hit in hits for one in hit["sentences"]
     ]
-    found = sorted((one for hit in hits for one in hit["sentences"]), key=lambda one: -one["score"])
-    strongest, weakest = (
-        tab.locator(f"a.sentence.level-{level} mark").all_inner_texts() for level in (4, 1)
-    )
-    assert found[0]["text"].strip() in strongest and found[-1]["text"].strip() in weakest
+    found = [one for hit in hits for one in hit["sentences"]]
+    best_one = max(found, key=lambda one: one["answers"])
+    assert best_one == found[0]
+    levels = [sum(one["answers"] >= least for least in (0.05, 0.15, 0.3, 0.5)) for one in found]
+    assert set(levels) == {0, 1}
+    for level, kind in ((0, "[class=sentence]"), (1, ".level-1")):
+        assert tab.locator(f"a.sentence{kind} mark").all_inner_texts() == [
+            " ".join(one["text"].split())
+            for one, its_level in zip(found, levels, strict=True)
+            if its_level == level
+        ]
+    assert f"{round(100 * best_one['answers'])} %" in tab.locator(".where").first.inner_text()
     tab.locator("a.sentence", has_text="The gardener").click()
     assert current(tab) == [GARDEN[1]]
     best = SentenceRetriever.load("pocket").retrieve(
         "When are the roses watered?", DOCUMENTS["garden"], top_k=1
     )
-    assert best[0].text.strip() in marked(tab, "level-4")
+    assert best[0].text.strip() in marked(tab, "level-1")
     link = tab.url
     assert f"at={DOCUMENTS['garden'].index(GARDEN[1])}-" in link
     again = open_tab(link)  # the address alone shows the same
@@ -98,9 +105,16 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     # another question marks the open document again
     tab.evaluate("() => { location.hash = '#doc=garden&q=bees' }")
     tab.wait_for_function(
-        "() => ![...CSS.highlights.get('level-4')].some(one => String(one).includes('gardener'))"
+        "() => [...CSS.highlights.get('level-2')].some(one => String(one).includes('Bees'))"
     )
-    assert marked(tab, "level-4") == [GARDEN[2]]
+    assert marked(tab, "level-2") == [GARDEN[2]]
+    tab = open_tab(
+        address(server, "#doc=garden&q=the boiling point of mercury")
+    )  # nothing is painted
+    tab.locator("a.sentence").first.wait_for()
+    assert tab.locator("#status").inner_text().startswith("Nothing here seems to answer this. ")
+    assert tab.locator("a.sentence").count() == tab.locator("a.sentence[class=sentence]").count()
+    assert not any(marked(tab, f"level-{level}") for level in range(1, 5))
     tab = open_tab(address(server, "#doc=nothing&q=bees"))
     tab.locator("#status.error").wait_for()
     assert (

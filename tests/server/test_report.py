@@ -55,8 +55,7 @@ def test_a_report_opens_a_document_at_the_sentence_with_all_answers_marked(repor
     rows.nth(1).click()
     assert current(tab) == [SENTENCES[4]]
     assert (
-        marked(tab, "level-4") == [SENTENCES[8]]
-        and tab.locator("#position").inner_text() == "2 of 3"
+        SENTENCES[8] in marked(tab, "level-1") and tab.locator("#position").inner_text() == "2 of 3"
     )
     assert tab.locator("#text").inner_text().split() == " ".join(SENTENCES).split()
     tab.go_back()

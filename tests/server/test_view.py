@@ -1,4 +1,4 @@
-"""What the page is sent: blocks of bounded size, the best sentences with their levels, and the heat
+"""What the page is sent: blocks of bounded size, the best sentences with their probabilities, and the heat
 along the text.
 """
 
@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 
 from runnel.files import decode
-from runnel.models.scored import Scored
+from runnel.models.scored import Scored, SecondLook
 from runnel.records import Places
 from runnel.server.view import answers_view, document_view
 from runnel.text.documents.document import DocumentText, read_plain
 
 
-def view_of(sentences, scores):
+def view_of(sentences, scores, answers=None):
     edges = np.cumsum([0, *map(len, sentences)]).astype(np.int64)
     text = "".join(sentences)
     scored = Scored(
         text, np.stack([edges[:-1], edges[1:]], axis=1), np.array(scores, dtype=np.float32)
     )
+    if answers is not None:
+        look = SecondLook(scored.scores, answers, *[np.zeros(0)] * 4)
+        scored = replace(scored, second=look)
     return answers_view(DocumentText.stored(text, Places()), scored)
 
 
@@ -56,11 +59,11 @@ def test_a_quarter_of_the_sentences_is_marked_and_equal_ones_once():
     scores = [-3.0] * 16
     scores[3], scores[9], scores[0], scores[15], scores[7] = 2.0, 1.5, 1.0, 0.0, -1.0
     view = view_of(sentences, scores)
-    assert [(one["text"], one["level"], len(one["also"])) for one in view["sentences"]] == [
-        ("The answer. ", 4, 1),
-        ("Sentence 0. ", 3, 0),
-        ("Sentence 15. ", 2, 0),
-        ("Sentence 7. ", 1, 0),
+    assert [(one["text"], one["answers"], len(one["also"])) for one in view["sentences"]] == [
+        ("The answer. ", None, 1),
+        ("Sentence 0. ", None, 0),
+        ("Sentence 15. ", None, 0),
+        ("Sentence 7. ", None, 0),
     ]
     start = sum(map(len, sentences[:9]))
     assert view["sentences"][0]["also"][0]["start"] == start
@@ -74,6 +77,13 @@ def test_heat_is_where_the_best_sentences_are():
     heat = view_of(sentences, scores)["heat"]
     assert len(heat) == 400 and set(heat[200:204]) == {1.0} and set(heat[396:]) == {0.25}
     assert sum(value > 0 for value in heat) == 8
+
+
+def test_with_probabilities_sentences_have_them_and_nothing_is_hot_if_nothing_seems_to_answer():
+    for logit, hot in ((1.0, True), (-1.7, True), (-1.8, False)):  # 73, 15.4 and 14.2 %
+        view = view_of(["One. ", "Two. ", "Three. "], [-3.0, 0.5, -9.0], logit)
+        assert [round(one["answers"], 3) for one in view["sentences"]] == [0.622]
+        assert any(view["heat"]) == hot
 
 
 def test_sentences_without_a_token_are_not_marked_and_have_no_heat():

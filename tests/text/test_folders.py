@@ -171,6 +171,22 @@ def test_rules_above_a_named_folder_hold_in_a_repository_unless_they_ignore_it(t
 
 
 @needs_git
+def test_ignore_files_hold_over_those_of_git_in_all_repositories(tree):
+    (tree / ".ignore").write_text("c.txt\n!a.txt\n")
+    assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
+    git(tree, "init", "-q")
+    (tree / ".gitignore").write_text("*.txt\n")
+    (tree / "deep" / ".gitignore").write_text("!c.txt\n")  # further in, and yet weaker
+    assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
+    assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
+    git(tree, "init", "-q", "deep")
+    assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
+    (tree / "deep" / ".ignore").write_text("*\n!c.txt\n")
+    assert names(tree) == ["a.txt", "deep/c.txt"]
+    assert len(names(tree, selection=Selection(ignore_files=False))) == 4
+
+
+@needs_git
 def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_of_its_repository(
     tree,
 ):

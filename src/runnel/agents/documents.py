@@ -16,7 +16,7 @@ from pathlib import Path
 
 from runnel.batching import Recent
 from runnel.errors import InputError, StoreError, describe
-from runnel.files import signature
+from runnel.files import near_names, signature
 from runnel.models.embedder import Embedder
 from runnel.models.pocket.sentence_vectors import SentenceVectors
 from runnel.models.sentence_retriever import SentenceRetriever
@@ -222,6 +222,8 @@ class AgentDocuments:
         except (OSError, RuntimeError, ValueError) as error:
             # missing, too long, a circle of links, a null character
             why = describe(error)
+            if isinstance(error, FileNotFoundError):
+                why += near_names(path, self.name)
         raise InputError(
             f"{name!r} cannot be opened: {why}; name a file below"
             f" {', '.join(map(str, self._roots))}"

@@ -14,12 +14,14 @@ import anyio.to_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
+from pydantic import ValidationError
 
 from runnel import __version__
 from runnel.agents.tools import ServerStatus, ToolResult, Tools, refusal, shown
 from runnel.errors import RunnelError
 from runnel.request import Progress
 from runnel.server.connections import LimitedServer, UnambiguousBodies
+from runnel.server.refusals import describe_problems
 
 Answer = ToolResult | ServerStatus
 
@@ -95,11 +97,24 @@ def _reporting(ctx: Context) -> Progress:
     return progress
 
 
+class _Server(MCPServer[Any]):
+    """A server whose refusals of arguments are one sentence, without pydantic's own."""
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> Any:
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            problems = describe_problems(error.__cause__.errors())
+            raise ToolError(f"{name} was not called: {problems}") from error.__cause__
+
+
 def create_server(tools: Tools) -> MCPServer:
     """Return the server of these tools."""
-    server = MCPServer(
-        "runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING"
-    )
+    server = _Server("runnel", instructions=INSTRUCTIONS, version=__version__, log_level="WARNING")
     models = anyio.CapacityLimiter(_TOGETHER)
     for method in (tools.search, tools.find, tools.read, tools.verify, tools.status):
         tool = _as_tool(method, models, tools.settings.max_characters)

@@ -102,7 +102,7 @@ class Found(ToolList):
 
 
 class IndexedDocument(BaseModel):
-    """A document of the index with its best sentences, in reading order."""
+    """A document of the index with its best sentences, best first."""
 
     file: str = Field(
         description="Name for find, read and verify: the document as it was when it was indexed."
@@ -225,8 +225,9 @@ class Tools:
         copy = next((place for place in hit.also if self._documents.shows(place.file)), None)
         if copy is None:
             return None
-        best = max(hit.sentences, key=lambda sentence: sentence.score, default=None)
-        sentences = () if best is None else (replace(best, **vars(copy), before="", after=""),)
+        sentences = tuple(
+            replace(best, **vars(copy), before="", after="") for best in hit.sentences[:1]
+        )
         name = copy.file if copy.id is None else f"{copy.file}#{copy.id}"
         return replace(hit, id=name, source=copy.file, title="", sentences=sentences, also=())
 
@@ -529,25 +530,19 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
     elif isinstance(answer, Searched):
         yield counted(answer.total, "document")
         for rank, document in enumerate(answer.documents, start=answer.first):
-            yield f"{rank}."
+            digests = [f" sha256 {s.sha256[:_SHOWN_DIGITS]}" for s in document.sentences[:1]]
+            yield "".join([f"{rank}.", *digests])
             yield from _quotation(f"{_name(document.file)} {json.dumps(document.title)}", mark)
             for sentence in document.sentences:
-                yield from _passage(sentence, mark)
+                yield f"- {_where(sentence)}{_found(sentence)}"
+                yield from _labels(replace(sentence, file=""), mark)
+                yield from _marked(sentence, mark)
     elif isinstance(answer, Found):
         yield counted(answer.total, "sentence")
         for rank, sentence in enumerate(answer.sentences, start=answer.first):
-            others = len(sentence.also) + sentence.also_omitted
-            also = f", and {counted(others, 'more place')}" if others else ""
-            chance = (
-                "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
-            )
-            yield f"{rank}. {_place(sentence)}{_cut_note(sentence)}{chance}{also}"
+            yield f"{rank}. {_place(sentence)}{_found(sentence)}"
             yield from _labels(sentence, mark)
-            yield from _quotation(
-                f"{sentence.before}[answer {mark}]{sentence.table_row or sentence.text}"
-                f"[/answer {mark}]{sentence.after}",
-                mark,
-            )
+            yield from _marked(sentence, mark)
     elif isinstance(answer, VerifiedQuote):
         yield (
             f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity"
@@ -561,6 +556,21 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
                 for change in place.changes
             ]
             yield from _quotation("\n".join(changes), mark)
+
+
+def _found(sentence: ListedSentence) -> str:
+    """Return whether a sentence is cut, its probability and the number of its other places."""
+    others = len(sentence.also) + sentence.also_omitted
+    also = f", and {counted(others, 'more place')}" if others else ""
+    chance = "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
+    return f"{_cut_note(sentence)}{chance}{also}"
+
+
+def _marked(sentence: ListedSentence, mark: str) -> list[str]:
+    """Return a sentence, marked, in the text around it."""
+    words = sentence.table_row or sentence.text
+    marked = f"{sentence.before}[answer {mark}]{words}[/answer {mark}]{sentence.after}"
+    return _quotation(marked, mark)
 
 
 def _passage(place: Place, mark: str) -> Iterator[str]:
@@ -586,11 +596,12 @@ def _place(place: Place) -> str:
     own.
     """
     name = "" if place.file.startswith(INDEXED) else f"{_name(place.file)}, "
+    return f"{name}{_where(place)}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+
+
+def _where(place: Place) -> str:
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    return (
-        f"{name}{where}, characters {place.start}-{place.end}, sha256"
-        f" {place.sha256[:_SHOWN_DIGITS]}"
-    )
+    return f"{where}, characters {place.start}-{place.end}"
 
 
 def _labels(place: Place, mark: str) -> list[str]:

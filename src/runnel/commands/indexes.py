@@ -155,6 +155,29 @@ def expect_project() -> Project:
     return project
 
 
+def expect_or_make_project(model: str | None) -> Project:
+    """Return the project that holds the working directory; make an empty one of this folder, if
+    there is none.
+    """
+    from runnel.search.index import Index
+    from runnel.search.project import NAME, Project
+    from runnel.search.stores import holds_index
+
+    here = Path.cwd().resolve()
+    project = find_project(here)
+    if project is None and here in (Path.home().resolve(), Path(here.anchor)):
+        return expect_project()  # an error: hardly anybody wants an index of all that is below
+    project = project or Project(here)
+    if not holds_index(project.place):
+        project = project.extend([])
+        display.say(
+            f"note: there is no index yet; indexing {project.folder} in {project.folder / NAME}"
+        )
+        project.save()
+        Index.create(project.place, model or "pocket").close()
+    return project
+
+
 def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> None:
     """Bring a project's index up to date before a search, with a note of what has changed, or why
     that was not possible.

@@ -73,7 +73,8 @@ Language = Annotated[
     ),
 ]
 NoIgnore = Annotated[
-    bool, typer.Option("--no-ignore", help="Also read files that .gitignore files ignore.")
+    bool,
+    typer.Option("--no-ignore", help="Also read files that .gitignore and .ignore files ignore."),
 ]
 Threads = Annotated[int, typer.Option(min=1, help="Requests at a time.")]
 TestSets = Annotated[

@@ -15,10 +15,10 @@ import typer
 
 from runnel.commands import display, parameters
 from runnel.commands.find import other_places, place_link
-from runnel.commands.indexes import expect_project, refresh_project
+from runnel.commands.indexes import expect_or_make_project, expect_project, refresh_project
 from runnel.errors import InputError, counted
 from runnel.jobs.loading import note_compiling
-from runnel.records import Explanation, Hit, highest, normalize
+from runnel.records import Explanation, Hit, highest, normalize, percent
 from runnel.search.records import IndexSettings
 from runnel.text.documents.ocr import Ocr
 
@@ -103,11 +103,12 @@ def search(
 ) -> int:
     """Show the documents of an index that answer QUERY, by meaning and by words.
 
-    Prints each document with its answering sentences.
+    Prints each document with its answering sentences, best first.
     Example: runnel search "when does the museum open" --in library
 
     Without --in: the project's own index, made by `runnel index` in the working directory or in a
-    folder above it. It is first brought up to date with the files. Exit code: 0 documents were
+    folder above it; without one, the working directory is indexed, with a note. It is first brought
+    up to date with the files. Exit code: 0 documents were
     found, 1 none, 2 an error.
     """
     parameters.refuse(
@@ -188,10 +189,14 @@ def open_index(
     update: bool,
     ocr: Ocr | None = None,
 ) -> Index:
-    """Open the index at a place; without one, the project's own, brought up to date."""
+    """Open the index at a place; without one, the project's own, which is made if there is none,
+    brought up to date.
+    """
     from runnel.search.index import Index
 
-    project = expect_project() if place is None else None
+    project = None
+    if place is None:
+        project = expect_or_make_project(model) if update else expect_project()
     note_compiling()
     start = time.perf_counter()
     index = Index.open(str(place if project is None else project.place), model)
@@ -274,11 +279,13 @@ def _show(console: Console, hits: Sequence[Hit], *, explain: bool) -> None:
                 Text("    " + _explained(hit.score, hit.explanation), style="dim"), soft_wrap=True
             )
         for sentence in hit.sentences:
-            where = [f"page {sentence.page:,}"] if sentence.page else []
-            where += [" › ".join(sentence.headings)] if sentence.headings else []
-            shown = (
-                display.one_line(", ".join(where)) or f"characters {sentence.start}-{sentence.end}"
-            )
+            place = f"line {sentence.where}" if sentence.where.isdecimal() else sentence.where
+            facts = [place]
+            if sentence.headings and not place.startswith("characters"):  # which has them
+                facts.append(" › ".join(sentence.headings))
+            if sentence.answers is not None:
+                facts.insert(0, percent(sentence.answers))
+            shown = display.one_line(", ".join(facts))
             body = Text(sentence.words)
             body.append(
                 f"  ({shown})",

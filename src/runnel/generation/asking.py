@@ -122,11 +122,7 @@ def excerpts_of_hits(hits: Iterable[Hit]) -> list[AnsweringSentence]:
     """Return the sentences of an index's documents, best document first, and in each the best
     sentence first.
     """
-    return [
-        sentence
-        for hit in hits
-        for sentence in sorted(hit.sentences, key=lambda sentence: -sentence.score)
-    ]
+    return [sentence for hit in hits for sentence in hit.sentences]
 
 
 def choose(

@@ -82,8 +82,8 @@ def search_results(
     where: Filter | None,
     options: Mapping[str, Any],
 ) -> Iterator[tuple[Hit, Place, dict[str, object]]]:
-    """Search an index, for whole documents, or with `sentences` for so many sentences of each, in
-    reading order.
+    """Search an index, for whole documents, or with `sentences` for so many sentences of each, best
+    first.
 
     Each result is its document, its place there, and its metadata: the document's, with `source`
     (its file, else its id) and `title`; a sentence's also its place.

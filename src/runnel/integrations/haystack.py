@@ -113,7 +113,7 @@ class RunnelRetriever:
     Args:
         path: of an index (`Index.open`).
         top_k: documents to find.
-        sentences: results per document, in reading order; 0: the whole document.
+        sentences: results per document, best first; 0: the whole document.
         where: a filter by metadata (`Index.search`).
         options: further arguments of `Index.search`.
     """

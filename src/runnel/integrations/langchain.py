@@ -57,7 +57,7 @@ class RunnelRetriever(BaseRetriever):
     Attributes:
         index: an open index.
         k: documents to find.
-        sentences: results per document, in reading order; 0: the whole document.
+        sentences: results per document, best first; 0: the whole document.
         where: a filter by metadata (`Index.search`).
         options: further arguments of `Index.search`.
     """

@@ -186,7 +186,7 @@ class RunnelRetriever(BaseRetriever):
     Args:
         index: an open index.
         similarity_top_k: documents to find.
-        sentences: nodes per document, in reading order; 0: the whole document.
+        sentences: nodes per document, best first; 0: the whole document.
         where: a filter by metadata (`Index.search`).
         options: further arguments of `Index.search`.
     """

@@ -302,7 +302,7 @@ class Index:
                 remembered (`create`), else none, because other documents are read whole for it).
             read: of how many of the best documents to return sentences (default: all if their
                 sentences are remembered, else 5, because each is read whole).
-            sentences: how many sentences to return of each, in document order, equal ones once; 0:
+            sentences: how many sentences to return of each, best first, equal ones once; 0:
                 none, and no document is read.
             language: of the documents whose sentences are read (default: the index's).
             timings: filled with the seconds of each stage.

@@ -215,7 +215,7 @@ class Pipeline:
                     score,
                     0,
                     row.text,
-                    tuple(sorted(best, key=lambda sentence: sentence.index)),
+                    tuple(best),
                     row.title,
                     row.source,
                     row.metadata,

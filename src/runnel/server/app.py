@@ -27,12 +27,11 @@ from runnel.server import embeddings, page, rerank, retrieval
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
-from runnel.server.refusals import Refusal, RefusalKind, error_responses
+from runnel.server.refusals import Refusal, RefusalKind, describe_problems, error_responses
 from runnel.server.settings import ServerSettings
 from runnel.server.view import opened_files
 from runnel.server.work import Work
 
-_SHOWN = 3  # the most problems of one request to list
 _KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
 
 
@@ -180,28 +179,23 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = error.errors()
     content_type = request.headers.get("content-type", "")
-    lines = list(dict.fromkeys(_problem(problem, content_type) for problem in problems))
-    more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
+    message = _of_body(problems[0], content_type) or describe_problems(problems, above=1)
     names = (part for part in problems[0]["loc"][1:] if isinstance(part, str))
     param = next((name for name in names if name.isidentifier()), None)
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
-    return Refusal(kind, "; ".join(lines[:_SHOWN] + more), param=param).response(request.url.path)
+    return Refusal(kind, message, param=param).response(request.url.path)
 
 
-def _problem(problem: Mapping[str, Any], content_type: str) -> str:
-    """Describe a problem of a body in one line: the place, and pydantic's message."""
+def _of_body(problem: Mapping[str, Any], content_type: str) -> str:
+    """Describe a problem of a whole body; "" if it is one of a field."""
     if problem["type"] == "model_attributes_type" and len(problem["loc"]) == 1:
         if isinstance(problem["input"], bytes):
             return f"the Content-Type is {content_type!r}, expected application/json"
         return "the body is not a JSON object, {...}"
     if problem["type"] == "json_invalid":
         return f"the body is not JSON, at character {problem['loc'][-1]}: {problem['ctx']['error']}"
-    # Names and positions, without pydantic's names of the types that it tried.
-    place = ".".join(
-        str(part) for part in problem["loc"][1:] if isinstance(part, int) or part.isidentifier()
-    )
-    return f"{place or 'body'}: {problem['msg']}"
+    return ""
 
 
 class Server(LimitedServer):

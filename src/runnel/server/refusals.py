@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -40,6 +40,7 @@ _KINDS: Mapping[RefusalKind, tuple[int, str, str]] = {
     "unavailable": (503, "unavailable_error", "Unhealthy"),
     "deadline": (504, "timeout_error", "Backend"),
 }
+_SHOWN = 3  # the most problems of one request to list
 _TEI_STATUS: Mapping[RefusalKind, int] = {"invalid": 422, "too_long": 422}
 
 
@@ -143,6 +144,30 @@ _BODIES: Mapping[str, type[BaseModel]] = {
     "/rerank": RerankErrorBody, "/v1/rerank": CohereErrorBody, "/v2/rerank": CohereErrorBody,
     "/embed": TeiErrorBody, "/": TeiErrorBody, "/info": TeiErrorBody,
 }  # fmt: skip
+
+
+def describe_problems(problems: Iterable[Mapping[str, Any]], above: int = 0) -> str:
+    """Describe the problems of fields that pydantic found in one line: places, without pydantic's
+    names of the types that it tried, and its messages.
+
+    Where it tried several types of a value, those that do not fit at all are left out if the
+    problem of one that does is known.
+
+    Args:
+        above: the parts of each place before the name of the field.
+    """
+    fields: dict[object, list[Mapping[str, Any]]] = {}
+    for problem in problems:
+        fields.setdefault(problem["loc"][: above + 1], []).append(problem)
+    lines: dict[str, None] = {}
+    for found in fields.values():
+        fitting = [problem for problem in found if not problem["type"].endswith("_type")]
+        for problem in fitting or found:
+            parts = problem["loc"][above:]
+            names = [str(part) for part in parts if isinstance(part, int) or part.isidentifier()]
+            lines[f"{'.'.join(names) or 'body'}: {problem['msg']}"] = None
+    more = [f"and {len(lines) - _SHOWN:,} more"] if len(lines) > _SHOWN else []
+    return "; ".join([*list(lines)[:_SHOWN], *more])
 
 
 def error_responses(path: str) -> dict[int | str, dict[str, Any]]:

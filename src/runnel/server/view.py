@@ -23,6 +23,7 @@ import numpy as np
 from runnel.batching import Recent
 from runnel.errors import InputError, MissingDependency, ReadError
 from runnel.models.scored import Scored
+from runnel.records import unanswered
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
@@ -30,7 +31,6 @@ from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
 
 log = logging.getLogger("runnel")
-LEVELS = 4  # of marks, from the weakest, 1
 _MARKED = 20  # the most sentences of a document to mark, ...
 _SHARE = 4  # ... and at most one in 4
 _BINS = 400  # parts of the heat strip
@@ -94,22 +94,14 @@ def _pieces(text: str, row: BlockRow) -> list[BlockRow]:
 
 
 def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
-    """Return the best sentences of a document, best first, each with its level, the relevance of
-    all parts of its text (`heat`), and the probability that it answers at all (`answers`). Levels
-    and heat are relative to this document and query.
+    """Return the best sentences of a document, best first, the relevance of all parts of its text
+    (`heat`), and the probability that it answers at all (`answers`).
     """
     count = max(1, min(_MARKED, len(scored) // _SHARE))
-    best = [sentence for sentence, _ in answering(FileDocument("", document), scored, count)]
-    scores = [sentence.score for sentence in best] or [0.0]
-    levels = [
-        min(LEVELS, 1 + int(LEVELS * (score - scores[-1]) / ((scores[0] - scores[-1]) or 1.0)))
-        for score in scores
-    ]
-    sentences = [
-        sentence.as_json() | {"level": level} for sentence, level in zip(best, levels, strict=False)
-    ]
+    calibrated = scored.answers is not None
+    best = answering(FileDocument("", document), scored, count, calibrated=calibrated)
     return {
-        "sentences": sentences,
+        "sentences": [sentence.as_json() for sentence, _ in best],
         "heat": _heat(scored),
         "count": len(scored),
         "answers": scored.answers,
@@ -117,9 +109,12 @@ def answers_view(document: DocumentText, scored: Scored) -> dict[str, Any]:
 
 
 def _heat(scored: Scored) -> Sequence[float]:
+    """Return the relevance of equal parts of a text, next to that of the best one; no part has any
+    if nothing seems to answer.
+    """
     scores = scored.scores.astype(np.float64)
     of_words = scores[scores > -np.inf]
-    if not len(of_words):
+    if not len(of_words) or unanswered(scored.answers):
         return []
     usual = np.quantile(of_words, _USUAL)
     best = of_words.max()

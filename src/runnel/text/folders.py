@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from runnel.errors import InputError, ReadError
+from runnel.files import near_names
 
 _MAGIC = re.compile(r"[*?\[]")
 _CLASS = re.compile(r"\[[!^]?(?>\[:\w*:\]|\\.|[^\\])(?>\[:\w*:\]|\\.|[^]\\])*\]", re.DOTALL)
@@ -181,8 +182,8 @@ class Selection:
     Attributes:
         include: globs, one of which a file or a folder above it must match, if there are any.
         exclude: globs that no file and no folder above it may match.
-        ignore_files: whether .gitignore files and .git/info/exclude are obeyed: in a git repository
-            all that git reads, elsewhere .gitignore files from the named folder on.
+        ignore_files: whether .gitignore files, .git/info/exclude and .ignore files are obeyed: in a
+            git repository those of all its folders, elsewhere from the named folder on.
 
     Raises:
         InputError: a glob that is empty, negated or can match nothing.
@@ -227,6 +228,7 @@ class Root:
         if not is_path or root.glob is None or not root.path.is_dir():
             raise InputError(
                 f"there is no file or folder {name if is_path else repr(name)}; check the name"
+                + (near_names(Path(name)) if is_path and root.glob is None else "")
             )
         return root
 
@@ -249,10 +251,13 @@ class Root:
 
 
 class _Rules(NamedTuple):
-    """The globs of one file, and the folder that their paths are relative to."""
+    """The globs of one file, and the folder that their paths are relative to. Those of an .ignore
+    file hold in all repositories, and over those of git, as in ripgrep.
+    """
 
     folder: str
     globs: tuple[Glob, ...]
+    own: bool = False  # of an .ignore file
 
 
 class _Folder(NamedTuple):
@@ -329,9 +334,9 @@ def _walk(root: Root, selection: Selection, on_error: OnError) -> Iterator[Path]
         rules = folder.rules
         # a repository inside another one has only its own rules
         if selection.ignore_files and ".git" in names:
-            rules = _exclude_file(folder.path, on_error)
-        if selection.ignore_files and ".gitignore" in names:
-            rules += _read_rules(folder.path, Path(folder.path, ".gitignore"), on_error)
+            rules = (*_exclude_file(folder.path, on_error), *(r for r in rules if r.own))
+        if selection.ignore_files and names & {".gitignore", ".ignore"}:
+            rules = _with_rules_of(rules, folder.path, on_error)
         inside: list[_Folder] = []
         for entry in entries:
             below = folder.below + entry.name
@@ -368,7 +373,7 @@ def _ignored(rules: Sequence[_Rules], path: str, *, folder: bool) -> bool:
     """Return whether the innermost file with a rule for this path ignores it. The folders above it
     are not ignored.
     """
-    for file in reversed(rules):
+    for file in sorted(reversed(rules), key=lambda file: not file.own):
         below = path[len(file.folder) :].replace(os.sep, "/").lstrip("/")
         verdict = decide(file.globs, below, folder=folder)
         if verdict is not None:
@@ -386,10 +391,17 @@ def _rules_above(start: Path, on_error: OnError) -> tuple[_Rules, ...]:
     rules = _exclude_file(str(top), on_error)
     between = [folder for folder in reversed((start, *start.parents)) if folder.is_relative_to(top)]
     for outer, inner in pairwise(between):
-        rules += _read_rules(str(outer), outer / ".gitignore", on_error)
+        rules = _with_rules_of(rules, str(outer), on_error)
         if _ignored(rules, str(inner), folder=True):
             return ()
     return rules
+
+
+def _with_rules_of(rules: tuple[_Rules, ...], folder: str, on_error: OnError) -> tuple[_Rules, ...]:
+    """Return the rules with those of the two files of a folder."""
+    own = _read_rules(folder, Path(folder, ".ignore"), on_error)
+    git = _read_rules(folder, Path(folder, ".gitignore"), on_error)
+    return (*rules, *git, *(file._replace(own=True) for file in own))
 
 
 def _exclude_file(top: str, on_error: OnError) -> tuple[_Rules, ...]:

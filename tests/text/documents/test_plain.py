@@ -251,6 +251,27 @@ def test_rows():
             choose_row(documents, "a.txt", row)
 
 
+@pytest.mark.parametrize(
+    ("title", "kept"),
+    [
+        ("Microsoft Word - PageLayoutAnalysisICDAR.doc", False),
+        ("Microsoft PowerPoint - Talk", False),
+        ("C:\\texts\\final report.DOCX", False),
+        ("paper.dvi", False),
+        ("Untitled-1", False),
+        ("Document 2", False),
+        ("PowerPoint Presentation", False),
+        ("Document Retrieval", True),
+        ("Microsoft Word for Writers", True),
+        ("How to read a .doc file", True),
+        ("Word", True),
+    ],
+)
+def test_what_programs_fill_in_is_no_title(title, kept):
+    assert Canonical().finish("pdf", title=title).title == (title if kept else None)
+    assert Canonical().finish("html", title=title).title == title  # written by a person
+
+
 # ---- source code ---------------------------------------------------------------------------------
 
 PYTHON = '''"""A module."""
@@ -324,11 +345,26 @@ def test_python_where_a_definition_begins_a_block_and_a_blank_line_ends_one(tmp_
         ("public final class Cart {\n    private int count() {\n        here\n", "here", ("Cart",)),
         ("function f()\n  here\nend\nx\n", "x", ()),
         ("definitely = 1\nclassify(x)\n", "classify", ()),
+        ("class Cart\n{\n    int a;\n    here\n}\n", "here", ("Cart",)),
     ],
 )
 def test_other_languages(text, inner, headings):
     document = code(text)
     assert document.block_at(document.text.index(inner)).headings == headings
+
+
+def test_long_code_outside_of_definitions_is_cut_at_its_own_lines():
+    statements = [f"value_{n} = read(\n    {n}, 'a text'\n)" for n in range(40)]
+    table = "rows = {\n" + "".join(f"    'key {n}': 'text {n}',\n" for n in range(60)) + "}"
+    for text in ("\n".join(statements), table):
+        pieces = [piece for _, piece in shown(code(text))]
+        assert len(pieces) > 3 and all(piece in text and len(piece) < 450 for piece in pieces)
+        assert "".join("".join(pieces).split()) == "".join(text.split())
+    assert all(piece.startswith("value_") for _, piece in shown(code("\n".join(statements))))
+    quoted = 'NOTE = """' + "One line of a long text.\n" * 40 + '"""\nx = 1'
+    assert len(shown(code(quoted))) == 1 + 1
+    inside = "def f():\n" + "    x = 1\n" * 100
+    assert len(shown(code(inside))) == 1
 
 
 def test_hostile_lines_take_no_time():

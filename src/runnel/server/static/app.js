@@ -4,9 +4,7 @@ import { formatAddress, parseAddress } from "./address.js";
 import { listenToFiles } from "./drop.js";
 import { listenToKeys } from "./keys.js";
 import { DocumentPane } from "./pane.js";
-import { countOf, element, selectResult, showResults, stepResult } from "./results.js";
-
-const UNLIKELY = 0.15; // the probability below which nothing seems to answer
+import { countOf, element, selectResult, showResults, stepResult, unanswered } from "./results.js";
 
 // Start the page on a source of documents: the server (server.js), or what a report holds (report.js).
 export function start(source) {
@@ -88,8 +86,9 @@ export function start(source) {
 
   // Show the results, and return them: of the file that was opened here, or of the collection.
   function listResults() {
-    const list = source.owns(shown.doc) ? ownHits : collection.hits;
-    if (list !== listed) showResults(page.results, list, shown.query);
+    const own = source.owns(shown.doc);
+    const list = own ? ownHits : collection.hits;
+    if (list !== listed) showResults(page.results, list, shown.query, (own ? answers : collection)?.answers);
     listed = list;
     return list;
   }
@@ -100,8 +99,7 @@ export function start(source) {
     if (!count && !list.length) return "Nothing found.";
     const sentences = countOf(count, "sentence");
     const own = source.owns(shown.doc);
-    const likely = (own ? answers : collection).answers ?? 1;
-    const said = likely < UNLIKELY ? "Nothing here seems to answer this. " : "";
+    const said = unanswered((own ? answers : collection).answers) ? "Nothing here seems to answer this. " : "";
     if (own) return `${said}${sentences} of ${answers.count.toLocaleString("en")}`;
     return `${said}${sentences} in ${countOf(list.length, "document")}`;
   }

@@ -1,9 +1,8 @@
 // A document as paragraphs of plain text. Sentences are marked by painted ranges, so that the text is never parsed or changed.
 
 import { countBelow, unitOffsets } from "./offsets.js";
-import { placesOf } from "./results.js";
+import { STRONGEST, WEAKEST, levelOf, placesOf } from "./results.js";
 
-export const LEVELS = 4; // of marks, as many as the style sheet has
 const FULL_LINE = 45; // characters: shorter lines were broken on purpose
 const LINE_CHARS = 70; // about as many are shown per line; to estimate the height of paragraphs that are not laid out yet
 
@@ -39,14 +38,14 @@ export class DocumentView {
     this.pane.scrollTop = 0;
   }
 
-  // Mark sentences and their repetitions, by level from 1 to 4.
-  mark(sentences) {
-    const places = sentences.flatMap((one) => placesOf(one).map((at) => ({ at, level: one.level })));
+  // Mark sentences and their repetitions by level; `answers` is the probability that one of them answers.
+  mark(sentences, answers) {
+    const places = sentences.flatMap((one) => placesOf(one).map((at) => ({ at, level: levelOf(one, answers) })));
     this.sentences = places.sort((a, b) => a.at[0] - b.at[0]).map((one) => ({ ...one, units: this.trimmed(...one.at) }));
     this.current = -1;
     if (!window.CSS.highlights) return;
     CSS.highlights.delete("current");
-    for (let level = 1; level <= LEVELS; level++) {
+    for (let level = WEAKEST; level <= STRONGEST; level++) {
       const ranges = this.sentences.filter((one) => one.level === level).map((one) => this.range(...one.units));
       CSS.highlights.set(`level-${level}`, new Highlight(...ranges.filter(Boolean)));
     }

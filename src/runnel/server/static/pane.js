@@ -35,9 +35,9 @@ export class DocumentPane {
     this.view.clear();
   }
 
-  // Mark the sentences of {sentences, heat}.
+  // Mark the sentences of {sentences, heat, answers}.
   mark(answers) {
-    this.view.mark(answers?.sentences ?? []);
+    this.view.mark(answers?.sentences ?? [], answers?.answers);
     this.strip.show(answers?.heat ?? []);
   }
 

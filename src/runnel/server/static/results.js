@@ -10,11 +10,28 @@ export function element(tag, kind, ...content) {
   return made;
 }
 
+const UNLIKELY = 0.15; // the probability below which nothing seems to answer
+const LEVELS = [0.05, 0.15, 0.3, 0.5]; // of color: the probability from which a sentence has it
+export const WEAKEST = 1; // also of the sentences of a model without probabilities
+export const STRONGEST = LEVELS.length;
+
+// Return whether nothing seems to answer, from the probability that something does (null: it is not known).
+export function unanswered(answers) {
+  return (answers ?? 1) < UNLIKELY;
+}
+
+// Return the level of a sentence, from 1 to 4; 0 if it is improbable, or nothing seems to answer.
+export function levelOf(sentence, answers) {
+  if (unanswered(answers)) return 0;
+  return sentence.answers === null ? WEAKEST : LEVELS.filter((least) => sentence.answers >= least).length;
+}
+
 const LINES = ["txt", "md", "code"]; // kinds of documents whose places are lines
 
-// Show hits: [{id, title, name, sentences}, ...]; the sentences are those of `runnel find --json`.
-export function showResults(list, hits, query) {
-  list.replaceChildren(...hits.map((hit) => resultRow(hit, query)));
+// Show hits: [{id, title, name, sentences}, ...]; the sentences are those of `runnel find --json`, `answers` is the
+// probability that one of them answers.
+export function showResults(list, hits, query, answers) {
+  list.replaceChildren(...hits.map((hit) => resultRow(hit, query, answers)));
 }
 
 // Mark the sentence of a document that begins at `start`, or is equal to the one that does.
@@ -34,11 +51,11 @@ export function stepResult(list, step) {
   links[Math.min(links.length - 1, Math.max(0, from + step))]?.focus();
 }
 
-function resultRow(hit, query) {
+function resultRow(hit, query, answers) {
   const title = element("a", "hit", titleOf(hit));
   title.setAttribute("href", formatAddress({ doc: hit.id, query }));
   const name = titleOf(hit) === hit.name ? "" : element("span", "name", hit.name);
-  return element("li", "", element("h2", "", title, name), ...hit.sentences.map((sentence) => sentenceRow(hit, sentence, query)));
+  return element("li", "", element("h2", "", title, name), ...hit.sentences.map((one) => sentenceRow(hit, one, query, answers)));
 }
 
 // Return a number of things: "1 page", "2,000 pages".
@@ -51,8 +68,9 @@ export function titleOf({ title, name }) {
   return title || name.split(/[/\\]/).findLast(Boolean) || name;
 }
 
-function sentenceRow(hit, sentence, query) {
-  const link = element("a", sentence.level ? `sentence level-${sentence.level}` : "sentence");
+function sentenceRow(hit, sentence, query, answers) {
+  const level = levelOf(sentence, answers);
+  const link = element("a", level ? `sentence level-${level}` : "sentence");
   link.setAttribute("href", formatAddress({ doc: hit.id, query, at: [sentence.start, sentence.end] }));
   Object.assign(link, { doc: hit.id, starts: placesOf(sentence).map(([start]) => start) });
   link.append(
@@ -70,11 +88,19 @@ export function placesOf(sentence) {
   return [sentence, ...here].map(({ start, end }) => [start, end]);
 }
 
-// Return the page or line, the headings and the number of places of a sentence.
-function whereOf({ page, line, kind, headings, also, also_omitted: omitted }) {
+// Return the probability, the page or line, the headings and the number of places of a sentence.
+function whereOf({ answers, page, line, kind, headings, also, also_omitted: omitted }) {
   const places = also.length ? `${also.length + omitted + 1} places` : "";
   const first = page ? `page ${page}` : LINES.includes(kind) ? `line ${line}` : "";
-  return [first, headings.join(" › "), places].filter(Boolean).join(" · ");
+  return [percentOf(answers), first, headings.join(" › "), places].filter(Boolean).join(" · ");
+}
+
+// Return a probability as the commands write it; "" if it is not known.
+function percentOf(share) {
+  if (share === null) return "";
+  const rounded = Math.round(100 * share);
+  if (rounded < 1) return "under 1 %";
+  return rounded > 99 ? "over 99 %" : `${rounded} %`;
 }
 
 function oneLine(text) {

@@ -1,6 +1,5 @@
 // The documents of a server: an index, if it has one, and files that were opened here.
 
-import { LEVELS } from "./document.js";
 import { countOf } from "./results.js";
 
 const OWN = "opened-here:"; // the ids of files that were opened here begin with it
@@ -22,7 +21,7 @@ export async function connect() {
       if (!index) throw new Error("This server has no index: open a file to ask it.");
       const options = { method: "POST", body: JSON.stringify({ query }), headers: { "Content-Type": "application/json" }, signal };
       const { documents, answers } = await (await request("v1/search", options)).json();
-      return { hits: withLevels(documents).map((hit) => ({ ...hit, name: hit.id })), answers };
+      return { hits: documents.map((hit) => ({ ...hit, name: hit.id })), answers };
     },
     document: async (id, signal) => (await request(place(id), { signal })).json(),
     answers: async (id, query, signal, progress) =>
@@ -33,14 +32,6 @@ export async function connect() {
       return outcome(await request(`page/files?${parameters}`, { method: "POST", body: file }), progress);
     },
   };
-}
-
-// Add to each sentence its level among those of all documents, 1 to 4, as the server does within one document.
-function withLevels(hits) {
-  const scores = hits.flatMap((hit) => hit.sentences.map(({ score }) => score));
-  const [lowest, best] = [Math.min(...scores), Math.max(...scores)];
-  const levelOf = (score) => Math.min(LEVELS, 1 + Math.floor((LEVELS * (score - lowest)) / (best - lowest || 1)));
-  return hits.map((hit) => ({ ...hit, sentences: hit.sentences.map((one) => ({ ...one, level: levelOf(one.score) })) }));
 }
 
 function place(id, what, parameters) {

@@ -29,31 +29,41 @@ _DEFINITION = re.compile(
     r"\s*=\s*(?:async\s*)?(?:function\b|\([^()]*\)\s*=>|\w+\s*=>)"
 )
 # begins a line that may have the indentation of a definition and not end it
-_GOES_ON = re.compile(r"[)\]}#@*]|//|/\*|end\b")
+_GOES_ON = re.compile(r"[)\]{}#@*]|//|/\*|end\b")
+_QUOTES = re.compile(r"\"{3}|'{3}")  # of a string of several lines
+# characters of statements after which the next one begins a block; twice, if it is indented
+_LONG = 200
 
 
 def read_code(decoded: Decoded) -> DocumentText:
-    """Read source code: blocks begin at definitions, after them, and after blank lines."""
+    """Read source code: blocks begin at definitions, after them, and after blank lines; long
+    ones outside of definitions also at lines.
+    """
     text = straighten(decoded.text)
     canonical = Canonical(decoded.warning)
     at = 0  # of the line
     start = end = 0  # of the open block
+    quoted = False  # the line begins inside a string
     for line in text.split("\n"):
         words = line.strip()
         first = at + len(line) - len(line.lstrip())
         indentation = len(line[: first - at].expandtabs())
         definition = _DEFINITION.match(words[:_LONGEST])
-        leaves = canonical.deepest > indentation and not _GOES_ON.match(words)
-        if end > start and (definition or leaves or not words):
+        begins = bool(words) and not _GOES_ON.match(words)
+        leaves = begins and canonical.deepest > indentation
+        long = end - start >= (2 * _LONG if indentation else _LONG)
+        next_one = begins and long and not (quoted or canonical.deepest)
+        if end > start and (definition or leaves or next_one or not words):
             canonical.mark(start, end, "code")
             start = end
-        if words and leaves:
+        if leaves:
             canonical.close_headings(indentation + 1)
         if definition:
             canonical.open_heading(indentation + 1, definition["name"] or definition["assigned"])
         if words:
             start = start if end > start else first
             end = first + len(words)
+        quoted ^= len(_QUOTES.findall(line)) % 2 == 1
         at += len(line) + 1
     if end > start:
         canonical.mark(start, end, "code")

@@ -128,6 +128,14 @@ class Limits:
 
 _LINE_ENDS = re.compile(r"\r\n?")
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_PROGRAMS = ("docx", "odp", "ods", "odt", "pdf", "pptx", "xlsx")  # fill in titles themselves
+# The name of a file, perhaps after that of the program, and what a new document is called.
+_NO_TITLE = re.compile(
+    r"(?:Microsoft )?(?:Word|Excel|PowerPoint|Publisher|Visio) - .*"
+    r"|.*\S\.(?:docx?|dotx?|dvi|html?|indd|od[pst]|p65|pdf|pptx?|ps|qxd|rtf|tex|txt|wpd|xlsx?)"
+    r"|(?:(?:untitled|document|presentation|book)[ -]?\d*|PowerPoint Presentation|no title)",
+    re.IGNORECASE,
+)
 # Found in converted files besides text: colors of a terminal, control characters, break hints, byte
 # order marks, and noncharacters.
 _UNSEEN = re.compile(
@@ -412,6 +420,8 @@ class Canonical:
             if count
         ]
         title = " ".join(_SURROGATES.sub("\ufffd", _UNSEEN.sub("", title or "")).split()) or None
+        if title is not None and kind in _PROGRAMS and _NO_TITLE.fullmatch(title):
+            title = None
         return DocumentText(
             text,
             tuple(self.blocks),
