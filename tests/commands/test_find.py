@@ -126,7 +126,7 @@ def test_the_place_and_headings_of_each_kind(run, fake, terminal, tmp_path):
     for name, where, place, headings in (
         ("a.pdf", "page 2", "a.pdf, page 2", "\n    Pets"),
         # lines mean something in text only
-        ("a.html", "characters 15-30", "a.html", "\n    Animals › Dogs"),
+        ("a.html", "characters 15-30, Animals › Dogs", "a.html", "\n    Animals › Dogs"),
         ("a.md", "3", "a.md:3", "\n    Animals › Dogs"),
         ("a.jsonl", "row r7", "a.jsonl, row r7", ""),
         ("pages.txt", "3", "pages.txt, page 2", ""),

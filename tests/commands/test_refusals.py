@@ -76,7 +76,7 @@ INPUT = {
     "read a.txt --lines x": "--lines is 'x'",
     "read a.txt --characters 3": "--characters is '3'",
     "read a.pdf --ocr 'tesseract scan.png'": "{image}",
-    "search x": "no .runnel in",
+    "search x --no-update": "no .runnel in",
     "index missing --to library": "missing",
     "index a.txt --to library --field year": "'year'",
     "index a.txt --to a.txt": "a.txt has other content",
