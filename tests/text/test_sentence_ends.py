@@ -76,6 +76,7 @@ ENGLISH = [
     "P < 0.05 was taken as good. ¦Values are means.",
     # other signs
     "I got an error :( ¦It works now :) ¦Love it 👍 ¦Still nothing... ¦I forgot.",
+    "🐺 The dog barked. ¦👍 Good dog. ¦It ran.",
     "It is 37 °C. ¦Colonies of S. aureus grew. ¦J. Brandt saw D. melanogaster. ¦Plan B. ¦Nobody came.",
 ]
 OTHERS = [

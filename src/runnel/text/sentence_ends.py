@@ -159,7 +159,8 @@ _END = tuple(
         (r",\s(?:[A-Z]\.){2}\s+\Z", r"[A-Z]"),  # Washington, D.C. Congress met
         (r"\b(?:ff|no|usw)\.\s+\Z", rf"(?:{_GERMAN_OPENERS}|{_OPENERS})\b"),
         (r"(?<!\w)[:;]-?[()DP]\s+\Z", r""),  # :)
-        (r"[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]\s+\Z", r""),
+        # a picture behind a word; one alone belongs to the sentence behind it
+        (r"\w\s?[\u2600-\u27bf\U0001f300-\U0001faff\ufe0f]+\s+\Z", r""),
     )
 )
 _PERHAPS = re.compile(

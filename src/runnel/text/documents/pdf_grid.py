@@ -139,9 +139,10 @@ def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
     left, right, number = _nearest(lines[~level], 1, y, x)
     bottom, top, _ = _nearest(lines[level], 0, x, y)
     tables = _connected(lines)[~level][number].tolist()
-    for word, *around, table in zip(words, left, bottom, right, top, tables, strict=True):
-        if np.isfinite(around).all():
-            cells[_Cell(*around, table)].append(word)
+    around = map(_Cell, left, bottom, right, top, tables)
+    for word, cell in zip(words, around, strict=True):
+        if np.isfinite(cell).all():
+            cells[cell].append(word)
     return cells
 
 
