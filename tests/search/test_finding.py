@@ -19,7 +19,7 @@ from helpers.tiny import WORDS, judging_encoder
 from runnel import SentenceRetriever
 from runnel.errors import InputError
 from runnel.files import Decoded
-from runnel.models.pocket.looks import READ_AGAIN_TOGETHER
+from runnel.models.pocket.looks import PAIRED, READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
 from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
 from runnel.text.documents.document import DocumentText, read_plain
@@ -330,7 +330,7 @@ def test_the_best_are_read_together_with_the_query(
     )
     begin, end = model.tokenizer.markers()
     asked = both.first.query[:9]  # half of what this encoder reads at once
-    row, first, last = judging._row(both.first, int(better[0]), np.append(asked, end))
+    row, first, last = judging._row(both.first, int(better[0]), np.append(asked, end), PAIRED)
     hidden = model.backbone.step_forms(
         torch.from_numpy(row).long(), torch.tensor([0, len(row)]), forms=("pair",)
     )

@@ -374,7 +374,8 @@ def test_a_document_that_is_replaced_during_a_search_is_read(local, monkeypatch)
     )
     hits = {hit.id: hit for hit in local.search(QUERY, top_k=20, rerank=0, sentences=20)}
     assert next(answers, None) is None and hits["d2"].text == old["d2"].text
-    assert "".join(s.text for s in hits["d2"].sentences) == old["d2"].text
+    in_order = sorted(hits["d2"].sentences, key=lambda sentence: sentence.start)
+    assert "".join(sentence.text for sentence in in_order) == old["d2"].text
 
 
 def test_text_that_goes_on_is_remembered_anew(remembering):
@@ -384,7 +385,7 @@ def test_text_that_goes_on_is_remembered_anew(remembering):
     after = remembering.store.memories(["d2", "d3"])
     assert after["d3"] == before["d3"] and after["d2"] != before["d2"]
     found = dict(shown(remembering.search(QUERY, top_k=20, sentences=9)))
-    assert found["d2"][-1][0] == "The river of the cat runs to the sea."
+    assert "The river of the cat runs to the sea." in [text for text, *_ in found["d2"]]
     assert remembering.check() == []
 
 

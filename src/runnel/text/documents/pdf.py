@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
-from runnel.text.documents.pdf_grid import drawn_lines, put_tables, take_tables
 from runnel.text.documents.pdf_layout import PdfPart, lay_out
 from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
@@ -108,6 +107,8 @@ def _read_parts(
     """Return the parts of all pages. A page is laid out when its next pages have been read, which
     tell which of its lines run on all pages.
     """
+    from runnel.text.documents.pdf_grid import put_tables, take_tables  # imports numpy
+
     running = RunningLines(
         {number: [entry.title for entry in entries] for number, entries in outline.items()}
     )
@@ -149,6 +150,8 @@ def _read_page(
 ) -> tuple[list[Word], list[Box], list[PdfPart]]:
     """Return the words, the drawn lines and the filled fields of a page."""
     from pypdfium2 import PdfiumError, raw
+
+    from runnel.text.documents.pdf_grid import drawn_lines  # imports numpy
 
     words: list[Word] = []
     lines: list[Box] = []
