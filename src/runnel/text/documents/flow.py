@@ -404,8 +404,11 @@ class Flow:
 
     def add_piece(self, piece: FlowBlock) -> None:
         """Add a block to the open cell or to the page, unless it is empty."""
-        if piece.text.strip():
-            self._target().append(piece._replace(page=self.page) if self.page else piece)
+        if not piece.text.strip():
+            return
+        if self.page:
+            piece = piece._replace(page=self.page)
+        self._target().append(piece)
 
     def _target(self) -> list[FlowBlock | TableBlock]:
         """Return what blocks are added to."""
@@ -436,7 +439,10 @@ class Flow:
     def close_table(self) -> None:
         if self._open:
             table = self._open.pop()
-            self._target().extend(table.flat() if table.is_layout() else [table])
+            if table.is_layout():
+                self._target().extend(table.flat())
+            else:
+                self._target().append(table)
 
     def add_to(self, canonical: Canonical) -> None:
         """Add all blocks to a document. A table has the caption above it, or else below it."""

@@ -104,8 +104,8 @@ def take_tables(
 
 
 def _closed(lines: np.ndarray) -> np.ndarray:
-    """Return lines (L, 4) without those that do not reach from one line to another: they underline
-    words, or separate paragraphs.
+    """Return the lines (L, 4) that reach from one line to another; others underline words, or
+    separate paragraphs.
     """
     level = _level(lines)
     reaches = np.zeros(len(lines), bool)
@@ -127,7 +127,7 @@ def _level(lines: np.ndarray) -> np.ndarray:
 
 
 def _cells(words: Sequence[Word], lines: np.ndarray) -> dict[_Cell, list[Word]]:
-    """Return the words (W) of each cell: those that have the same nearest lines (L, 4) around
+    """Return the words (W) of each cell: words that have the same nearest lines (L, 4) around
     them.
     """
     cells: dict[_Cell, list[Word]] = defaultdict(list)

@@ -78,10 +78,11 @@ def add_rows(
         cells = [row[column] if column < len(row) else "" for column in filled]
         if any(cells):
             canonical.page = pages[number]
-            head = number < heads
-            canonical.add(
-                SEPARATOR.join(cells), HEADS if head else "row", lead=() if head else lead
-            )
+            text = SEPARATOR.join(cells)
+            if number < heads:
+                canonical.add(text, HEADS)
+            else:
+                canonical.add(text, "row", lead=lead)
     canonical.page = current
 
 
