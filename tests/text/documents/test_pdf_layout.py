@@ -300,6 +300,13 @@ def test_a_line_of_a_program_is_not_joined_with_one_below_prose(read):
     assert [text for _, text in shown(read([page]))] == [piece.text for piece in page]
 
 
+def test_a_typewritten_table_is_a_table(read):
+    rows = [["Age", "Men", "Women"], ["0-9", "1,087", "922"], ["10-19", "2,586", "2,568"]]
+    document = read([column(60, EAST, 700, font="F5") + table(60, 600, rows, font="F5")])
+    assert [text for _, text in shown(document)][-3:] == [" | ".join(row) for row in rows]
+    assert document.blocks[-1].lead == ("", *rows[0])
+
+
 def test_letters_with_spaces_between_them_are_words(read):
     for title in ("RESEARCH ARTICLE", "CONTENTS"):
         document = read([[Placed(60, 730, " ".join(title), 14), *column(60, EAST)]])

@@ -37,6 +37,8 @@ _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
+_NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
+_NUMBERS = 0.5  # the least share of numbers behind the first column of a table in such a font
 _CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
 _APART = 2.0  # the largest empty space between two rows of columns
@@ -315,7 +317,7 @@ class _Region:
             gaps = _without_labels(part, run.gaps) if depth < _DEEPEST else []
             between = _between(part, gaps) if gaps else []
             entries = 2 * sum(row.is_entry for row in part) >= len(part)
-            if between != gaps and (entries or self._is_code(part)):
+            if between != gaps and (entries or self._is_code(part, gaps)):
                 gaps = []
             if gaps and between:
                 plain += self.rows[start:first]
@@ -402,9 +404,15 @@ class _Region:
         """Return the gaps that are not at a side."""
         return [(a, b) for a, b in gaps if a > self.left and b < self.right]
 
-    def _is_code(self, rows: list[_Row]) -> bool:
+    def _is_code(self, rows: list[_Row], gaps: list[Gap]) -> bool:
+        """Return whether rows are lines of a program. Numbers in columns are none, whatever their
+        font.
+        """
         words = [word for row in rows for word in row.words]
-        return sum(word.font in self.code for word in words) > _CODE * len(words)
+        behind = [word for word in words if word.left >= gaps[0][1]]
+        numbers = sum(_NUMERIC.fullmatch(word.text) is not None for word in behind)
+        in_font = sum(word.font in self.code for word in words)
+        return in_font > _CODE * len(words) and numbers < _NUMBERS * len(behind)
 
 
 def _lead_to_pages(rows: list[list[Word]], height: float) -> None:
