@@ -261,6 +261,10 @@ class _Row:
                 columns[at].append(word)
         return [[line_of(words)] if words else [] for words in columns]
 
+    def between(self, begin: float, end: float) -> list[str]:
+        """Return the texts between two places."""
+        return [word.text for word in self.words if begin <= word.left and word.right <= end + 1]
+
     def is_beside(self, above: _Row) -> bool:
         """Return whether the row is beside the row above in part."""
         upper = above.words[0]
@@ -488,24 +492,30 @@ def _without_labels(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
     kept = []
     before = -inf
     rows = [row for row in rows if not row.is_across(gaps)]
-    for gap in gaps:
-        labels = [
-            [w.text for w in row.words if before < w.left < gap[0] + 1 and w.right <= gap[1]]
-            for row in rows
-        ]
-        if _is_column(labels):
+    for gap, after in pairwise([*gaps, (inf, inf)]):
+        labels = [row.between(before, gap[0]) for row in rows]
+        beside = [row.between(gap[1], after[0]) for row in rows]
+        wide = gap[1] - gap[0] >= _SEPARATING[0][1] * rows[0].height if rows else False
+        if _is_column(labels, beside, wide):
             kept.append(gap)
             before = gap[0]
     return kept
 
 
-def _is_column(labels: list[list[str]]) -> bool:
-    """Return whether the texts of rows are a column: words, or numbers in each row."""
+def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> bool:
+    """Return whether the texts of rows are a column, by these and the texts beside them: words,
+    numbers beside numbers, or numbers in each row.
+    """
     filled = [label for label in labels if label]
     if any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled):
         return True
+    pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
+    numbers = sum(_NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
+    if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * len(pairs):
+        return True
     signs = {label[0] for label in filled}
-    return len(filled) == len(labels) and len(signs) > 1 and any(map(str.isalnum, signs))
+    rows = sum(bool(a or b) for a, b in zip(labels, beside, strict=True)) if wide else len(labels)
+    return len(filled) == rows and len(signs) > 1 and any(map(str.isalnum, signs))
 
 
 def _goes_on(upper: str, lower: str) -> bool:
