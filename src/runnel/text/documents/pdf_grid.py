@@ -6,19 +6,20 @@ All places are in points, in coordinates in which the text is upright.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from ctypes import byref, c_float, c_int
 from dataclasses import replace
 from itertools import pairwise
+from operator import attrgetter, itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from runnel.text.documents.pdf_layout import Line, PdfPart, line_of, rows_of, table_part
-from runnel.text.documents.pdf_words import Box, Word, turned
+from runnel.text.documents.pdf_layout import NUMERIC, Line, PdfPart, line_of, rows_of, table_part
+from runnel.text.documents.pdf_words import Box, Word, around, turned
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfPage
@@ -29,6 +30,7 @@ _MOST = 2_000  # paths or lines of a page; more draw a map or a plot
 _MOST_SEGMENTS = 400  # of a path
 _MOST_LINES = 6  # of text in a usual cell; with more the lines frame parts of a page
 _SAME_LINES = 3  # of text in every cell of a row: these may be rows without lines between them, ...
+_MOST_ROWS = 0.8
 _SEVERAL = 0.3  # ... if more than this share of the rows are so
 
 
@@ -89,18 +91,47 @@ def take_tables(
     words: Sequence[Word], lines: Sequence[Box], page: int
 ) -> tuple[list[Word], list[PdfPart]]:
     """Return the words that are in no table, and the tables whose cells the lines draw."""
-    taken: set[int] = set()
     tables: list[PdfPart] = []
     if 0 < len(lines) <= _MOST:
         for angle in {word.angle for word in words}:
             upright = [word for word in words if word.angle == angle]
-            cells = _cells(upright, _closed(np.array([turned(line, angle) for line in lines])))
-            for number in {cell.table for cell in cells}:
-                table = {cell: cells[cell] for cell in cells if cell.table == number}
-                if part := _part(table, page):
-                    tables.append(part)
-                    taken.update(map(id, part.words))
-    return [word for word in words if id(word) not in taken], tables
+            whole = _joined([turned(line, angle) for line in lines])
+            cells = _cells(upright, _closed(np.array(whole)))
+            found = [
+                _part({cell: cells[cell] for cell in cells if cell.table == number}, page)
+                for number in {cell.table for cell in cells}
+            ]
+            drawn = [part for part in found if part]
+            others = _without(upright, drawn)
+            tables += [part for part in drawn if not _has_labels_beside(part, others)]
+    return _without(words, tables), tables
+
+
+def _without(words: Sequence[Word], tables: Sequence[PdfPart]) -> list[Word]:
+    taken = {id(word) for table in tables for word in table.words}
+    return [word for word in words if id(word) not in taken]
+
+
+def _joined(lines: Iterable[Box]) -> list[Box]:
+    """Return lines as a whole: some are drawn in pieces, one for each cell beside them."""
+    by_place = defaultdict(list)
+    for line in lines:
+        left, bottom, right, top = line
+        level = right - left > top - bottom
+        by_place[level, round(bottom + top if level else left + right)].append(line)
+    joined: list[Box] = []
+    for (level, _), pieces in by_place.items():
+        begin = 0 if level else 1
+        pieces.sort(key=itemgetter(begin))
+        whole = pieces[0]
+        for piece in pieces[1:]:
+            if piece[begin] <= whole[begin + 2] + _THIN:
+                whole = around(whole, piece)
+            else:
+                joined.append(whole)
+                whole = piece
+        joined.append(whole)
+    return joined
 
 
 def _closed(lines: np.ndarray) -> np.ndarray:
@@ -197,7 +228,7 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
         return None
     right = max(cell.right for cell in cells)
     texts: list[list[list[Line]]] = [[[] for _ in columns] for _ in rows]
-    for cell, words in cells.items():
+    for cell, words in (part for cell in cells.items() for part in _split(*cell, columns)):
         lines = [line_of(row) for row in rows_of(words)]
         begin = bisect_left(columns, cell.left)
         end = max(begin + 1, bisect_left(columns, cell.right))
@@ -211,10 +242,53 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
     usual = median(len(cell) for row in texts for cell in row if cell)
     if usual > _MOST_LINES or sum(map(_is_several, texts)) > _SEVERAL * len(texts):
         return None
+    texts = [row for cells in texts for row in _rows_of_cells(cells)]
     edges = [(place - _THIN, place + _THIN) for place in columns[1:]]
     words = [word for found in cells.values() for word in found]
     words.sort(key=lambda word: (-word.center, word.left))
     return replace(table_part(texts, words, edges), page=page)
+
+
+def _split(
+    cell: _Cell, words: list[Word], columns: Sequence[float]
+) -> list[tuple[_Cell, list[Word]]]:
+    """Return the words of a cell by column: some tables have lines between columns only at their
+    top. A title across columns stays whole.
+    """
+    by_column = defaultdict(list)
+    for word in sorted(words, key=attrgetter("left")):
+        by_column[bisect_right(columns, word.left)].append(word)
+    parts = list(by_column.values())
+    gaps = [b[0].left - max(word.right for word in a) for a, b in pairwise(parts)]
+    if min(gaps, default=0.0) < words[0].height:
+        return [(cell, words)]
+    ends = [*columns[1:], cell.right]
+    return [(cell._replace(left=columns[at - 1], right=ends[at - 1]), part) for at, part in by_column.items()]
+
+
+def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:
+    """Return the rows of a row: several, if the lines of a cell are numbers below each other."""
+    if not any(len(cell) >= _SAME_LINES and all(map(_is_number, cell)) for cell in cells):
+        return [cells]
+    column = {id(word): at for at, cell in enumerate(cells) for line in cell for word in line.words}
+    rows = rows_of([word for cell in cells for line in cell for word in line.words])
+    words = [[[w for w in row if column[id(w)] == at] for at in range(len(cells))] for row in rows]
+    return [[[line_of(cell)] if cell else [] for cell in row] for row in words]
+
+
+def _is_number(line: Line) -> bool:
+    return NUMERIC.fullmatch(line.text) is not None
+
+
+def _has_labels_beside(table: PdfPart, others: Sequence[Word]) -> bool:
+    """Return whether most rows of a table have words to the left of its lines. `others`: the words
+    in no table.
+    """
+    left, bottom, _, top = _extent(table)
+    labels = [word for word in others if bottom < word.center < top and word.right < left]
+    rows = rows_of([*labels, *table.words])
+    labeled = sum(row[0].right < left <= row[-1].left for row in rows)
+    return labeled >= _MOST_ROWS * len(rows)
 
 
 def put_tables(parts: list[PdfPart], tables: Iterable[PdfPart]) -> None:

@@ -37,7 +37,7 @@ _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
-_NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
+NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
 _NUMBERS = 0.5  # the least share of numbers behind the first column of a table in such a font
 _CODE = 0.6  # the share of the words of a program that are in its font, at least
 _COLUMNS = 3  # that two rows have in common, at least, if there is more space between them
@@ -414,7 +414,7 @@ class _Region:
         """
         words = [word for row in rows for word in row.words]
         behind = [word for word in words if word.left >= gaps[0][1]]
-        numbers = sum(_NUMERIC.fullmatch(word.text) is not None for word in behind)
+        numbers = sum(NUMERIC.fullmatch(word.text) is not None for word in behind)
         in_font = sum(word.font in self.code for word in words)
         return in_font > _CODE * len(words) and numbers < _NUMBERS * len(behind)
 
@@ -510,7 +510,7 @@ def _is_column(labels: list[list[str]], beside: list[list[str]], wide: bool) -> 
     if any(len(label) > 1 or not _LABEL.match(label[0]) for label in filled):
         return True
     pairs = [(a[0], b[0]) for a, b in zip(labels, beside, strict=True) if a and b]
-    numbers = sum(_NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
+    numbers = sum(NUMERIC.fullmatch(text) is not None for pair in pairs for text in pair)
     if len(pairs) >= _FEW_WORDS and numbers >= _MOST * 2 * len(pairs):
         return True
     signs = {label[0] for label in filled}
