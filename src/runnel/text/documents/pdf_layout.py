@@ -595,6 +595,9 @@ class _Table:
         self.gaps = gaps
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
+        named = [sum(CAPTION.match(cell[0].text) is not None for cell in row if cell) for row in cells]
+        if sum(named) == 1:  # more are a list of tables, or captions beside each other
+            filled[named.index(1)] = False
         titles = [line.is_across(gaps) for line in lines]
         titles = [title and not more for title, more in zip(titles, filled, strict=True)]
         others = [row for row, title in zip(cells, titles, strict=True) if not title]
