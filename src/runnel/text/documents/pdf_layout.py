@@ -569,7 +569,10 @@ def _between(rows: list[_Row], gaps: list[Gap]) -> list[Gap]:
         occupied.append(set(numbers))
     most = max(range(len(occupied)), key=lambda at: len(occupied[at]))
     others = [at for at in range(len(occupied)) if at != most]
-    aligned = sum(len(occupied[at] & occupied[most]) for at in others)
+    aligned = sum(
+        max(len(occupied[at] & rows) for rows in occupied if rows is not occupied[at])
+        for at in others
+    )
     if indexes > 1 or aligned < _ALIGNED * sum(len(occupied[at]) for at in others):
         return gaps
     if len(prose) > 1:
