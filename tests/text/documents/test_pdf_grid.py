@@ -214,3 +214,83 @@ def test_many_lines_take_little_time(rows):
     started = time.process_time()
     assert len(rows([*lines, *words])) == 58
     assert time.process_time() - started < 10
+
+
+def vertical(x: float, low: float, high: float, pieces: int = 1) -> list[str]:
+    """A line in as many pieces with gaps of two points between them."""
+    step = (high - low) / pieces
+    return [f"{x} {low + step * at} 0.7 {step - 2} re f" for at in range(pieces)]
+
+
+def level(y: float, left: float, right: float) -> str:
+    return f"{left} {y} {right - left} 0.7 re f"
+
+
+SCHOOLS = [["Bulgaria", "2.3", "5.5"], ["Cyprus", "0.2", "0.4"], ["Hungary", "", "22.2"]]
+EDGES = (60, 160, 260, 360)
+
+
+def values(table, y: float, x: float = 60) -> list[Placed]:
+    return [
+        Placed(x + 5 + 100 * column, y - 20 * number, text)
+        for number, row in enumerate(table)
+        for column, text in enumerate(row)
+        if text
+    ]
+
+
+def test_lines_that_are_drawn_in_pieces_are_whole(rows):
+    labels = ["Allergy", "Asthma"]
+    page = [Placed(65, 685 - 40 * at, label) for at, label in enumerate(labels)]
+    page += values([["Count", "93"], ["Share", "18"], ["Count", "31"], ["Share", "6"]], 685, 160)
+    for edge in EDGES:
+        page += vertical(edge, 620, 700, pieces=4)
+    page += [level(y, 60, 360) for y in (620, 660, 700)]
+    page += [level(y, 160, 360) for y in (640, 680)]
+    assert rows(page) == [
+        "Allergy | Count | 93",
+        "Allergy | Share | 18",
+        "Asthma | Count | 31",
+        "Asthma | Share | 6",
+    ]
+
+
+def test_numbers_below_each_other_in_a_cell_are_rows(rows):
+    page = values([["Country", "Grant", "Loan"]], 685) + values(SCHOOLS, 665)
+    page += values([["All", "2.5", "28.1"]], 605)
+    page += [level(y, 60, 360) for y in (600, 620, 680, 700)]
+    for edge in EDGES:
+        page += vertical(edge, 600, 700)
+    expected = [["Country", "Grant", "Loan"], *SCHOOLS, ["All", "2.5", "28.1"]]
+    assert rows(page) == [" | ".join(row).replace("  ", " ") for row in expected]
+
+
+def test_lines_between_columns_may_end_below_their_names(rows):
+    page = values([["Country", "Grant", "Loan"], *SCHOOLS], 685)
+    page += [level(y, 60, 360) for y in range(620, 720, 20)]
+    for edge in EDGES:
+        page += vertical(edge, 680, 700)
+    for edge in (60, 360):
+        page += vertical(edge, 620, 680, pieces=3)
+    expected = [["Country", "Grant", "Loan"], *SCHOOLS]
+    assert rows(page) == [" | ".join(row).replace("  ", " ") for row in expected]
+
+
+def test_labels_to_the_left_of_the_lines_are_cells(rows):
+    page = values([["Country", "Grant", "Loan"], *SCHOOLS], 685)
+    page += [level(y, 160, 360) for y in range(620, 720, 20)]
+    for edge in EDGES[1:]:
+        page += vertical(edge, 620, 700)
+    expected = [["Country", "Grant", "Loan"], *SCHOOLS]
+    assert rows(page) == [" | ".join(row).replace("  ", " ") for row in expected]
+
+
+def test_tables_that_are_drawn_beside_each_other_are_apart(rows):
+    table = [["Country", "Grant"], ["Spain", "268"], ["Italy", "92"], ["Malta", "5"]]
+    page: list[Placed | str] = []
+    for x in (60, 300):
+        page += values(table, 685, x)
+        page += [level(y, x, x + 200) for y in range(620, 720, 20)]
+        for edge in (x, x + 100, x + 200):
+            page += vertical(edge, 620, 700)
+    assert rows(page) == 2 * [" | ".join(row) for row in table]

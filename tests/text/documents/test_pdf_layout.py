@@ -307,6 +307,74 @@ def test_a_typewritten_table_is_a_table(read):
     assert document.blocks[-1].lead == ("", *rows[0])
 
 
+def test_columns_of_decimal_numbers_are_columns_also_below_titles(read):
+    rows = [["Lead time", "1", "2", "3", "4"]]
+    widths = (160, 40, 40, 40, 40)
+    page = table(60, 600, rows, widths)
+    for title, names in (("Public schools", "ABC"), ("Private schools", "DEF")):
+        page.append(Placed(60, 600 - 16 * len(rows), title, font="F2"))
+        rows.append([title])
+        numbers = [[name, *(f"{at}.{ord(name)}" for at in range(4))] for name in names]
+        page += table(60, 600 - 16 * len(rows), numbers, widths)
+        rows += numbers
+    found = [text.rstrip(" |") for _, text in shown(read([page]))]
+    assert found == [" | ".join(row) for row in rows]
+
+
+def test_numbers_between_the_lines_of_their_labels_are_in_one_table(read):
+    years = ["1997", "1998", "1999", "2000"]
+    rows = [["Median income", *years]]
+    page = table(60, 620, rows, (140, 60, 60, 60, 60))
+    for at in range(8):
+        label = ["Inequality in", "mortality by state"] if at > 1 else ["Income of all"]
+        numbers = [f"0.{at}{year}" for year in years]
+        y = 600 - 36 * at
+        page += column(60, label, y + 6.5 * (len(label) - 1), 13)
+        page += table(200, y, [numbers], (60, 60, 60, 60))
+        rows.append([" ".join(label), *numbers])
+    assert [text for _, text in shown(read([page]))] == [" | ".join(row) for row in rows]
+
+
+@pytest.mark.parametrize("name", ["Table 3.", "TABLE A-2.", "Table A.2:", "Table IV", "Tabella 2"])
+def test_a_caption_is_no_row_though_it_leaves_the_columns_free(read, name):
+    caption = [Placed(60, 624, name), Placed(160, 624, "Growth in"), Placed(260, 624, "the north")]
+    rows = [["Year", "Finland", "Sweden"], ["1996", "3.7", "1.6"], ["2000", "5.0", "3.9"]]
+    document = read([caption + table(60, 600, rows)])
+    found = [text for _, text in shown(document)]
+    assert found == [f"{name} Growth in the north", *(" | ".join(row) for row in rows)]
+    assert document.blocks[-1].lead == (found[0], *rows[0])
+
+
+def test_a_list_of_tables_keeps_its_rows(read):
+    rows = [[f"Table {at}", f"Yields of {name}", str(10 * at)] for at, name in enumerate("ABC", 1)]
+    assert [text for _, text in shown(read([table(60, 600, rows)]))] == [
+        " | ".join(r) for r in rows
+    ]
+
+
+def test_a_title_in_another_font_is_not_the_rest_of_the_label_above(read):
+    labels = ["Further studies in higher schools", "Staff", "Development", "Pay"]
+    fonts = ["F1", "F2", "F1", "F1"]
+    page = [
+        Placed(60, 600 - 14 * at, label, font=font)
+        for at, (label, font) in enumerate(zip(labels, fonts, strict=True))
+    ]
+    page += [Placed(300, 600 - 14 * at, str(15 + at)) for at in (0, 2, 3)]
+    found = [text.rstrip(" |") for _, text in shown(read([page]))]
+    assert found == [f"{labels[0]} | 15", "Staff", "Development | 17", "Pay | 18"]
+
+
+def test_tables_beside_each_other_with_a_total_are_read_one_after_the_other(read):
+    names = ["Age", "People"]
+    left = [[f"{at} years", f"{900 - at},533"] for at in range(6)]
+    right = [[f"{at} years", f"{900 - at},533"] for at in range(6, 10)]
+    pages = [table(60, 600, [names, *left], (90, 90)), table(300, 600, [names, *right], (90, 90))]
+    total = table(300, 600 - 16 * 6, [["Total", "8,955,330"]], (90, 90))
+    found = [text for _, text in shown(read([pages[0] + pages[1] + total]))]
+    rows = [names, *left, names, *right, ["Total", "8,955,330"]]
+    assert found == [" | ".join(row) for row in rows]
+
+
 def test_letters_with_spaces_between_them_are_words(read):
     for title in ("RESEARCH ARTICLE", "CONTENTS"):
         document = read([[Placed(60, 730, " ".join(title), 14), *column(60, EAST)]])

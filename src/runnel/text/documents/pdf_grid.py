@@ -228,7 +228,8 @@ def _part(cells: Mapping[_Cell, list[Word]], page: int) -> PdfPart | None:
         return None
     right = max(cell.right for cell in cells)
     texts: list[list[list[Line]]] = [[[] for _ in columns] for _ in rows]
-    for cell, words in (part for cell in cells.items() for part in _split(*cell, columns)):
+    parts = [part for whole, inside in cells.items() for part in _split(whole, inside, columns)]
+    for cell, words in parts:
         lines = [line_of(row) for row in rows_of(words)]
         begin = bisect_left(columns, cell.left)
         end = max(begin + 1, bisect_left(columns, cell.right))
@@ -263,7 +264,10 @@ def _split(
     if min(gaps, default=0.0) < words[0].height:
         return [(cell, words)]
     ends = [*columns[1:], cell.right]
-    return [(cell._replace(left=columns[at - 1], right=ends[at - 1]), part) for at, part in by_column.items()]
+    return [
+        (cell._replace(left=columns[at - 1], right=ends[at - 1]), part)
+        for at, part in by_column.items()
+    ]
 
 
 def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:

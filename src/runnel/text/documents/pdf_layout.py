@@ -59,8 +59,8 @@ _BEGIN = 0.7  # the least share of a table's cells that begin with another cell 
 _LABEL = re.compile(r"\W?(?:\w{1,3}|[ivxlIVXL]{1,5}|\d{1,2}(?:\.\d{1,2})+)?[.):\W]?\Z")
 SENTENCE_END = re.compile(r"[.!?:;\u3002\uff01\uff1f][\"')\]\u201d\u2019]*(?:\[\d+\])?\Z")
 CAPTION = re.compile(
-    r"(?:Fig(?:ure|ura|\.)|Tab(?:le|elle|leau|la|\.)|Abb(?:ildung|\.)|Chart|Scheme|Plate|Box"
-    r"|Exhibit)\s*\w{0,2}\d"
+    r"(?:Fig(?:ure|ura|\.)|FIG(?:URE|\.)|Tab(?:le|elle|ella|leau|la|\.)|TABLE|Abb(?:ildung|\.)"
+    r"|Chart|Scheme|Plate|Box|Exhibit|EXHIBIT|Cuadro)\s*(?:[A-Z][.-]|\w{1,2})?(?:\d|[IVXL]+\b)"
 )
 _LINE_HYPHEN = re.compile(rf"(?<=\w)[-\u00ad\u2010{HYPHEN}]\n(?=\w)")
 _SPLIT_OPTION = re.compile(r"(?<![^\s(])--\n(?=\w)")
@@ -598,7 +598,9 @@ class _Table:
         self.gaps = gaps
         cells = [line.cells(gaps) for line in lines]
         filled = [sum(map(bool, row)) > 1 for row in cells]
-        named = [sum(CAPTION.match(cell[0].text) is not None for cell in row if cell) for row in cells]
+        named = [
+            sum(CAPTION.match(cell[0].text) is not None for cell in row if cell) for row in cells
+        ]
         if sum(named) == 1:  # more are a list of tables, or captions beside each other
             filled[named.index(1)] = False
         titles = [line.is_across(gaps) for line in lines]
@@ -636,8 +638,9 @@ class _Table:
             upper = last[at][-1]
             lower = cells[at][0]
             short = at == 0 and len(upper.words) == 1  # a name
+            fonts = None not in (upper.font, lower.font) and upper.font != lower.font
             goes_on = lower.text[0].islower() or upper.text[-1] in f"-{HYPHEN},("
-            if short or _fits(upper, lower, self.extents[at]):
+            if short or fonts or _fits(upper, lower, self.extents[at]):
                 return False
             if not goes_on and (new or len(on) > 1):
                 return False
@@ -647,7 +650,7 @@ class _Table:
     def between(self) -> list[Gap]:
         """Return the gaps between columns of a few lines, and between tables beside each other:
         they have captions, or their names of columns repeat and their rows begin together until all
-        rows of one are read.
+        rows of one are read; a last row may be below.
         """
         if len(self.rows) < 2:
             return self.gaps
@@ -660,7 +663,7 @@ class _Table:
             if (
                 all(names)
                 and names == names[:width] * len(begins)
-                and all(sorted(filled, reverse=True) == filled for filled in begins)
+                and all(sorted(rows, reverse=True) == rows for *rows, _ in begins)
             ):
                 return self.gaps[width - 1 :: width]
         return []
