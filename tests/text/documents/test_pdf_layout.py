@@ -323,14 +323,14 @@ def test_columns_of_decimal_numbers_are_columns_also_below_titles(read):
 
 def test_numbers_between_the_lines_of_their_labels_are_in_one_table(read):
     years = ["1997", "1998", "1999", "2000"]
-    rows = [["Median income", *years]]
-    page = table(60, 620, rows, (140, 60, 60, 60, 60))
+    rows = [["Measure", *years]]
+    page = table(60, 620, rows, (140, 45, 45, 45, 45))
     for at in range(8):
         label = ["Inequality in", "mortality by state"] if at > 1 else ["Income of all"]
         numbers = [f"0.{at}{year}" for year in years]
         y = 600 - 36 * at
         page += column(60, label, y + 6.5 * (len(label) - 1), 13)
-        page += table(200, y, [numbers], (60, 60, 60, 60))
+        page += table(200, y, [numbers], (45, 45, 45, 45))
         rows.append([" ".join(label), *numbers])
     assert [text for _, text in shown(read([page]))] == [" | ".join(row) for row in rows]
 
