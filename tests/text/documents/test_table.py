@@ -42,7 +42,12 @@ def test_columns_without_any_value_are_no_columns():
     ("rows", "names"),
     [
         ([["Part", "Price", "Stock"], ["Bolt", "2.50", "40"]], True),
-        ([["Part", "Price", "Part"], ["Bolt", "2.50", "40"]], False),  # not all different
+        ([["Part", "Kind", "Part"], ["Bolt", "M2", "a40"]], False),  # not all different
+        ([["Name", "Ada"], ["Age", "36"], ["Rooms", "4"], ["Home", "Oslo"]], False),
+        ([["Age", "People"], *([str(age), str(9 * age)] for age in range(4))], True),
+        ([["Test", "Grade", "1st grade"], ["Names", "0.25", "NA"]], True),
+        ([["", "12/31/2009", "12/31/2010"], ["Loans", "4,151", "3,925"]], True),
+        ([["", "2005", "2010"], ["All", "291,099", "303,858"]], True),
         ([["Bolt", "2.50", "40"], ["Nut", "1.50", "30"]], False),
         ([["Name", "Ada"], ["Age", "36"]], False),  # two columns: a form
         ([["Red", "Green", "Blue"], ["Rose", "Moss", "Sky"]], False),  # nothing tells them apart

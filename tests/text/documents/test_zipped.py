@@ -78,7 +78,7 @@ def test_blocks_and_headings(letter):
         ("heading", "Part one"),
         ("paragraph", "First bold\ttab"),
         ("item", "An item"),
-        ("heads", "Name | Size"),
+        ("row", "Name | Size"),
         ("row", "ox | 3 feet"),
         ("heading", "Detail"),
         ("heading", "Part two"),

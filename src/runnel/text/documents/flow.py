@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeGuard
 
 from runnel.text.documents.document import Canonical
-from runnel.text.documents.table import add_rows
+from runnel.text.documents.table import AMOUNT, add_rows, count_names, is_amount
 
 # A cell with more characters than this is prose: of one paragraph, of several.
 _LONG_PARAGRAPH = 1000
@@ -27,13 +27,10 @@ _BULLET = re.compile(r"[^\w\s()\[\]\u2610-\u2612]\Z")
 _SIGN_BEFORE = re.compile(r"(?:[A-Z]{2})?[$\u20ac\u00a3\u00a5](?:\s?\()?|\(")
 _SIGN_AFTER = re.compile(r"[)%*]+")
 _SIGN = re.compile(rf"(?:{_SIGN_BEFORE.pattern}|{_SIGN_AFTER.pattern})\Z")
-_AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
 CAPTION = "caption"  # the kind of paragraphs that the file calls so; they are added as paragraphs
 _MOST_CAPTION = 300  # characters of others
 _NOTE_MARK = re.compile(r"\([\da-z]{1,2}\)")
 _RULE = re.compile(r"[\u2013\u2014\u2015|:._-]+")  # also dots that lead to a number
-_YEAR = re.compile(r"(?:19|20)\d\d(?:\s?[(*].*)?")
-_MOST_NAMES = 4  # rows of names of columns
 _CAPTION = re.compile(
     r"(?i:table|tabelle|tableau|tabla|tabella)\s+[\dA-Z][\w.-]*"
     r"(?:[.:)]|\s*[\u2013\u2014|-]|\s+[A-Z]|\s*\Z)"
@@ -106,7 +103,7 @@ class _Value(NamedTuple):
 
     @property
     def is_amount(self) -> bool:
-        return _AMOUNT.match(self.text) is not None and not _YEAR.fullmatch(self.text)
+        return is_amount(self.text)
 
 
 @dataclass(slots=True)
@@ -321,8 +318,8 @@ def _join_signs(values: Sequence[_Value], marks: set[int], rules: set[int]) -> l
     joined: list[_Value] = []
     for value in (value for value in values if value.start not in rules):
         last = joined[-1] if joined else _Value(0, 0, "")
-        after = _SIGN_AFTER.fullmatch(value.text) and _AMOUNT.match(last.text)
-        if _SIGN_BEFORE.fullmatch(last.text) and _AMOUNT.match(value.text):
+        after = _SIGN_AFTER.fullmatch(value.text) and AMOUNT.match(last.text)
+        if _SIGN_BEFORE.fullmatch(last.text) and AMOUNT.match(value.text):
             joined[-1] = value._replace(text=last.text + value.text)
         elif joined and (after or value.start in marks):
             joined[-1] = last._replace(text=last.text + value.text)
@@ -345,29 +342,10 @@ def _columns(lines: Sequence[TableRow]) -> list[int]:
 def _add_lines(
     canonical: Canonical, lines: Sequence[TableRow], columns: Sequence[int], caption: str
 ) -> None:
-    heads = sum(line.has_names for line in lines) or _names(lines, columns)
+    heads = sum(line.has_names for line in lines)
+    heads = heads or count_names([_cells(line.values, columns, head=True) for line in lines])
     rows = [_cells(line.values, columns, head=n < heads) for n, line in enumerate(lines)]
     add_rows(canonical, rows, [line.page for line in lines], heads=heads, caption=caption)
-
-
-def _names(lines: Sequence[TableRow], columns: Sequence[int]) -> int:
-    """Return how many rows at the top name columns of amounts: they have none themselves but years,
-    and if they are several, one has merged cells, or none above the labels of the rows.
-    """
-    names = 0
-    for line in lines:
-        label = len(line.values) == 1 and line.values[0].start <= columns[0]
-        if label or any(v.start > columns[0] and v.is_amount for v in line.values):
-            break
-        names += 1
-    below = [line.values for line in lines[names:] if len(line.values) > 1]
-    amounts = sum(any(value.is_amount for value in values[1:]) for values in below)
-    several = any(
-        line.values[0].start > columns[0] or any(v.end > v.start + 1 for v in line.values)
-        for line in lines[:names]
-    )
-    most = _MOST_NAMES if several else 1
-    return names if names <= most and amounts and amounts * 2 >= len(below) else 0
 
 
 def _cells(values: Sequence[_Value], columns: Sequence[int], *, head: bool) -> list[str]:

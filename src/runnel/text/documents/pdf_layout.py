@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from runnel.text.documents.document import BREAK
 from runnel.text.documents.pdf_words import HYPHEN, Word, is_leader
+from runnel.text.documents.table import count_names
 
 Gap = tuple[float, float]  # left, right
 
@@ -35,6 +36,7 @@ _WIDE = 0.4
 _NARROW = 0.15
 _EDGE = 0.1  # the largest distance of the begins of two cells of a column
 _OVERLAP = 0.9  # the largest distance of two rows that are beside each other in part
+_CENTERED = 0.15  # twice the largest distance from the middle of columns, in their width
 _TITLE = 0.7  # the largest width of a title across columns, in widths of all
 _EQUAL = 0.03  # the largest difference of the widths of letters of a font of programs
 NUMERIC = re.compile(r"[^\w\s]*\d[\d.,:%/-]*[^\w\s]*")
@@ -669,7 +671,35 @@ class _Table:
         return []
 
     def part(self) -> PdfPart:
-        return table_part(self.rows, self.words, self.gaps)
+        part = table_part(self.rows, self.words, self.gaps)
+        part.heads = max(part.heads, count_names(part.rows))
+        for number in range(part.heads - 1):
+            self._spread(part.rows, number, part.heads)
+        return part
+
+    def _spread(self, rows: list[list[str]], number: int, heads: int) -> None:
+        """Repeat each name in a row of names in all columns that it is centered over."""
+        cells = self.rows[number]
+        own = [at for at, cell in enumerate(cells) if cell]
+        named = [any(row[at] for row in rows[number + 1 : heads]) for at in range(len(cells))]
+        begin = 0
+        for at, after in pairwise([*own, len(cells)]):
+            center = (cells[at][0].left + cells[at][0].right) / 2
+            groups = [
+                (first, end)
+                for first in range(begin, at + 1)
+                for end in range(after, at, -1)
+                if all(named[first:end]) and self._is_centered(center, first, end - 1)
+            ]
+            first, end = max(groups, key=lambda group: group[1] - group[0], default=(at, at + 1))
+            rows[number][first:end] = [rows[number][at]] * (end - first)
+            begin = end
+
+    def _is_centered(self, place: float, first: int, last: int) -> bool:
+        """Return whether a place is in the middle of columns."""
+        left = self.extents[first][0]
+        right = self.extents[last][1]
+        return abs(left + right - 2 * place) < _CENTERED * (right - left)
 
 
 def table_part(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from runnel.text.documents.document import HEADS, Block, Canonical
@@ -22,8 +23,16 @@ _BAR = re.compile(
     r"|\Z",
     re.IGNORECASE,
 )
+AMOUNT = re.compile(r"[($\u20ac\u00a3\u00a5.,+\u2212\u2013\u2014-]*\d|[\u2013\u2014-]+\Z")
+# numbers that are names: years, days, and places in an order
+_NAME = re.compile(
+    r"(?:19|20)\d\d(?:[/\u2013-]\d\d(?:\d\d)?)?(?:\s?[(*].*)?"
+    r"|\d\d?[./-]\d\d?[./-]\d\d(?:\d\d)?|\d+(?:st|nd|rd|th)\b.*"
+)
+_MOST_NAMES = 4  # rows of names of columns
 _DIGIT = re.compile(r"\d")
 _HEAD_CHARS = 60
+_LIST = 4  # rows with amounts, at least, of two columns with names
 _LEAST_COLUMNS = 3  # of a table whose first row is taken for names without being marked as such
 
 
@@ -68,7 +77,7 @@ def add_rows(
     look like names and the cells below do not. Columns without any value are left out.
     """
     width = max(map(len, rows), default=0)
-    heads = heads or int(_begins_with_names(rows, width))
+    heads = heads or count_names(rows) or int(_begins_with_names(rows, width))
     filled = [n for n in range(width) if any(n < len(row) and row[n] for row in rows)]
     names = [_name(rows[:heads], column) for column in filled]
     lead = (" ".join(caption.split()), *(names if heads else ()))
@@ -90,6 +99,35 @@ def _name(heads: Sequence[Sequence[str]], column: int) -> str:
     """Return the name of a column, from all rows of names."""
     parts = [row[column] for row in heads if column < len(row) and row[column]]
     return " ".join(dict.fromkeys(parts))
+
+
+def is_amount(text: str) -> bool:
+    """Return whether a text is a number that is no year or day, or the dash for none."""
+    return AMOUNT.match(text) is not None and not _NAME.fullmatch(text)
+
+
+def count_names(rows: Sequence[Sequence[str]]) -> int:
+    """Return how many rows at the top name columns of amounts: they have none themselves but years,
+    and if they are several, one has merged cells, or none above the labels of the rows. Two columns
+    are a form unless all of several rows have amounts.
+    """
+    names = 0
+    for row in rows:
+        label = any(row[:1]) and not any(row[1:])
+        if label or any(map(is_amount, row[1:])):
+            break
+        names += 1
+    below = [row for row in rows[names:] if sum(map(bool, row)) > 1]
+    amounts = sum(any(map(is_amount, row[1:])) for row in below)
+    several = any(not any(row[:1]) or _has_equal(row) for row in rows[:names])
+    most = _MOST_NAMES if several else 1
+    if max(map(len, rows), default=0) < _LEAST_COLUMNS and amounts < max(_LIST, len(below)):
+        return 0
+    return names if names <= most and amounts and amounts * 2 >= len(below) else 0
+
+
+def _has_equal(row: Sequence[str]) -> bool:
+    return any(a and a == b for a, b in pairwise(row))
 
 
 def _begins_with_names(rows: Sequence[Sequence[str]], width: int) -> bool:
