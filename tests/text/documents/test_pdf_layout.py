@@ -388,6 +388,18 @@ def test_tables_beside_each_other_with_a_total_are_read_one_after_the_other(read
     assert found == [" | ".join(row) for row in rows]
 
 
+def test_digits_of_two_cells_are_not_one_number(read):
+    """PDFium leaves out the space if the file has set the distance of letters."""
+    rows = [["Place", "Long", "Other"], ["Guam", "4", "7"], ["Samoa", "12", "5"]]
+    page: list[Placed | str] = [*table(60, 600, rows)]
+    page.append("BT /F1 11 Tf 90 Tc 160 552 Td (30) Tj 0 Tc ET")
+    page.append(Placed(60, 552, "Palau"))
+    texts = [text for _, text in shown(read([page]))]
+    assert texts == [*(" | ".join(row) for row in rows), "Palau | 3 | 0"]
+    form = ["BT /F1 11 Tf 20 Tc 160 552 Td (30772) Tj 0 Tc ET", Placed(60, 552, "Number:")]
+    assert flat(read([form])) == "Number: 30772"
+
+
 def test_letters_with_spaces_between_them_are_words(read):
     for title in ("RESEARCH ARTICLE", "CONTENTS"):
         document = read([[Placed(60, 730, " ".join(title), 14), *column(60, EAST)]])

@@ -81,6 +81,9 @@ _LETTER = 5.0
 _WIDER = 1.6
 _TIGHTER = 0.93
 _DIFFERENT = 0.2
+# the least width of a character of a word, on average, that may hold a gap, and of the gap
+_WIDE = 0.6
+_GAP = 0.8
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
 _LOST_LETTERS = re.compile("[ilf]+")
@@ -303,6 +306,12 @@ class _Reader:
                     yield from self._words(at, at + 1, look, line_start or at > start)
                 return
         core = low if low[3] - low[1] >= high[3] - high[1] else high
+        if high[2] - low[0] > _WIDE * (core[3] - core[1]) * (end - start):
+            cut = self._gap(start, end, look, _GAP * (core[3] - core[1]))
+            if cut:  # PDFium leaves out some spaces between cells
+                yield from self._words(start, cut, look, line_start)
+                yield from self._words(cut, end, look, False)
+                return
         word = Word(
             self.text[start:end],
             min(low[0], high[0]),
@@ -325,6 +334,17 @@ class _Reader:
         if not number and _DIGITS.search(word.text):
             self._raise(word)
         yield word
+
+    def _gap(self, start: int, end: int, look: _Look, least: float) -> int:
+        """Return the place of the first character behind a gap as wide as one between words; 0 if
+        there is none, or one between all of several letters, as in the boxes of a form.
+        """
+        boxes = [self.box(at) for at in range(start, end)]
+        sides = [turned(box, look.angle) for box in boxes if box]
+        wide = [b[0] - a[2] > least for a, b in pairwise(sides)]
+        if len(sides) < end - start or not any(wide) or (all(wide) and len(wide) > 1):
+            return 0
+        return start + 1 + wide.index(True)
 
     def _measure(self, word: Word, letters: re.Match[str]) -> None:
         """Remember the widths of letters that ligatures end in. The letters of a ligature that the
