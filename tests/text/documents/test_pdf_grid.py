@@ -265,6 +265,19 @@ def test_numbers_below_each_other_in_a_cell_are_rows(rows):
     assert rows(page) == [" | ".join(row).replace("  ", " ") for row in expected]
 
 
+def test_two_lines_of_numbers_in_several_cells_are_two_rows(rows):
+    table = [[["Year"], ["Cars"], ["Share"], ["Rank"]]]
+    table += [[["2013", "2014"], ["7,723", "7,793"], ["102.6", "100.9"], ["4", "5"]]]
+    table += [[[text] for text in ("2015", "8,100", "107.5", "3")]]
+    page, _ = grid(60, 700, table, (80, 80, 80, 80))
+    assert rows(page) == [
+        "Year | Cars | Share | Rank",
+        "2013 | 7,723 | 102.6 | 4",
+        "2014 | 7,793 | 100.9 | 5",
+        "2015 | 8,100 | 107.5 | 3",
+    ]
+
+
 def test_lines_between_columns_may_end_below_their_names(rows):
     page = values([["Country", "Grant", "Loan"], *SCHOOLS], 685)
     page += [level(y, 60, 360) for y in range(620, 720, 20)]

@@ -388,6 +388,14 @@ def test_tables_beside_each_other_with_a_total_are_read_one_after_the_other(read
     assert found == [" | ".join(row) for row in rows]
 
 
+@pytest.mark.parametrize("shift", [0, 0.4])
+def test_text_that_is_drawn_again_to_look_bold_is_read_once(read, shift):
+    words = [Placed(60, 700, "Doug had had"), Placed(160, 700, "enough of it.")]
+    copies = [Placed(piece.x + shift, piece.y, piece.text) for piece in words]
+    assert flat(read([words + copies])) == "Doug had had enough of it."
+    assert flat(read([copies[::-1] + words])) == "Doug had had enough of it."
+
+
 def test_digits_of_two_cells_are_not_one_number(read):
     """PDFium leaves out the space if the file has set the distance of letters."""
     rows = [["Place", "Long", "Other"], ["Guam", "4", "7"], ["Samoa", "12", "5"]]

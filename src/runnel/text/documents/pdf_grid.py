@@ -271,8 +271,11 @@ def _split(
 
 
 def _rows_of_cells(cells: list[list[Line]]) -> list[list[list[Line]]]:
-    """Return the rows of a row: several, if the lines of a cell are numbers below each other."""
-    if not any(len(cell) >= _SAME_LINES and all(map(_is_number, cell)) for cell in cells):
+    """Return the rows of a row: several, if the lines of a cell are numbers below each other, or
+    two in each of several cells.
+    """
+    numbers = [len(cell) for cell in cells if all(map(_is_number, cell))]
+    if max(numbers, default=0) < _SAME_LINES and numbers.count(2) < _SAME_LINES:
         return [cells]
     column = {id(word): at for at, cell in enumerate(cells) for line in cell for word in line.words}
     rows = rows_of([word for cell in cells for line in cell for word in line.words])

@@ -263,6 +263,10 @@ class _Row:
                 columns[at].append(word)
         return [[line_of(words)] if words else [] for words in columns]
 
+    def filled(self, middles: list[float]) -> int:
+        """Return how many of the columns between places have words."""
+        return len({bisect(middles, (word.left + word.right) / 2) for word in self.words})
+
     def between(self, begin: float, end: float) -> list[str]:
         """Return the texts between two places."""
         return [word.text for word in self.words if begin <= word.left and word.right <= end + 1]
@@ -395,6 +399,11 @@ class _Region:
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
+        if best.gaps:
+            middles = _middles(best.gaps)
+            best = best._replace(
+                score=sum(row.filled(middles) - 1 for row in rows[start : best.end])
+            )
         self.runs[start] = best
         return best
 

@@ -84,6 +84,7 @@ _DIFFERENT = 0.2
 # the least width of a character of a word, on average, that may hold a gap, and of the gap
 _WIDE = 0.6
 _GAP = 0.8
+_SAME_PLACE = 0.2  # of a word that is drawn again, at most: the distance, in heights
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
 _LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
 _LOST_LETTERS = re.compile("[ilf]+")
@@ -296,7 +297,8 @@ class _Reader:
         low = turned(first, angle) if angle else first
         high = turned(last, angle) if angle else last
         if not _level(low, high):
-            if angle == 0 and last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]:
+            below = last[3] <= first[1] + 1 and abs(first[0] - last[0]) < low[3] - low[1]
+            if below and angle == 0 and not self.text[start:end].isascii():
                 angle = 3  # characters below each other: vertical writing
                 self.vertical = True
                 low = turned(first, angle)
@@ -399,8 +401,11 @@ class _Reader:
             bounds = (-inf, -inf, inf, inf)  # the page's own leaves out most words: it is wrong
         tiny = min(_TINY[0], _TINY[1] * (bounds[3] - bounds[1]))
         scan = any(look.invisible for look in looks) and self._is_scan(looks)
-        seen = []
+        seen: list[Word] = []
+        places: dict[tuple[str, int, int], Word] = {}
         for word, look in zip(words, looks, strict=True):
+            if _is_copy(word, places):
+                continue
             if (
                 (look.invisible and not scan)
                 or not _is_inside(word.box, bounds)
@@ -463,6 +468,21 @@ class _Reader:
                     same.text = text
             else:
                 self.faults.add(_DOUBTFUL)
+
+
+def _is_copy(word: Word, places: dict[tuple[str, int, int], Word]) -> bool:
+    """Return whether a word is drawn again in its place, to look bold. `places`: of the words
+    before, in steps of half the height; the word is added.
+    """
+    most = _SAME_PLACE * word.height
+    column = int(word.left / (2 * most))
+    row = int(word.bottom / (2 * most))
+    for near in ((word.text, column + dx, row + dy) for dx in (-1, 0, 1) for dy in (-1, 0, 1)):
+        other = places.get(near)
+        if other and abs(other.left - word.left) < most and abs(other.bottom - word.bottom) < most:
+            return True
+    places[word.text, column, row] = word
+    return False
 
 
 def _character(code: int) -> str:
