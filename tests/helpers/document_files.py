@@ -110,11 +110,11 @@ def drawn_pdf(
         " /ExtGState << /GS1 7 0 R >> >>"
     )
     font = "<< /Type /Font /Subtype /Type1 /Encoding /WinAnsiEncoding /BaseFont"
-    # shows "de\256ned", with a ligature, as "deined"
+    # shows "de\256ned", with a ligature, as "deined"; other wide letters stand for more ligatures
     characters = (
         "/CIDInit /ProcSet findresource begin 12 dict begin begincmap 1 begincodespacerange <00>"
-        " <FF> endcodespacerange 1 beginbfrange <20> <7E> <0020> endbfrange 2 beginbfchar <AE>"
-        " <0069> <AF> <006C> endbfchar endcmap end end"
+        " <FF> endcodespacerange 1 beginbfrange <20> <7E> <0020> endbfrange 4 beginbfchar <AE>"
+        " <0069> <AF> <006C> <FA> <0069> <D0> <0068> endbfchar endcmap end end"
     )
     all_objects = [
         f"<< /Type /Catalog /Pages 2 0 R {catalog} >>",

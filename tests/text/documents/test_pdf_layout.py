@@ -621,6 +621,19 @@ def test_ligatures_that_the_font_maps_to_their_last_letter_are_restored(read):
     assert document.warnings == ()
 
 
+def test_the_ligatures_of_a_font_tell_the_width_of_others(read):
+    lines = [
+        "\320e \256rst o\372ce is his in winter; it lists the other mills with this sign.",
+        "If \320omas \256nds that it shines, he has it then.",
+    ]
+    document = read([column(60, lines, font="F4")])
+    assert flat(document) == (
+        "The first office is his in winter; it lists the other mills with this sign."
+        " If Thomas finds that it shines, he has it then."
+    )
+    assert document.warnings == ()
+
+
 # ---- pictures ------------------------------------------------------------------------------------
 
 

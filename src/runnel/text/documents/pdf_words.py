@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from math import inf, pi
+from operator import itemgetter
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -86,8 +87,8 @@ _WIDE = 0.6
 _GAP = 0.8
 _SAME_PLACE = 0.2  # of a word that is drawn again, at most: the distance, in heights
 _UPRIGHT = 4  # the least height of a vertical line of text, in widths
-_LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",)}
-_LOST_LETTERS = re.compile("[ilf]+")
+_LOST = {"i": ("fi", "ffi"), "l": ("fl", "ffl"), "f": ("ff",), "h": ("Th",)}
+_LOST_LETTERS = re.compile("[ilfhT]+")
 # Of a word in spaced letters: the letters of a piece of it, at most, and the least pieces; the
 # largest space between two of its letters, in heights, unless the spaces between words are wider.
 _PIECE = 3
@@ -227,7 +228,7 @@ class _Reader:
         self.reference = byref(self.rectangle)
         self.looks: dict[int, _Look] = {}  # by the place in memory of the text object
         self.vertical = False  # whether there is vertical writing
-        self.same: dict[tuple[str, str], list[Word]] = defaultdict(list)  # by font and text
+        self.same: dict[tuple[str, str, float], list[Word]] = defaultdict(list)  # of equal looks
         self.widths: dict[tuple[str, str], list[float]] = defaultdict(list)  # of letters, per size
         self.wide: list[tuple[Word, int, float]] = []  # letters of `_LOST`: the place in the word
         self.faults: set[str] = set()
@@ -327,7 +328,7 @@ class _Reader:
             start,
             end - start,
         )
-        same = self.same[word.font, word.text]
+        same = self.same[_looks_of(word, word.text)]
         same.append(word)
         if len(same) == 1:
             for match in _LOST_LETTERS.finditer(word.text):
@@ -452,22 +453,39 @@ class _Reader:
         return any(top - bottom > _UPRIGHT * (right - left) for left, bottom, right, top in boxes)
 
     def _restore_ligatures(self) -> None:
-        """Write out ligatures that the font maps to their last letter: they are wider than it."""
+        """Write out ligatures that the font maps to their last letter: they are wider than it. The
+        narrowest of a font tells how much tighter than their letters they are.
+        """
         usual = {key: median(widths) for key, widths in self.widths.items()}
-        for word, place, width in reversed(self.wide):
-            letter = word.text[place : place + 1]
-            own = usual.get((word.font, letter), width)
-            if letter not in _LOST or width <= _WIDER * own:
-                continue
-            f = usual.get((word.font, "f"), own)
-            choices = {text: _TIGHTER * (own + (len(text) - 1) * f) for text in _LOST[letter]}
-            best = min(choices, key=lambda text: abs(choices[text] - width))
-            if abs(choices[best] - width) < _DIFFERENT * width:
-                text = word.text[:place] + best + word.text[place + 1 :]
-                for same in self.same[word.font, self.text[word.at : word.at + word.length]]:
-                    same.text = text
-            else:
-                self.faults.add(_DOUBTFUL)
+        tightness: dict[str, float] = {}  # by font
+        for last in (False, True):
+            wide = reversed(self.wide) if last else sorted(self.wide, key=itemgetter(2))
+            for word, place, width in wide:
+                letter = word.text[place : place + 1]
+                own = usual.get((word.font, letter), width)
+                if letter not in _LOST or width <= _WIDER * own:
+                    continue
+                before = usual.get((word.font, _LOST[letter][0][0]), own)
+                sums = {text: own + (len(text) - 1) * before for text in _LOST[letter]}
+                tight = tightness.get(word.font, _TIGHTER)
+                best = min(sums, key=lambda text: abs(tight * sums[text] - width))
+                known = abs(tight * sums[best] - width) < _DIFFERENT * width
+                if known and last:
+                    text = word.text[:place] + best + word.text[place + 1 :]
+                    original = self.text[word.at : word.at + word.length]
+                    for same in self.same[_looks_of(word, original)]:
+                        same.text = text
+                elif known:
+                    tightness.setdefault(word.font, width / sums[best])
+                elif last:
+                    self.faults.add(_DOUBTFUL)
+
+
+def _looks_of(word: Word, text: str) -> tuple[str, str, float]:
+    """Return the font, the text, and the width in heights: "The" with a ligature that is mapped to
+    its last letter is a wider "he".
+    """
+    return word.font, text, round((word.right - word.left) / word.height, 1)
 
 
 def _is_copy(word: Word, places: dict[tuple[str, int, int], Word]) -> bool:
