@@ -48,7 +48,9 @@ class CsvTable(NamedTuple):
 def has_names(first: str) -> bool:
     """Return whether the first line of a tsv file contains column names."""
     cells = _cells(first)
-    return "text" in cells or (len(cells) != 2 and not _is_msmarco(cells))
+    if {"text", "id", "_id"} & {*cells}:
+        return True
+    return len(cells) != 2 and not _is_msmarco(cells)
 
 
 def read_table(
@@ -106,14 +108,17 @@ def read_parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def delimiter_of(sample: str) -> str:
-    """Return what separates the values in the first lines of a csv file: outside quotes, the sign
-    that gives most rows the same width, and then the one that gives them more values.
+    """Return what separates the values in the first lines of a csv file: outside quotes, a sign
+    that gives the first row the usual width, then the one that gives it to most rows, and then the
+    one that gives them more values.
     """
 
-    def agreement(delimiter: str) -> tuple[float, int]:
+    def agreement(delimiter: str) -> tuple[bool, float, int]:
         rows = _sample_rows(sample, delimiter)
         width = _width(rows)
-        return (sum(len(row) == width for row in rows) / len(rows) if width > 1 else 0.0), width
+        if width < 2:
+            return False, 0.0, width
+        return len(rows[0]) == width, sum(len(row) == width for row in rows) / len(rows), width
 
     return max(",;\t|", key=agreement)
 

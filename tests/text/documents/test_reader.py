@@ -435,6 +435,12 @@ def test_csv_and_tsv(rows, tmp_path):
     assert set(warned) == {6, 8, 9} and all(f"line {n}" in warned[n][0] for n in warned)
     assert rows("a.csv", "id,text\n1,one, two\n2,x\n3,y\n")[0] == ("1", "one, two")
     assert rows("a.csv", '"a, b, c";"d, e, f"\n1;2\n') == [("1", "a, b, c: 1\nd, e, f: 2")]
+    # decimal commas are as frequent as semicolons, and a row has one value too many
+    decimal = 'name;price\n"Bolt; long";2,50\nNut;1,10;extra\n'
+    assert rows("a.csv", decimal)[0] == ("1", "name: Bolt; long\nprice: 2,50")
+    # a column "id" is named, though a file of two columns is ids and texts otherwise
+    assert rows("a.tsv", "id\tname\n1\tox\n") == [("1", "name: ox")]
+    assert rows("a.tsv", "d1\tA text.\nd2\tAnother.\n")[0] == ("d1", "A text.")
     named = [("1", "name: ox\nsize: 3"), ("2", "name: ant\nsize: 1\nnote: small")]
     assert rows("a.csv", "name;size;note\nox;3;\nant;1;small\n") == named  # without a column "text"
     assert rows("a.csv", "") == [] and rows("a.csv", "only,names\n") == []
