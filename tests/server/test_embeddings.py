@@ -90,21 +90,38 @@ def test_inputs_that_are_refused(server):
             and error["param"] == "input"
         ), given
         assert error["message"].startswith("input") and len(error["message"]) < 300
-    done = server.post("/v1/embeddings", json={"input": ["a", "", "b"], "model": "pocket"})
-    message = done.json()["error"]["message"]  # of the type that fits alone
-    assert message == "input.1: String should have at least 1 character"
-    for empty in (" ", "\u200b", "\u0301", "\ud800"):
-        message = (
-            "unable to parse raw data as a unicode string"
-            if empty == "\ud800"
-            else "cannot embed an empty text"
-        )
-        for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
-            body = json.dumps({name: ["fine", empty]})
-            done = server.post(path, content=body, headers={"content-type": "application/json"})
-            assert done.status_code == (422 if path == "/embed" else 400) and message in str(
-                done.json()["error"]
-            )
+    for one in ([1, "a"], ["a", [1]], [{"text": "a"}, {"image": "b"}]):
+        message = server.post("/v1/embeddings", json={"input": one}).json()["error"]["message"]
+        assert "input.1" in message and "input.0" not in message, "only the type that fits"
+
+
+BLANK = ["", " ", "\u200b", "\u0301", "\n\t"]
+ROUTES = {  # by route: a body with texts, how a text of it is named, and the status of a refusal
+    "/v1/embeddings": (lambda texts: {"input": texts}, "input[{}]", 400),
+    "/embed": (lambda texts: {"inputs": texts}, "inputs[{}]", 422),
+    "/embed_all": (lambda texts: {"inputs": texts}, "inputs[{}]", 422),
+    "/similarity": (
+        lambda texts: {"inputs": {"source_sentence": "a", "sentences": texts}},
+        "inputs.sentences[{}]",
+        422,
+    ),
+    "/v1/embed": (lambda texts: {"texts": texts}, "texts[{}]", 400),
+    "/v2/embed": (lambda texts: {"texts": texts}, "texts[{}]", 400),
+}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_blank_text_of_a_batch_is_named(server, path):
+    body, place, status = ROUTES[path]
+    for blank in BLANK:
+        done = server.post(path, json=body(["fine", "also fine", blank, "fine", blank]))
+        assert done.status_code == status
+        assert place.format(2) in done.text and place.format(4) not in done.text
+    single = server.post("/v1/embeddings", json={"input": " "}).json()["error"]
+    assert single["param"] == "input" and single["message"].startswith("input is ' '")
+    broken = json.dumps(body(["fine", "\ud800"]))
+    done = server.post(path, content=broken, headers={"content-type": "application/json"})
+    assert done.status_code == status and "unicode" in done.text
 
 
 def test_a_client_of_tei(server, embedder):
@@ -129,7 +146,6 @@ def test_a_client_of_tei(server, embedder):
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2
     for body in (
         {"inputs": []},
-        {"inputs": "a", "normalize": False},
         {"inputs": "a", "prompt_name": "nothing"},
     ):
         done = server.post("/embed", json=body)
