@@ -134,10 +134,11 @@ async def docs(request: Request) -> HTMLResponse:
         for method, operation in methods.items()
     )
     return HTMLResponse(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><h1>runnel</h1>'
-        '<p>Shapes of requests and responses: <a href="/openapi.json">/openapi.json</a>, for any'
-        f" OpenAPI viewer. X-Runnel-Ignored names a request's fields without effect.</p>{routes}"
-        "</html>"
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><main>'
+        '<h1>runnel</h1><p>Shapes of requests and responses: <a href="/openapi.json">'
+        "/openapi.json</a>, for any OpenAPI viewer."
+        f" X-Runnel-Ignored names a request's fields without effect.</p>{routes}"
+        "</main></html>"
     )
 
 
@@ -151,12 +152,12 @@ def _fields(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
         fields = schemas[_type_of(shape)]
         rows = [
             f"<tr><td><code>{name}</code><td>{html.escape(_type_of(field))}"
-            f"<td>{'required' if name in fields.get('required', ()) else ''}"
+            f"<td>{'yes' if name in fields.get('required', ()) else ''}"
             f"<td>{html.escape(field.get('description', ''))}"
             for name, field in fields["properties"].items()
         ]
         head = f"<caption>{html.escape(fields['description'])}</caption>"
-        tables.append(f"<table>{head}<tr><th>Field<th>Type<th><th>{''.join(rows)}</table>")
+        tables.append(f"<table>{head}<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>")
     return "".join(tables)
 
 

@@ -70,8 +70,12 @@ class Body(BaseModel):
         """
         values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         if len(set(values.values())) > 1:
-            came = " and ".join(f"{name} is {value}" for name, value in values.items())
-            raise Refusal("invalid", f"{came}; send one of them", param=next(iter(values)))
+            raise Refusal(
+                "invalid",
+                " and ".join(f"{name} is {value}" for name, value in values.items())
+                + "; send one of them",
+                param=next(iter(values)),
+            )
         return next(iter(values.values()), None)
 
 
