@@ -1,4 +1,4 @@
-"""The table of fields in docs/serving.md, /docs and the server say the same; null is as no field."""
+"""The table of fields in docs/serving.md, /docs and the server say the same; a field that is null counts as missing."""
 
 import re
 from html import unescape

@@ -50,7 +50,7 @@ def no_effect(why: str) -> Any:
 
 class Body(BaseModel):
     """A request's JSON object, read strictly: unknown fields and values of another type are errors.
-    In the fields of other services, null is as no field.
+    In fields of other services, null counts as missing.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)

@@ -148,7 +148,7 @@ export function start(source) {
     page.status.classList.add("error");
   }
 
-  // Open files, each {name, file}; show the first that can be read, and report those that cannot.
+  // Open files, each {name, file}; show the first that can be read, and report the files that cannot be read.
   async function openFiles(files) {
     const errors = [];
     let going = null;
