@@ -342,11 +342,18 @@ POSTS = {  # by route: the fields of an error, and a body
     "/v1/verify": (OPENAI, {"quote": "a", "text": "b c d"}),
     "/embed": (TEI, {"inputs": "a b c d"}),
     "/": (TEI, {"inputs": "a b c d"}),
+    "/embed_all": (TEI, {"inputs": "a b c d"}),
+    "/similarity": (TEI, {"inputs": {"source_sentence": "a b c d", "sentences": ["a"]}}),
+    "/tokenize": (TEI, {"inputs": "a b c d"}),
+    "/predict": (TEI, {"inputs": ["a", "b c d"]}),
+    "/v1/embed": (COHERE, {"texts": ["a b c d"]}),
+    "/v2/embed": (COHERE, {"texts": ["a b c d"]}),
+    "/v1/tokenize": (COHERE, {"text": "a b c d"}),
     "/v1/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
     "/v2/rerank": (COHERE, {"query": "a", "documents": ["b c d"]}),
     "/rerank": (COHERE | TEI, {"query": "a", "texts": ["b c d"]}),
 }
-GETS = {"/v1/models": OPENAI, "/info": TEI}
+GETS = {"/v1/models": OPENAI, "/v1/models/tiny": OPENAI, "/info": TEI}
 
 
 def refusals(client, routes=POSTS, headers=None):
@@ -364,7 +371,7 @@ def refusals(client, routes=POSTS, headers=None):
 
 def test_every_route_refuses_in_the_shape_of_its_clients(tiny, tmp_path):
     Index.create(tmp_path / "index", Embedder(tiny)).close()
-    tei = {"/embed", "/", "/rerank"}
+    tei = {path for path, (shape, _) in POSTS.items() if shape >= TEI}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_request_tokens=3) as client:
         assert refusals(client) == {path: 422 if path in tei else 413 for path in POSTS}
     with serving(tiny, name="tiny", index=tmp_path / "index", max_queue_tokens=10) as client:
@@ -396,7 +403,12 @@ def test_what_the_model_has_no_head_for_is_refused(tmp_path):
     model = tiny_model(tmp_path)
     del model.heads["rerank"], model.heads["sentences"]
     with serving(model, name="tiny") as client:
-        for path, status in (("/v1/rerank", 400), ("/rerank", 422), ("/v1/find", 400)):
+        for path, status in (
+            ("/v1/rerank", 400),
+            ("/rerank", 422),
+            ("/predict", 422),
+            ("/v1/find", 400),
+        ):
             done = client.post(path, json=POSTS[path][1])
             assert done.status_code == status and "tiny has no '" in done.text
 

@@ -7,7 +7,7 @@ import numpy as np
 import openai
 import pytest
 from helpers.serving import serving
-from helpers.tiny import write_tokenizer
+from helpers.tiny import tiny_encoder, write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
 from runnel.models.embedder import Embedder
@@ -90,21 +90,38 @@ def test_inputs_that_are_refused(server):
             and error["param"] == "input"
         ), given
         assert error["message"].startswith("input") and len(error["message"]) < 300
-    done = server.post("/v1/embeddings", json={"input": ["a", "", "b"], "model": "pocket"})
-    message = done.json()["error"]["message"]  # of the type that fits alone
-    assert message == "input.1: String should have at least 1 character"
-    for empty in (" ", "\u200b", "\u0301", "\ud800"):
-        message = (
-            "unable to parse raw data as a unicode string"
-            if empty == "\ud800"
-            else "cannot embed an empty text"
-        )
-        for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
-            body = json.dumps({name: ["fine", empty]})
-            done = server.post(path, content=body, headers={"content-type": "application/json"})
-            assert done.status_code == (422 if path == "/embed" else 400) and message in str(
-                done.json()["error"]
-            )
+    for one in ([1, "a"], ["a", [1]], [{"text": "a"}, {"image": "b"}]):
+        message = server.post("/v1/embeddings", json={"input": one}).json()["error"]["message"]
+        assert "input.1" in message and "input.0" not in message, "only the type that fits"
+
+
+BLANK = ["", " ", "\u200b", "\u0301", "\n\t"]
+ROUTES = {  # by route: a body with texts, how a text of it is named, and the status of a refusal
+    "/v1/embeddings": (lambda texts: {"input": texts}, "input[{}]", 400),
+    "/embed": (lambda texts: {"inputs": texts}, "inputs[{}]", 422),
+    "/embed_all": (lambda texts: {"inputs": texts}, "inputs[{}]", 422),
+    "/similarity": (
+        lambda texts: {"inputs": {"source_sentence": "a", "sentences": texts}},
+        "inputs.sentences[{}]",
+        422,
+    ),
+    "/v1/embed": (lambda texts: {"texts": texts}, "texts[{}]", 400),
+    "/v2/embed": (lambda texts: {"texts": texts}, "texts[{}]", 400),
+}
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_blank_text_of_a_batch_is_named(server, path):
+    body, place, status = ROUTES[path]
+    for blank in BLANK:
+        done = server.post(path, json=body(["fine", "also fine", blank, "fine", blank]))
+        assert done.status_code == status
+        assert place.format(2) in done.text and place.format(4) not in done.text
+    single = server.post("/v1/embeddings", json={"input": " "}).json()["error"]
+    assert single["param"] == "input" and single["message"].startswith("input is ' '")
+    broken = json.dumps(body(["fine", "\ud800"]))
+    done = server.post(path, content=broken, headers={"content-type": "application/json"})
+    assert done.status_code == status and "unicode" in done.text
 
 
 def test_a_client_of_tei(server, embedder):
@@ -129,7 +146,6 @@ def test_a_client_of_tei(server, embedder):
     assert np.linalg.norm(short[0]) == pytest.approx(1) and len(short[0]) == 2
     for body in (
         {"inputs": []},
-        {"inputs": "a", "normalize": False},
         {"inputs": "a", "prompt_name": "nothing"},
     ):
         done = server.post("/embed", json=body)
@@ -155,5 +171,78 @@ def test_texts_longer_than_a_transformer_reads_are_cut_unless_the_request_says_n
         refused = server.post("/embed", json={"inputs": texts, "truncate": False})
         assert refused.status_code == 422
         assert str(longest) in refused.json()["error"]
+        for path, body in (
+            ("/embed", {"inputs": texts, "truncation_direction": "Left"}),
+            ("/embed_all", {"inputs": texts, "truncate": False}),
+            ("/v1/embeddings", {"input": texts, "truncate": False}),
+            ("/v1/embeddings", {"input": texts, "truncation": False}),
+            ("/v1/embed", {"texts": texts, "truncate": "NONE"}),
+            ("/v2/embed", {"texts": texts, "truncate": "START"}),
+        ):
+            refused = server.post(path, json=body)
+            assert refused.status_code in (400, 422) and str(longest) in refused.text, path
+        facts = server.get("/info").json()
+        assert facts["max_input_length"] == facts["max_text_length"] == longest
+        assert facts["auto_truncate"] is True
+        (whole, _) = server.post("/v2/embed", json={"texts": texts}).json()["embeddings"]["float"]
+        np.testing.assert_allclose(whole, cut[0], atol=TOLERANCE)
         answer = server.post("/v1/embeddings", json={"input": texts}).json()
         assert answer["usage"]["prompt_tokens"] == longest + len(next(embedder.render(texts[1:])))
+
+
+def test_uses_choose_the_prompts_of_a_model(tmp_path):
+    model = tiny_encoder(tmp_path)
+    model.prompts["query"] = "b c: "
+    embedder = Embedder(model)
+    plain, prompted = (embedder.encode("a", prompt=prompt) for prompt in (None, "query"))
+    assert np.abs(plain - prompted).max() > 0.01
+    with serving(model, name="tiny") as server:
+        for path, body, found in (
+            ("/v1/embeddings", {"input": "a", "task": "retrieval.query"}, prompted),
+            ("/v1/embeddings", {"input": "a", "input_type": "query"}, prompted),
+            ("/v1/embeddings", {"input": "a", "input_type": "document"}, plain),
+            ("/v2/embed", {"texts": ["a"], "input_type": "search_query"}, prompted),
+            ("/v2/embed", {"texts": ["a"], "input_type": "clustering"}, plain),
+            ("/embed", {"inputs": "a", "prompt_name": "query"}, prompted),
+            ("/embed", {"inputs": "a", "prompt_name": "passage"}, plain),
+        ):
+            done = server.post(path, json=body)
+            named = done.headers.get("x-runnel-ignored")
+            assert named == (None if found is prompted else list(body)[-1])
+            answer = done.json()
+            if isinstance(answer, dict):
+                answer = answer.get("data") or answer["embeddings"]["float"]
+            vector = answer[0]["embedding"] if isinstance(answer[0], dict) else answer[0]
+            np.testing.assert_allclose(vector, found, atol=TOLERANCE)
+        tokens = server.post("/tokenize", json={"inputs": "a", "prompt_name": "query"}).json()[0]
+        assert "".join(one["text"] for one in tokens if not one["special"]) == "bc:a"
+        for path, body in (
+            ("/embed", {"inputs": "a", "prompt_name": "nothing"}),
+            ("/embed", {"inputs": [1, 2], "prompt_name": "query"}),
+        ):
+            refused = server.post(path, json=body)
+            assert refused.status_code == 422 and "prompt" in refused.json()["error"]
+
+
+def test_a_head_with_weights_has_no_vectors_but_of_unit_length():
+    with serving("pocket-mamba2", name="pocket-mamba2") as server:
+        refused = server.post("/embed", json={"inputs": "a", "normalize": False})
+        assert refused.status_code == 422 and "normalize" in refused.json()["error"]
+        (vector,) = server.post("/embed", json={"inputs": "a", "normalize": True}).json()
+        assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-4)
+        (tokens,) = server.post("/embed_all", json={"inputs": "a tuple"}).json()
+        facts = server.get("/info").json()
+        assert np.shape(tokens)[1] == 384
+        assert facts["max_input_length"] == facts["max_batch_tokens"]
+
+
+def test_a_server_of_a_reranker_alone_says_so(tmp_path):
+    model = tiny_encoder(tmp_path)
+    del model.heads["embed"]
+    with serving(model, name="tiny") as server:
+        kind = server.get("/info").json()["model_type"]
+        assert kind == {"reranker": {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}}
+        for path, status in (("/v1/embeddings", 400), ("/embed", 422), ("/v2/embed", 400)):
+            text = {"/v1/embeddings": "input", "/embed": "inputs", "/v2/embed": "texts"}[path]
+            done = server.post(path, json={text: ["a"]})
+            assert done.status_code == status and "no 'embed' head" in done.text

@@ -125,6 +125,13 @@ def test_a_question_finds_documents_and_opens_one_at_the_answer(server, open_tab
     tab.problems.clear()
 
 
+def requests_of(tab):
+    """The addresses that the page asks from now on, without its own files."""
+    asked = []
+    tab.on("request", lambda one: None if "/static/" in one.url else asked.append(one.url))
+    return asked
+
+
 DROP = """([name, text]) => {
     const data = new DataTransfer();
     data.items.add(new File([text], name));
@@ -150,9 +157,127 @@ def test_a_dropped_file_is_read_and_asked(server, open_tab):
     ask(tab, "What color is the lighthouse?")
     assert current(tab) == current(open_tab(tab.url)) == ["The lighthouse 🗼 is painted red."]
     assert tab.locator("#status").inner_text() == "20 sentences of 210"
-    tab.keyboard.press("Escape")  # back to the collection
-    tab.locator("a.hit").first.wait_for()
+    asked = requests_of(tab)
+    tab.keyboard.press("Escape")  # back to the collection, which was asked nothing
+    tab.locator("#welcome p").first.wait_for()
     assert tab.locator("#scope").inner_text() == "in library, 3 documents"
+    assert tab.locator("#document").is_hidden() and tab.locator("#query").input_value() == ""
+    assert tab.locator("a.sentence").count() == 0 and not asked
+
+
+def test_escape_goes_back_to_what_the_collection_was_asked(server, open_tab, tmp_path):
+    (tmp_path / "red.txt").write_text("The lighthouse is painted red.")
+    tab = open_tab(address(server))
+    ask(tab, "When are the roses watered?")
+    tab.locator("a.hit", has_text="garden").wait_for()
+    hits = tab.locator("a.sentence").all_inner_texts()
+    tab.set_input_files("#file", tmp_path / "red.txt")
+    tab.locator("a.sentence mark", has_text="lighthouse").wait_for()
+    ask(tab, "What color is the lighthouse?")
+    tab.wait_for_function("() => location.hash.includes('lighthouse')")
+    tab.locator(".level-4, .level-3, .level-2").first.wait_for()
+    asked = requests_of(tab)
+    tab.keyboard.press("Escape")
+    tab.locator("a.hit", has_text="garden").wait_for()
+    assert tab.locator("#query").input_value() == "When are the roses watered?"
+    assert tab.locator("a.sentence").all_inner_texts() == hits and not asked
+    tab.locator(
+        "a.hit", has_text="garden"
+    ).click()  # a document of the collection keeps its question
+    tab.locator("#text p").first.wait_for()
+    tab.keyboard.press("Escape")
+    assert tab.locator("#query").input_value() == "When are the roses watered?"
+
+
+def drop_paths(tab, *paths):
+    """Drop files and folders of this machine, as a user does."""
+    session = tab.context.new_cdp_session(tab)
+    data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": kind, "x": 400, "y": 300, "data": data})
+
+
+def test_a_dropped_folder_opens_its_files(server, open_tab, tmp_path):
+    folder = tmp_path / "notes"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / ".git").mkdir()
+    texts = {"b.txt": "The lighthouse is red.", "deep/a.md": "# Ferry\n\nIt leaves at noon."}
+    texts |= {"deep/er/z.txt": "The mill is old.", ".git/config": "hidden", ".hidden.txt": "hidden"}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "c.png").write_bytes(b"\x89PNG....")
+    (tmp_path / "alone.txt").write_text("Ada keeps the mill.")
+    tab = open_tab(address(server))
+    tab.locator("#query:enabled").wait_for()
+    drop_paths(tab, folder, tmp_path / "alone.txt")
+    tab.locator("#status.error").wait_for()
+    assert tab.locator("#status").inner_text().startswith("notes/c.png")
+    names = ["notes/b.txt", "notes/deep/a.md", "notes/deep/er/z.txt", "alone.txt"]
+    assert tab.locator("#opened a").all_inner_texts() == names
+    assert tab.locator("#opened a[aria-current]").inner_text() == names[0]
+    assert tab.locator("#text").inner_text() == texts["b.txt"]
+    tab.locator("#opened a").nth(1).click()
+    tab.locator("#text .heading").wait_for()
+    assert all("400" in problem for problem in tab.problems)
+    tab.problems.clear()
+    many = tmp_path / "many"
+    many.mkdir()
+    for number in range(101):
+        (many / f"{number}.txt").write_text("text")
+    drop_paths(tab, many)
+    tab.locator("#status.error", has_text="More than 100 files").wait_for()
+    assert tab.locator("#opened a").count() == 4
+    (tmp_path / "empty").mkdir()
+    drop_paths(tab, tmp_path / "empty")
+    tab.locator("#status", has_text="no files").wait_for()
+
+
+LANDMARKS = "header, nav, main, footer, aside, [role=search]"
+OUTSIDE = """landmarks => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    const outside = [];
+    while (texts.nextNode()) {
+        const { parentElement: parent, data } = texts.currentNode;
+        if (data.trim() && !parent.closest(landmarks)) outside.push(data);
+    }
+    return outside;
+}"""
+
+
+def test_one_heading_of_the_first_level_and_all_text_in_landmarks(server, open_tab):
+    for rest in ("", "#q=bees", "#doc=garden&q=bees"):
+        tab = open_tab(address(server, rest))
+        tab.locator("#welcome p, a.hit").first.wait_for()
+        if "doc" in rest:
+            tab.locator("#text p").first.wait_for()
+        assert [one.inner_text() for one in tab.locator("h1").all()] == ["runnel"]
+        assert tab.evaluate(OUTSIDE, LANDMARKS) == []
+        assert tab.locator("body > header").count() == tab.locator("main").count() == 1
+        levels = tab.evaluate(
+            "() => [...document.querySelectorAll('h1, h2, h3')].map(one => one.tagName)"
+        )
+        assert levels[0] == "H1" and set(levels[1:]) <= {"H2"}
+    assert tab.locator("h2#title").inner_text() == "garden"
+
+
+def test_headings_of_a_pdf_without_an_outline(server, open_tab, tmp_path):
+    lines = ["1. Introduction", None, None, "Roses need water every day.", None, None]
+    lines += ["2.1 Bees and other guests", None, None, "Bees visit them at noon.", None, None]
+    lines += ["REFERENCES", None, None, "1. Ada, The Mill, printed in London."]
+    (tmp_path / "book.pdf").write_bytes(pdf([lines]))
+    (tmp_path / "outlined.pdf").write_bytes(pdf([lines], outline=[("REFERENCES", 0)]))
+    tab = open_tab(address(server))
+    tab.locator("#query:enabled").wait_for()
+    tab.set_input_files("#file", tmp_path / "book.pdf")
+    tab.locator("#text .heading").first.wait_for()
+    assert tab.locator("#text .heading").all_inner_texts() == [
+        "1. Introduction",
+        "2.1 Bees and other guests",
+        "REFERENCES",
+    ]
+    tab.set_input_files("#file", tmp_path / "outlined.pdf")
+    tab.locator("#title", has_text="outlined.pdf").wait_for()
+    assert tab.locator("#text .heading").all_inner_texts() == ["REFERENCES"]
 
 
 def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
@@ -166,7 +291,7 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
     ask(tab, "What color is the lighthouse?")
     tab.set_input_files("#file", [tmp_path / name for name in texts])
     links = tab.locator("#opened a")
-    for at, (name, text) in reversed([*enumerate(texts.items())]):  # the last one is shown
+    for at, (name, text) in enumerate(texts.items()):  # the first one is shown
         links.nth(1).wait_for()
         links.nth(at).click()
         tab.locator("a.sentence mark", has_text=text).wait_for()
@@ -187,8 +312,7 @@ def test_all_opened_files_can_be_asked(server, open_tab, tmp_path):
     assert all("400" in problem for problem in tab.problems)
     tab.problems.clear()
     tab.set_input_files("#file", tmp_path / "red.txt")
-    tab.locator("#text p").first.wait_for()
-    assert tab.locator("#text").inner_text() == texts["red.txt"]
+    tab.locator("#text p", has_text=texts["red.txt"]).wait_for()
 
 
 def test_reading_a_file_streams_progress_and_reads_it_once(server):

@@ -16,6 +16,13 @@ pytestmark = pytest.mark.slow
 POSTS = (
     "/v1/embeddings",
     "/embed",
+    "/embed_all",
+    "/similarity",
+    "/tokenize",
+    "/predict",
+    "/v1/embed",
+    "/v2/embed",
+    "/v1/tokenize",
     "/v1/rerank",
     "/v2/rerank",
     "/rerank",
@@ -23,7 +30,7 @@ POSTS = (
     "/v1/search",
     "/v1/verify",
 )
-GETS = ("/v1/models", "/info", "/health", "/ready", "/metrics")
+GETS = ("/v1/models", "/v1/models/{id}", "/info", "/health", "/ready", "/metrics")
 
 
 @pytest.fixture(scope="module")
@@ -75,4 +82,5 @@ def test_generated_bodies(schema, path, valid):
 
 @pytest.mark.parametrize("path", GETS)
 def test_get(schema, path):
-    schema[path]["GET"].Case().call_and_validate()
+    names = {"id": "tiny"} if "{id}" in path else {}
+    schema[path]["GET"].Case(path_parameters=names).call_and_validate()

@@ -169,14 +169,40 @@ class Embedder:
         return self.model.tokenizer.is_empty(text)
 
     def encode_rows(
-        self, rows: Iterable[np.ndarray], progress: Progress | None = None
+        self,
+        rows: Iterable[np.ndarray],
+        progress: Progress | None = None,
+        normalize: bool = True,
     ) -> Iterator[np.ndarray]:
-        """Yield vectors for ids from `render`; otherwise as `encode_stream`."""
+        """Yield vectors for ids from `render`; otherwise as `encode_stream`.
+
+        Args:
+            normalize: False: yield the pooled hidden vectors (D,) as they are.
+
+        Raises:
+            InputError: not to normalize, with a head that has weights: what it pools is no vector
+                of a text.
+        """
+        if not (normalize or self._head.only_normalizes):
+            raise InputError(
+                f"the vectors of {self.model.source} always have unit length: a layer comes between"
+                " pooling and normalizing; leave normalize out"
+            )
         results = self.model.engine.map(map(self._head.request, rows), TokenCount(progress).add)
         while batch := [
             self._head.pooled(result.get()) for result in itertools.islice(results, _BATCH)
         ]:
-            yield from self.vectors(batch)
+            yield from self.vectors(batch) if normalize else np.concatenate(batch)
+
+    def token_vectors(
+        self, rows: Iterable[np.ndarray], progress: Progress | None = None
+    ) -> Iterator[np.ndarray]:
+        """Yield the hidden vectors float32 (T, D) of all tokens of ids (T,) from `render`, special
+        ones included; the vector of a text is pooled from them.
+        """
+        requests = (Request(row, np.arange(len(row))) for row in rows)
+        for result in self.model.engine.map(requests, TokenCount(progress).add):
+            yield np.asarray(result.get().hidden)
 
     def vectors(self, pooled: Sequence[Array]) -> np.ndarray:
         """Return the vectors float32 (n, d) for what the engine pooled, (any, D) each."""

@@ -36,6 +36,7 @@ class Head:
     inputs: Inputs = "text"
     state: ClassVar[str] = ""  # the tensor of the state that it reads
     template: Template | None = None  # of a pair, if the head has one of its own
+    only_normalizes: ClassVar[bool] = False  # its vectors are the pooled ones, of unit length
     # of each head: what the engine pooled, or stored vectors, to vectors or scores
     forward: Any = None
 

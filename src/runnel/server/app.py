@@ -7,6 +7,7 @@ and /docs.
 
 import asyncio
 import html
+import json
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -17,13 +18,13 @@ from typing import Any, Literal
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, Response
 
 from runnel import __version__
 from runnel.errors import InputError, RunnelError, errors_as
-from runnel.server import embeddings, page, rerank, retrieval
+from runnel.server import embeddings, page, rerank, retrieval, tei
 from runnel.server.connections import WAITING, LimitedServer
 from runnel.server.context import MAX_TEXTS, Context, InContext, Loaded, load
 from runnel.server.guard import CONTENT_TYPE, Guard, Metrics
@@ -33,6 +34,13 @@ from runnel.server.view import opened_files
 from runnel.server.work import Work
 
 _KINDS: dict[int, RefusalKind] = {403: "forbidden", 404: "not_found", 405: "not_allowed"}
+# pydantic's types of problems -> what to say in place of its own words
+_PROBLEMS = {
+    "extra_forbidden": "this route has no such field; /docs lists its fields",
+    "missing": "this field is missing",
+    "tuple_type": "this should be a pair [query, text], or be in a list of pairs",
+}
+_SHOWN_CHARS = 40  # of a value that does not fit
 
 
 router = APIRouter(tags=["status"])
@@ -51,10 +59,16 @@ class Info(BaseModel):
     model_sha: str
     model_dtype: str
     served_model_name: str
-    model_type: dict[Literal["embedding"], dict[Literal["pooling"], str]] | None
-    max_input_length: int
-    max_batch_tokens: int
-    max_client_batch_size: int
+    model_type: dict[Literal["embedding", "reranker"], dict[str, Any]]
+    max_input_length: int = Field(
+        description=(
+            "The most tokens that the model reads at once. Longer texts are cut if `auto_truncate`,"
+            " else read in passages."
+        )
+    )
+    max_text_length: int = Field(description="The most tokens of a text that is read without cut.")
+    max_batch_tokens: int = Field(description="The most tokens of a request.")
+    max_client_batch_size: int = Field(description="The most texts of a request.")
     auto_truncate: bool
     version: str
 
@@ -84,7 +98,9 @@ async def info(context: InContext) -> Info:
     """Return facts of the model, in TEI's shape."""
     loaded = context.loaded()
     settings = context.settings
-    longest = loaded.model.backbone.longest_text
+    backbone = loaded.model.backbone
+    most = settings.max_request_tokens
+    embeds = "embed" in loaded.model.heads
     return Info(
         model_id=loaded.name,
         model_sha=await asyncio.to_thread(loaded.model.fingerprint),  # seconds, at first
@@ -92,32 +108,67 @@ async def info(context: InContext) -> Info:
         served_model_name=loaded.name,
         model_type=(
             {"embedding": {"pooling": loaded.embedder.pooling}}
-            if "embed" in loaded.model.heads
-            else None
+            if embeds
+            else {"reranker": {"id2label": {"0": rerank.LABEL}, "label2id": {rerank.LABEL: 0}}}
         ),
-        max_input_length=longest or settings.max_request_tokens,
-        max_batch_tokens=settings.max_request_tokens,
+        max_input_length=min(backbone.max_tokens or most, most),
+        max_text_length=min(backbone.longest_text or most, most),
+        max_batch_tokens=most,
         max_client_batch_size=MAX_TEXTS,
-        auto_truncate=longest is not None,
+        auto_truncate=backbone.longest_text is not None,
         version=__version__,
     )
 
 
 @router.get("/docs", response_class=HTMLResponse, include_in_schema=False)
 async def docs(request: Request) -> HTMLResponse:
-    """Show the routes, without scripts and without other servers; /openapi.json has the details."""
-    rows = [
-        f"<tr><td>{method.upper()}<td><code>{html.escape(path)}</code>"
-        f"<td>{html.escape(operation.get('description', ''))}"
-        for path, methods in request.app.openapi()["paths"].items()
+    """Show the routes and their fields, without scripts and without other servers; /openapi.json
+    also has the answers.
+    """
+    description = request.app.openapi()
+    schemas = description["components"]["schemas"]
+    routes = "".join(
+        f"<h2>{method.upper()} <code>{html.escape(path)}</code></h2>"
+        f"<p>{html.escape(operation.get('description', ''))}</p>{_fields(operation, schemas)}"
+        for path, methods in description["paths"].items()
         for method, operation in methods.items()
-    ]
-    return HTMLResponse(
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><h1>runnel</h1>'
-        '<p>Shapes of requests and responses: <a href="/openapi.json">/openapi.json</a>, for any'
-        " OpenAPI viewer.</p>"
-        f"<table><tr><th>Method<th>Path<th>What it does{''.join(rows)}</table></html>"
     )
+    return HTMLResponse(
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>runnel</title><main>'
+        '<h1>runnel</h1><p>Shapes of requests and responses: <a href="/openapi.json">'
+        "/openapi.json</a>, for any OpenAPI viewer."
+        f" X-Runnel-Ignored names a request's fields without effect.</p>{routes}"
+        "</main></html>"
+    )
+
+
+def _fields(operation: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+    """Return tables of the fields of a route's body, one for each shape that it may have."""
+    if "requestBody" not in operation:
+        return ""
+    body = operation["requestBody"]["content"]["application/json"]["schema"]
+    tables = []
+    for shape in body.get("oneOf", [body]):
+        fields = schemas[_type_of(shape)]
+        rows = [
+            f"<tr><td><code>{name}</code><td>{html.escape(_type_of(field))}"
+            f"<td>{'yes' if name in fields.get('required', ()) else ''}"
+            f"<td>{html.escape(field.get('description', ''))}"
+            for name, field in fields["properties"].items()
+        ]
+        head = f"<caption>{html.escape(fields['description'])}</caption>"
+        tables.append(f"<table>{head}<tr><th>Field<th>Type<th>Needed<th>Use{''.join(rows)}</table>")
+    return "".join(tables)
+
+
+def _type_of(field: Mapping[str, Any]) -> str:
+    """Return the type of a field in a few words; of an object, its name."""
+    shapes = map(_type_of, field.get("oneOf") or field.get("anyOf") or ())
+    values = map(json.dumps, field.get("enum") or ([field["const"]] if "const" in field else ()))
+    if several := " or ".join(dict.fromkeys([*shapes, *values])):
+        return several
+    kind = str(field.get("$ref") or field.get("type") or "any").rpartition("/")[2]
+    return f"list of {_type_of(field.get('items', {}))}" if kind == "array" else kind
 
 
 def create_app(
@@ -147,8 +198,9 @@ def create_app(
     app = FastAPI(title="runnel", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.context = Context(settings, loading, work, opened_files())
     app.state.metrics = metrics = Metrics(work)
-    for routes in (router, embeddings.router, rerank.router, retrieval.router, page.router):
-        app.include_router(routes)
+    for module in (embeddings, tei, rerank, retrieval, page):
+        app.include_router(module.router)
+    app.include_router(router)
     app.add_exception_handler(RunnelError, _refuse)
     app.add_exception_handler(HTTPException, _refuse)
     app.add_exception_handler(RequestValidationError, _refuse_invalid)
@@ -177,7 +229,7 @@ async def _refuse(request: Request, error: Exception) -> Response:
 
 async def _refuse_invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = error.errors()
+    problems = [problem | {"msg": _said(problem)} for problem in error.errors()]
     content_type = request.headers.get("content-type", "")
     message = _of_body(problems[0], content_type) or describe_problems(problems, above=1)
     names = (part for part in problems[0]["loc"][1:] if isinstance(part, str))
@@ -185,6 +237,14 @@ async def _refuse_invalid(request: Request, error: Exception) -> Response:
     too_long = {"too_long", "string_too_long"} & {problem["type"] for problem in problems}
     kind: RefusalKind = "too_long" if too_long else "invalid"
     return Refusal(kind, message, param=param).response(request.url.path)
+
+
+def _said(problem: Mapping[str, Any]) -> str:
+    """Return what is wrong with a field and, if that is short, what came."""
+    came = problem["input"]
+    short = isinstance(came, int | float) or (isinstance(came, str) and len(came) < _SHOWN_CHARS)
+    said = str(problem["msg"]).replace(" after validation", "")
+    return _PROBLEMS.get(problem["type"], f"{said}; it is {came!r}" if short else said)
 
 
 def _of_body(problem: Mapping[str, Any], content_type: str) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from runnel.batching import Recent
 from runnel.models.embedder import Embedder
@@ -41,12 +41,60 @@ LONG_CHARS = 1 << 15  # longer texts are counted piece by piece
 _UNCUT_CHARS = 1 << 18  # of a text without a place to cut; twice that takes seconds
 
 
+def no_effect(why: str) -> Any:
+    """Declare a field of another service that is accepted and has no effect here; the answer's
+    header X-Runnel-Ignored names it.
+    """
+    return Field(None, description=f"No effect: {why}.", json_schema_extra={"x-ignored": why})
+
+
 class Body(BaseModel):
-    """A request's JSON object, read strictly: unknown fields and values of
-    another type are errors.
+    """A request's JSON object, read strictly: unknown fields and values of another type are errors.
+    In fields of other services, null counts as missing.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    def ignored(self) -> dict[str, str]:
+        """Return the fields without effect that ask for something, and why they have none."""
+        return {
+            name: str(field.json_schema_extra["x-ignored"])
+            for name, field in type(self).model_fields.items()
+            if isinstance(field.json_schema_extra, dict)
+            and getattr(self, name) not in (None, False)
+        }
+
+    def agreed(self, *names: str) -> Any:
+        """Return the value of a field that services name differently, None if it is not given;
+        refuse two values.
+        """
+        values = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        if len(set(values.values())) > 1:
+            raise Refusal(
+                "invalid",
+                " and ".join(f"{name} is {value}" for name, value in values.items())
+                + "; send one of them",
+                param=next(iter(values)),
+            )
+        return next(iter(values.values()), None)
+
+
+# The limit finds lone surrogates here, where the error names the place of the text.
+Text = Annotated[str, Field(min_length=0)]
+
+
+class TextObject(Body):
+    """A text as an object."""
+
+    text: Text
+
+
+# Discriminators: without them, errors would be about all types of a union. Tags have a space: names
+# without one are shown in errors, as fields are.
+TextItem = Annotated[
+    Annotated[Text, Tag("a text")] | Annotated[TextObject, Tag("an object")],
+    Discriminator(lambda given: "an object" if isinstance(given, dict) else "a text"),
+]
 
 
 class OpenIndex:
@@ -180,6 +228,13 @@ class Context:
                 param="model",
             )
         return loaded
+
+    def loaded_for(self, request: Request, body: Body) -> Loaded:
+        """Return the model and the index for a body, as `loaded`; its answer names the fields
+        without effect.
+        """
+        request.state.ignored = body.ignored()
+        return self.loaded(getattr(body, "model", None))
 
     async def run(
         self,

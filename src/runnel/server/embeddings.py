@@ -1,49 +1,116 @@
-"""Vectors: /v1/embeddings and /v1/models in OpenAI's shape, /embed in the shape of
-text-embeddings-inference (TEI).
+"""Vectors: /v1/embeddings and /v1/models in OpenAI's shape, with the fields of Jina and Voyage;
+/v1/embed and /v2/embed in Cohere's. Vectors in TEI's shape are in `tei.py`.
 
 d  width of the vectors
 """
 
 import base64
 import json
-from collections.abc import Callable, Iterator
-from typing import Annotated, Literal
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+from uuid import uuid4
 
 import numpy as np
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Discriminator, Field, Tag
 from starlette.responses import Response
 
 from runnel.errors import InputError
 from runnel.models.embedder import Embedder
-from runnel.models.precision import check_width, truncated
-from runnel.server.context import LONG_CHARS, Body, Context, InContext, Some
-from runnel.server.refusals import error_responses
+from runnel.models.precision import check_width, quantize, truncated
+from runnel.server.context import (
+    LONG_CHARS,
+    Body,
+    Context,
+    InContext,
+    Loaded,
+    Some,
+    Text,
+    TextItem,
+    TextObject,
+    no_effect,
+)
+from runnel.server.refusals import Refusal, error_responses
 from runnel.server.work import QueuedRequest
 
 router = APIRouter(tags=["embeddings"])
 
-Text = Annotated[str, Field(min_length=1)]
-Ids = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 31)]], Field(min_length=1)]
-Input = Text | Annotated[list[Text], Some] | Annotated[list[Ids], Some] | Ids
-Write = Callable[[Iterator[np.ndarray], int], str]  # of vectors and the tokens read
+# what services call the use of a text -> the model's prompt for it, if it has one
+_ROLES: Mapping[str, str] = {
+    "query": "query",
+    "document": "document",
+    "passage": "document",
+    "retrieval.query": "query",
+    "retrieval.passage": "document",
+    "search_query": "query",
+    "search_document": "document",
+}
+
+Id = Annotated[int, Field(ge=0, lt=1 << 31)]
+Ids = Annotated[list[Id], Field(min_length=1)]
+
+
+def _shape(given: object) -> str:
+    """Return the tag of the type that a value of `Input` should have."""
+    first = given[0] if isinstance(given, list) and given else None
+    if isinstance(first, list):
+        return "rows of ids"
+    if isinstance(first, int | float):
+        return "a row of ids"
+    return "some texts" if isinstance(given, list) else "a text"
+
+
+Input = Annotated[
+    Annotated[Text, Tag("a text")]
+    | Annotated[Annotated[list[TextItem], Some], Tag("some texts")]
+    | Annotated[Annotated[list[Ids], Some], Tag("rows of ids")]
+    | Annotated[Ids, Tag("a row of ids")],
+    Discriminator(_shape),
+]
 Dimensions = Annotated[
     int | None, Field(ge=1, description="Cut vectors to this width and normalize them again.")
 ]
+Use = Annotated[
+    str | None,
+    Field(description="What the texts are for: chooses the model's prompt, if it has one for it."),
+]
+Cut = Annotated[
+    bool | None,
+    Field(
+        description=(
+            "Cut texts that are longer than a transformer can read (default: true); other models"
+            " read any length."
+        ),
+    ),
+]
+UnitLength = Annotated[bool | None, Field(description="Give vectors unit length (default: true).")]
 
 
 class EmbeddingsRequest(Body):
-    """Texts, or ids of this model's tokenizer without special tokens, to embed."""
+    """Texts, or ids of this model's tokenizer without special tokens, to embed, with the fields of
+    OpenAI, Jina and Voyage.
+    """
 
     input: Input
     model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Literal["float", "base64"] | None = None
     dimensions: Dimensions = None
-    user: str | None = Field(None, description="Accepted and not used.")
+    output_dimension: Dimensions = None
+    task: Use = None
+    input_type: Use = None
+    normalized: UnitLength = None
+    embedding_type: Literal["float", "base64", "binary", "ubinary"] | None = None
+    output_dtype: Literal["float", "binary", "ubinary"] | None = None
+    truncate: Cut = None
+    truncation: Cut = None
+    return_multivector: Literal[False] | None = None
+    user: str | None = no_effect("requests are not counted by user")
+    late_chunking: bool | None = no_effect("each text is read alone")
 
 
 class Embedding(BaseModel):
-    """One vector; base64 holds little-endian float32."""
+    """One vector; base64 holds little-endian float32, or the bytes of bits."""
 
     object: Literal["embedding"]
     index: int
@@ -70,9 +137,9 @@ class ModelFacts(BaseModel):
     """One model."""
 
     id: str
-    object: Literal["model"]
-    created: int
-    owned_by: str
+    object: Literal["model"] = "model"
+    created: int = 0
+    owned_by: str = "runnel"
 
 
 class ModelList(BaseModel):
@@ -82,21 +149,94 @@ class ModelList(BaseModel):
     data: list[ModelFacts]
 
 
-class EmbedRequest(Body):
-    """Texts, or ids of this model's tokenizer without special tokens, to embed."""
+class CohereEmbedV1Request(Body):
+    """Texts to embed, in the shape of Cohere's first version."""
 
-    inputs: Input
-    normalize: Literal[True] = Field(True, description="Vectors always have unit length.")
-    truncate: bool | None = Field(
+    texts: Annotated[list[Text], Some]
+    model: str | None = None
+    input_type: Use = None
+    embedding_types: (
+        Annotated[list[Literal["float", "base64", "binary", "ubinary"]], Field(min_length=1)] | None
+    ) = None
+    truncate: Literal["NONE", "START", "END"] | None = Field(
         None,
         description=(
-            "Cut texts that are longer than the model can read (default: true); recurrent models"
-            " read any length."
+            "Where to cut texts that are longer than a transformer can read (default: END); with"
+            " NONE and START they are refused."
         ),
     )
-    truncation_direction: Literal["right", "Right"] = "right"
-    prompt_name: str | None = None
-    dimensions: Dimensions = None
+
+
+class CohereContent(Body):
+    """A part of an input."""
+
+    type: Literal["text"]
+    text: Text
+
+
+class CohereInput(Body):
+    """An input; its parts are joined by a line end."""
+
+    content: Annotated[list[CohereContent], Field(min_length=1)]
+
+
+class CohereEmbedRequest(CohereEmbedV1Request):
+    """Texts to embed, in the shape of Cohere's second version: `texts` or `inputs`."""
+
+    texts: Annotated[list[Text], Some] | None = None  # type: ignore[assignment]
+    inputs: Annotated[list[CohereInput], Some] | None = None
+    output_dimension: Dimensions = None
+    max_tokens: int | None = no_effect("texts are read whole")
+    priority: int | None = no_effect("requests are answered in turn")
+
+
+@dataclass(frozen=True)
+class TextsToRead:
+    """What to read, and how."""
+
+    items: Mapping[str, str] | Mapping[str, list[int]]  # texts or ids, by their place in the body
+    prompt: str | None = None
+    cut: bool = True  # texts that are longer than a transformer can read
+
+    @classmethod
+    def of(cls, field: str, given: Any, prompt: str | None, *cuts: object) -> Self:
+        """Return what to read for a field's value of `Input`. Texts are cut, at their end, unless
+        one of `cuts` is False or "left".
+        """
+        single = isinstance(given, str) or isinstance(given[0], int)
+        items = {field: given} if single else placed(field, given)
+        cut = not any(wish is False or str(wish).lower() == "left" for wish in cuts)
+        return cls(items, prompt, cut)
+
+
+def placed(field: str, given: Sequence[Any]) -> dict[str, Any]:
+    """Return the items of a field's list by their place: "input[0]", ..."""
+    return {
+        f"{field}[{place}]": item.text if isinstance(item, TextObject) else item
+        for place, item in enumerate(given)
+    }
+
+
+def prompt_for(loaded: Loaded, request: Request, field: str, use: str | None) -> str | None:
+    """Return the text of the model's prompt for the value of a field. A use that the model has no
+    prompt for has no effect; any other name of TEI's `prompt_name` is refused.
+    """
+    prompts = loaded.model.prompts
+    name = _ROLES.get(use or "", use)
+    if name is None or name in prompts:
+        return None if name is None else prompts[name]
+    if field == "prompt_name" and use not in _ROLES:
+        have = ", ".join(sorted({*prompts, *_ROLES.values()}))
+        raise Refusal("invalid", f"prompt_name is {use!r}; choose from {have}", param=field)
+    request.state.ignored[field] = "the model has no prompt for it"
+    return None
+
+
+def coded(vector: np.ndarray, kinds: Collection[str | None], *, as_base64: bool) -> Any:
+    """Return a vector (d,) for JSON: a list or base64, of bits if a kind says so."""
+    bits = [kind for kind in ("binary", "ubinary") if kind in kinds]
+    numbers = quantize(vector, bits[0] if bits else "float32")
+    return base64.b64encode(numbers.tobytes()).decode() if as_base64 else numbers.tolist()
 
 
 @router.post(
@@ -106,83 +246,174 @@ async def create_embeddings(
     body: EmbeddingsRequest, request: Request, context: InContext
 ) -> Response:
     """Embed texts."""
-    loaded = context.loaded(body.model)
+    loaded = context.loaded_for(request, body)
+    use = "task" if body.task is not None else "input_type"
+    prompt = prompt_for(loaded, request, use, body.agreed("task", "input_type"))
+    kinds = (body.embedding_type, body.output_dtype)
+    as_base64 = "base64" in (body.embedding_type, body.encoding_format)
 
     def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
         data = []
         for index, vector in enumerate(vectors):
-            raw = vector.astype("<f4").tobytes()
-            value = (
-                base64.b64encode(raw).decode()
-                if body.encoding_format == "base64"
-                else vector.tolist()
-            )
+            value = coded(vector, kinds, as_base64=as_base64)
             data.append({"object": "embedding", "index": index, "embedding": value})
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         return json.dumps({"object": "list", "data": data, "model": loaded.name, "usage": usage})
 
-    return await _embed(context, request, body.input, body.dimensions, None, True, write)
+    wanted = TextsToRead.of("input", body.input, prompt, body.truncate, body.truncation)
+    width = body.agreed("dimensions", "output_dimension")
+    return await embed_texts(
+        context, request, wanted, write, width=width, normalize=body.normalized
+    )
 
 
 @router.get("/v1/models", responses=error_responses("/v1/models"))
 async def list_models(context: InContext) -> ModelList:
     """List the model of this server."""
-    facts = ModelFacts(id=context.loaded().name, object="model", created=0, owned_by="runnel")
-    return ModelList(object="list", data=[facts])
+    return ModelList(object="list", data=[ModelFacts(id=context.loaded().name)])
 
 
-@router.post("/", include_in_schema=False)  # where some of TEI's clients send
-@router.post("/embed", response_model=list[list[float]], responses=error_responses("/embed"))
-async def embed(body: EmbedRequest, request: Request, context: InContext) -> Response:
-    """Embed texts, in TEI's shape."""
-    return await _embed(
-        context,
-        request,
-        body.inputs,
-        body.dimensions,
-        body.prompt_name,
-        body.truncate is not False,
-        lambda vectors, _: json.dumps([vector.tolist() for vector in vectors]),
+@router.get("/v1/models/{id:path}", responses=error_responses("/v1/models"))
+async def retrieve_model(id: str, context: InContext) -> ModelFacts:
+    """Return the model of this server, by its name."""
+    return ModelFacts(id=context.loaded(id).name)
+
+
+@router.post("/v1/embed", response_model=dict[str, Any], responses=error_responses("/v1/embed"))
+async def embed_v1(body: CohereEmbedV1Request, request: Request, context: InContext) -> Response:
+    """Embed texts: a list of vectors or, with `embedding_types`, vectors by type."""
+    return await _embed_for_cohere(
+        context, request, body, placed("texts", body.texts), body.embedding_types
     )
 
 
-async def _embed(
+@router.post("/v2/embed", response_model=dict[str, Any], responses=error_responses("/v2/embed"))
+async def embed_v2(body: CohereEmbedRequest, request: Request, context: InContext) -> Response:
+    """Embed texts; the answer has vectors by type."""
+    if (body.texts is None) == (body.inputs is None):
+        raise Refusal("invalid", "send either texts or inputs")
+    joined = ["\n".join(part.text for part in one.content) for one in body.inputs or []]
+    items = placed("texts", body.texts) if body.texts else placed("inputs", joined)
+    types = body.embedding_types or ["float"]
+    return await _embed_for_cohere(context, request, body, items, types, body.output_dimension)
+
+
+async def _embed_for_cohere(
     context: Context,
     request: Request,
-    given: Input,
-    dimensions: int | None,
-    prompt: str | None,
-    cut: bool,
-    write: Write,
+    body: CohereEmbedV1Request,
+    items: Mapping[str, str],
+    types: Collection[str] | None,
+    width: int | None = None,
 ) -> Response:
-    """Embed texts or ids; `write` runs in the thread of the model call, so that long answers do not
-    hold up the event loop.
+    """Embed texts; without `types`, the answer has a list of vectors."""
+    loaded = context.loaded_for(request, body)
+    prompt = prompt_for(loaded, request, "input_type", body.input_type)
+
+    def write(vectors: Iterator[np.ndarray], tokens: int) -> str:
+        by_type: dict[str, list[Any]] = {kind: [] for kind in types or ["float"]}
+        for vector in vectors:
+            for kind, rows in by_type.items():
+                rows.append(coded(vector, [kind], as_base64=kind == "base64"))
+        return json.dumps(
+            {
+                "id": str(uuid4()),
+                "response_type": "embeddings_by_type" if types else "embeddings_floats",
+                "embeddings": by_type if types else by_type["float"],
+                "texts": list(items.values()),
+                "meta": cohere_meta(request, tokens),
+            }
+        )
+
+    wanted = TextsToRead(items, prompt, cut=body.truncate in (None, "END"))
+    return await embed_texts(context, request, wanted, write, width=width)
+
+
+def cohere_meta(request: Request, tokens: int) -> dict[str, object]:
+    """Return the facts about a request that Cohere's clients read; `warnings` names the fields
+    without effect.
+    """
+    meta: dict[str, object] = {
+        "billed_units": {"input_tokens": tokens},
+        "tokens": {"input_tokens": tokens},
+    }
+    if request.state.ignored:
+        meta["warnings"] = [
+            f"{name} has no effect: {why}" for name, why in request.state.ignored.items()
+        ]
+    return meta
+
+
+async def embed_texts(
+    context: Context,
+    request: Request,
+    wanted: TextsToRead,
+    write: Callable[[Iterator[np.ndarray], int], str],
+    *,
+    width: int | None = None,
+    normalize: bool | None = None,
+) -> Response:
+    """Embed texts or ids; `write` returns the answer for their vectors and the tokens read."""
+    embedder = context.loaded().embedder
+    check_width(width, embedder.dimension, "dimensions")
+    normalize = normalize is not False
+
+    def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
+        vectors = embedder.encode_rows(rows, job, normalize)
+        shortened = (
+            truncated(vector, width or len(vector)) if normalize else vector[:width]
+            for vector in vectors
+        )
+        return write(shortened, job.tokens)
+
+    return await read_rows(context, request, wanted, call)
+
+
+async def read_rows(
+    context: Context,
+    request: Request,
+    wanted: TextsToRead,
+    call: Callable[[list[np.ndarray], QueuedRequest], str],
+    most: int | None = None,
+) -> Response:
+    """Render texts, or ids; `call` returns the answer for the rows of ids. It runs in the thread of
+    the model call, so that long answers do not hold up the event loop.
+
+    Args:
+        most: refuse more tokens.
     """
     loaded = context.loaded()
     embedder = loaded.embedder
-    check_width(dimensions, embedder.dimension, "dimensions")
-    width = dimensions or embedder.dimension
-    items = [given] if isinstance(given, str) or isinstance(given[0], int) else list(given)
-    texts = [item for item in items if isinstance(item, str)]
+    texts = [item for item in wanted.items.values() if isinstance(item, str)]
     rows: list[np.ndarray] = []
+    if wanted.prompt and not texts:
+        raise InputError("a prompt goes before a text, and ids came; send the text")
 
     def count(job: QueuedRequest) -> int:
         loaded.count([text for text in texts if len(text) > LONG_CHARS], job.expect_few)  # in parts
-        limit = loaded.model.backbone.longest_text if cut else None
-        rendered = embedder.render(texts, prompt=prompt, max_tokens=limit)
+        limit = loaded.model.backbone.longest_text if wanted.cut else None
+        rendered = embedder.render(texts, prompt=wanted.prompt, max_tokens=limit)
         tokens = 0
-        for row in rendered if texts else (_row(embedder, ids) for ids in items):
-            rows.append(row)
-            tokens += len(row)
-            job.expect_few(tokens)
+        try:
+            for row in (
+                rendered if texts else (_row(embedder, ids) for ids in wanted.items.values())
+            ):
+                rows.append(row)
+                tokens += len(row)
+                job.expect_few(tokens, most)
+        except InputError:
+            for place, text in zip(wanted.items, texts, strict=False):
+                if embedder.is_empty(text):
+                    raise Refusal(
+                        "invalid",
+                        f"{place} is {text[:20]!a}: cannot embed an empty text; remove it, or"
+                        " replace it with a placeholder",
+                        param=place.partition("[")[0],
+                    ) from None
+            raise
         return tokens
 
-    def call(job: QueuedRequest) -> str:
-        return write(
-            (truncated(vector, width) for vector in embedder.encode_rows(rows, job)), job.tokens
-        )
-
-    body, _ = await context.run(request, texts, call, count)
+    body, _ = await context.run(request, texts, lambda job: call(rows, job), count)
     return Response(body, media_type="application/json")
 
 

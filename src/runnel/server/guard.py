@@ -99,6 +99,8 @@ class Guard:
             status = message["status"]
             for name, value in _HEADERS.items():
                 answer_headers.setdefault(name, value)
+            if ignored := scope["state"].get("ignored"):
+                answer_headers["X-Runnel-Ignored"] = ", ".join(ignored)
             await send(message)
 
         try:

@@ -139,11 +139,17 @@ class RerankErrorBody(TeiErrorBody):
     message: str
 
 
+_TEI = (
+    "/", "/embed", "/embed_all", "/embed_sparse", "/similarity", "/predict", "/tokenize", "/decode",
+    "/info",
+)  # fmt: skip
+_COHERE = ("/v1/rerank", "/v2/rerank", "/v1/embed", "/v2/embed", "/v1/tokenize")
 # by path; of all others: `OpenAIErrorBody`
 _BODIES: Mapping[str, type[BaseModel]] = {
-    "/rerank": RerankErrorBody, "/v1/rerank": CohereErrorBody, "/v2/rerank": CohereErrorBody,
-    "/embed": TeiErrorBody, "/": TeiErrorBody, "/info": TeiErrorBody,
-}  # fmt: skip
+    **dict.fromkeys(_TEI, TeiErrorBody),
+    **dict.fromkeys(_COHERE, CohereErrorBody),
+    "/rerank": RerankErrorBody,
+}
 
 
 def describe_problems(problems: Iterable[Mapping[str, Any]], above: int = 0) -> str:

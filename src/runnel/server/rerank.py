@@ -1,12 +1,15 @@
-"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere and Jina; /rerank also in
-that of TEI.
+"""Reranking: /rerank, /v1/rerank and /v2/rerank in the shapes of Cohere, Jina and Voyage; /rerank
+also in the shape of TEI, as /predict, where each query comes with its text.
 
 Which shape a body on /rerank has, its keys show: `documents`, or TEI's `texts`.
 """
 
-from typing import Annotated, Literal
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
+import numpy as np
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Discriminator, Field, Tag
 
@@ -15,54 +18,109 @@ from runnel.models.memory import Remembered
 from runnel.models.scored import Scored
 from runnel.records import probability, trimmed
 from runnel.request import Progress, TokenCount
-from runnel.server.context import Body, InContext, Query, Some
+from runnel.server.context import (
+    Body,
+    InContext,
+    Loaded,
+    Query,
+    Some,
+    Text,
+    TextItem,
+    TextObject,
+    no_effect,
+)
+from runnel.server.embeddings import cohere_meta
 from runnel.server.refusals import error_responses
 
 router = APIRouter(tags=["rerank"])
 
-
-class RerankDocument(Body):
-    """A document as an object."""
-
-    text: str
+_READ_WHOLE = "documents are read whole"
+LABEL = "LABEL_0"  # the only class of a reranker, as TEI calls it
+_PRUNED = 0.1  # the probability that the sentences of a `pruned_text` exceed
 
 
 class RelevantSpans(Body):
     """Whether to return the spans of each document that answer the query."""
 
     mode: Literal["enabled", "disabled"]
-    threshold: float = Field(0.1, ge=0, le=1, description="The score that a span must exceed.")
-    max_spans: int | None = Field(None, ge=1)
+    threshold: Annotated[
+        float, Field(ge=0, le=1, description="The score that a span must exceed.")
+    ] = 0.1
+    max_spans: Annotated[int | None, Field(ge=1)] = None
+
+
+TopN = Annotated[int | None, Field(ge=1, description="Results to return (default: all).")]
 
 
 class RerankRequest(Body):
-    """A query and documents, in the shape of Cohere or Jina."""
+    """A query and documents, with the fields of Cohere, Jina and Voyage."""
 
     query: Query
-    documents: Annotated[list[str | RerankDocument], Some]
+    documents: Annotated[list[TextItem], Some]
     model: str | None = None
-    top_n: int | None = Field(None, ge=1, description="Results to return (default: all).")
-    return_documents: bool = False
+    top_n: TopN = None
+    top_k: TopN = None
+    return_documents: bool | None = None
     relevant_spans: RelevantSpans | None = None
-    max_tokens_per_doc: int | None = Field(
-        None, ge=1, description="Has no effect: documents are read whole."
-    )
-    max_chunks_per_doc: int | None = Field(
-        None, ge=1, description="Has no effect: documents are read whole."
-    )
+    return_embeddings: Literal[False] | None = None
     rank_fields: list[Literal["text"]] | None = None
-    priority: int | None = Field(None, ge=0, description="Has no effect.")
+    max_tokens_per_doc: int | None = no_effect(_READ_WHOLE)
+    max_chunks_per_doc: int | None = no_effect(_READ_WHOLE)
+    max_doc_length: int | None = no_effect(_READ_WHOLE)
+    max_query_length: int | None = no_effect("queries are read whole")
+    truncate: bool | None = no_effect(_READ_WHOLE)
+    truncation: bool | None = no_effect(_READ_WHOLE)
+    priority: int | None = no_effect("requests are answered in turn")
 
 
-class TeiRerankRequest(Body):
+class TeiScoring(Body):
+    """How to score texts, in TEI's shape."""
+
+    raw_scores: bool | None = Field(None, description="Return logits, not their sigmoid.")
+    truncate: bool | None = no_effect(_READ_WHOLE)
+    truncation_direction: Literal["right", "Right", "left", "Left"] | None = no_effect(_READ_WHOLE)
+
+
+class TeiRerankRequest(TeiScoring):
     """A query and documents, in TEI's shape."""
 
     query: Query
-    texts: Annotated[list[str], Some]
-    raw_scores: bool = Field(False, description="Return logits, not their sigmoid.")
-    return_text: bool = False
-    truncate: bool | None = Field(None, description="Has no effect: documents are read whole.")
-    truncation_direction: Literal["right", "Right"] = "right"
+    texts: Annotated[list[Text], Some]
+    return_text: bool | None = None
+    pruned_text: bool | None = Field(
+        None,
+        description=(
+            "Return the sentences of each text that answer with more than 10 % (default: as"
+            " return_text, if the model finds sentences)."
+        ),
+    )
+    top_n: TopN = None
+
+
+Pair = Annotated[tuple[Query, Text], Field(strict=False)]
+
+
+class PredictParameters(Body):
+    """How to give a score."""
+
+    function_to_apply: Literal["sigmoid", "none"] | None = None
+    top_k: TopN = None
+
+
+class PredictRequest(TeiScoring):
+    """A pair [query, text], or a list of pairs, in TEI's shape."""
+
+    inputs: Annotated[
+        Annotated[Pair, Tag("a pair")] | Annotated[Annotated[list[Pair], Some], Tag("some pairs")],
+        Discriminator(
+            lambda given: (
+                "some pairs"
+                if isinstance(given, list) and given and isinstance(given[0], list)
+                else "a pair"
+            )
+        ),
+    ]
+    parameters: PredictParameters | None = None
 
 
 class Span(BaseModel):
@@ -78,26 +136,33 @@ class RerankResult(BaseModel):
 
     index: int
     relevance_score: float
-    document: RerankDocument | None = None
+    document: TextObject | None = None
     relevant_spans: list[Span] | None = None
 
 
 class RerankResponse(BaseModel):
-    """Documents, best first; `usage` is for Jina's clients, `meta` for Cohere's."""
+    """Documents, best first; `usage` is for clients of Jina and Voyage, `meta` for Cohere's, `data`
+    (of /v1/rerank alone) for Voyage's.
+    """
 
     id: str
+    object: Literal["list"] = "list"
     model: str
     results: list[RerankResult]
+    data: list[dict[str, Any]] | None = None
     usage: dict[str, int]
-    meta: dict[str, object]
+    meta: dict[str, Any]
 
 
 class TeiRank(BaseModel):
-    """A document's position in the request and its score."""
+    """A document's position in the request and its score; `pruned_text` holds its sentences that
+    answer.
+    """
 
     index: int
     score: float
     text: str | None = None
+    pruned_text: str | None = None
 
 
 EitherRequest = Annotated[
@@ -119,52 +184,37 @@ EitherRequest = Annotated[
 )
 async def rerank(body: RerankRequest, request: Request, context: InContext) -> RerankResponse:
     """Rank documents by their relevance to a query, with the spans that answer it if wanted."""
-    loaded = context.loaded(body.model)
-    reranker = loaded.reranker
+    loaded = context.loaded_for(request, body)
     texts = [item if isinstance(item, str) else item.text for item in body.documents]
-    spans = body.relevant_spans
-    if spans is not None and spans.mode == "disabled":
-        spans = None
-    retriever = None if spans is None else loaded.retriever
+    most = body.agreed("top_n", "top_k")
+    spans = body.relevant_spans or RelevantSpans(mode="disabled")
+    wanted = spans.mode == "enabled"
 
     def call(progress: Progress) -> list[RerankResult]:
-        count = TokenCount(progress)
-        documents: list[str | Remembered] = [*texts]
-        # each text is read once, for both scores
-        if retriever is not None and retriever.remembers and reranker.remembers:
-            memory = reranker.remember({text: text for text in texts}, progress=count.part())
-            documents = [memory[text] for text in texts]
-        scores = reranker.score(body.query, documents, progress=count.part())
-        best = top(scores, body.top_n).tolist()
-        results = [
-            RerankResult(index=place, relevance_score=probability(scores[place])) for place in best
-        ]
-        if retriever is not None and spans is not None:
-            ranked = retriever.rank(
-                body.query, [documents[place] for place in best], progress=count.part()
+        scores, best, found = _ranked(loaded, body.query, texts, most, wanted, progress)
+        return [
+            RerankResult(
+                index=place,
+                relevance_score=probability(scores[place]),
+                document=TextObject(text=texts[place]) if body.return_documents else None,
+                relevant_spans=_spans(found[place], spans) if wanted else None,
             )
-            for result, scored in zip(results, ranked, strict=True):
-                result.relevant_spans = _spans(scored, spans) or None
-        if body.return_documents:
-            for result in results:
-                result.document = RerankDocument(text=texts[result.index])
-        return results
+            for place in best
+        ]
 
     results, tokens = await context.run(request, [body.query, *texts], call)
-    ignored = [
-        name
-        for name in ("max_tokens_per_doc", "max_chunks_per_doc")
-        if getattr(body, name) is not None
+    data = [
+        {"index": one.index, "relevance_score": one.relevance_score}
+        | ({"document": texts[one.index]} if body.return_documents else {})
+        for one in results
     ]
-    meta: dict[str, object] = {"tokens": {"input_tokens": tokens}}
-    if ignored:
-        meta["warnings"] = [f"{name} has no effect: documents are read whole" for name in ignored]
     return RerankResponse(
         id=str(uuid4()),
         model=loaded.name,
         results=results,
+        data=data if request.url.path == "/v1/rerank" else None,
         usage={"total_tokens": tokens},
-        meta=meta,
+        meta=cohere_meta(request, tokens),
     )
 
 
@@ -177,25 +227,91 @@ async def rerank_either(
     """
     if isinstance(body, RerankRequest):
         return await rerank(body, request, context)
-    loaded = context.loaded()
-    reranker = loaded.reranker
+    loaded = context.loaded_for(request, body)
+    pruned = body.pruned_text
+    if pruned is None:
+        pruned = body.return_text and loaded.model.finds_sentences
 
     def call(progress: Progress) -> list[TeiRank]:
-        scores = reranker.score(body.query, body.texts, progress=progress)
+        scores, best, found = _ranked(
+            loaded, body.query, body.texts, body.top_n, bool(pruned), progress
+        )
         return [
             TeiRank(
                 index=place,
-                score=float(scores[place]) if body.raw_scores else probability(scores[place]),
+                score=_score(scores[place], raw=body.raw_scores),
                 text=body.texts[place] if body.return_text else None,
+                pruned_text=_pruned(found[place]) if pruned else None,
             )
-            for place in top(scores).tolist()
+            for place in best
         ]
 
     return (await context.run(request, [body.query, *body.texts], call))[0]
 
 
-def _spans(scored: Scored, options: RelevantSpans) -> list[Span]:
-    """Return the sentences above the threshold, best first, without the whitespace around them."""
+@router.post("/predict", responses=error_responses("/predict"))
+async def predict(
+    body: PredictRequest, request: Request, context: InContext
+) -> list[dict[str, Any]] | list[list[dict[str, Any]]]:
+    """Score pairs of a query and a text, as of a classifier with one class."""
+    loaded = context.loaded_for(request, body)
+    single = isinstance(body.inputs[0], str)
+    pairs: list[Any] = [body.inputs] if single else [*body.inputs]
+    raw = body.raw_scores or (body.parameters or PredictParameters()).function_to_apply == "none"
+    places: dict[str, list[int]] = defaultdict(list)
+    for place, (query, _) in enumerate(pairs):
+        places[query].append(place)
+
+    def call(progress: Progress) -> np.ndarray:
+        count = TokenCount(progress)
+        scores = np.empty(len(pairs), np.float32)
+        for query, its in places.items():
+            texts = [pairs[place][1] for place in its]
+            scores[its] = loaded.reranker.score(query, texts, progress=count.part())
+        return scores
+
+    scores, _ = await context.run(request, [text for pair in pairs for text in pair], call)
+    predictions = [[{"score": _score(score, raw=raw), "label": LABEL}] for score in scores.tolist()]
+    return predictions[0] if single else predictions
+
+
+def _score(score: float, *, raw: bool | None) -> float:
+    return float(score) if raw else probability(score)
+
+
+def _ranked(
+    loaded: Loaded,
+    query: str,
+    texts: Sequence[str],
+    most: int | None,
+    sentences: bool,
+    progress: Progress,
+) -> tuple[np.ndarray, list[int], dict[int, Scored]]:
+    """Return the scores of texts, the places of the best and, if wanted, the sentences of these."""
+    reranker = loaded.reranker
+    count = TokenCount(progress)
+    documents: list[str | Remembered] = [*texts]
+    # each text is read once, for both scores
+    if sentences and loaded.retriever.remembers and reranker.remembers:
+        memory = reranker.remember({text: text for text in texts}, progress=count.part())
+        documents = [memory[text] for text in texts]
+    scores = reranker.score(query, documents, progress=count.part())
+    best = top(scores, most).tolist()
+    chosen = [documents[place] for place in best if sentences]
+    ranked = loaded.retriever.rank(query, chosen, progress=count.part()) if sentences else []
+    return scores, best, dict(zip(best, ranked, strict=False))
+
+
+def _pruned(scored: Scored) -> str:
+    """Return the sentences that seem to answer, in reading order."""
+    kept = [one for one in scored.sentences() if probability(one.score) > _PRUNED]
+    return " ".join(trimmed(one).text for one in kept)
+
+
+def _spans(scored: Scored, options: RelevantSpans) -> list[Span] | None:
+    """Return the sentences above the threshold, best first, without the whitespace around them;
+    None if there are none.
+    """
     spans: list[Span] = []
     for sentence in scored.ranked():
         score = probability(sentence.score)
@@ -203,4 +319,4 @@ def _spans(scored: Scored, options: RelevantSpans) -> list[Span]:
             break
         span = trimmed(sentence)
         spans.append(Span(start=span.start, end=span.end, score=score))
-    return spans
+    return spans or None

@@ -12,18 +12,17 @@ from pydantic import BaseModel, Field
 
 from runnel.records import AnsweringSentence, Explanation, Place, Sentence, highest
 from runnel.request import Progress
-from runnel.server.context import Body, InContext, Query, Some
+from runnel.server.context import Body, InContext, Query, Some, TextObject
 from runnel.server.refusals import Refusal, error_responses
 from runnel.text.quotes import LONGEST_QUOTE, QuotePlace, verify_quote
 
 router = APIRouter(prefix="/v1", tags=["retrieval"])
 
 
-class TextDocument(Body):
+class TextDocument(TextObject):
     """A text with an id of the client's own."""
 
     id: str | None = None
-    text: str
 
 
 class FindRequest(Body):

@@ -55,10 +55,13 @@ class QueuedRequest:
         if self.refusal is not None:
             raise Cancelled(self.refusal.message)
 
-    def expect_few(self, tokens: int) -> None:
-        """Check a count so far: the request may have ended, or have too many tokens already."""
+    def expect_few(self, tokens: int, most: int | None = None) -> None:
+        """Check a count so far: the request may have ended, or have too many tokens already
+        (`most`: for its route; default: for any).
+        """
         self.expect_wanted()
-        most = self._work._settings.max_request_tokens
+        limit = self._work._settings.max_request_tokens
+        most = limit if most is None else min(most, limit)
         if tokens > most:
             message = f"the request has more than {most:,} tokens; send several requests"
             raise Refusal("too_long", message, code="context_length_exceeded")

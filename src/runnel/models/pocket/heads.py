@@ -100,6 +100,8 @@ class TokenFeatures(ArrayHead):
 class EndVector(ArrayHead):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
+    only_normalizes = True
+
     def forward(self, pooled: Floats) -> Floats:
         """(n, D) -> (n, D) of unit length."""
         return normalize(wide(pooled))

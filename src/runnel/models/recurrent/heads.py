@@ -106,6 +106,8 @@ class TokenFeatures(TorchHead):
 class EndVector(TorchHead):
     """The normalized hidden vector at the end marker (papers A and D). No parameters."""
 
+    only_normalizes = True
+
     def forward(self, pooled: Tensor) -> Tensor:
         """(n, D) -> (n, D) of unit length."""
         return F.normalize(wide(pooled), dim=-1)

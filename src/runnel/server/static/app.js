@@ -6,6 +6,8 @@ import { listenToKeys } from "./keys.js";
 import { DocumentPane } from "./pane.js";
 import { countOf, element, selectResult, showResults, stepResult, unanswered } from "./results.js";
 
+const ERRORS = 3; // the most to show, of files that cannot be read
+
 // Start the page on a source of documents: the server (server.js), or what a report holds (report.js).
 export function start(source) {
   const page = Object.fromEntries([...window.document.querySelectorAll("[id]")].map((one) => [one.id, one]));
@@ -17,13 +19,14 @@ export function start(source) {
   let ownHits = []; // of the open document, if it is a file that was opened here
   let listed = null; // the hits in the list
   let searched = ""; // the query of `collection`
+  let asked = ""; // the query that the collection was asked last, answered or not
   let work = new AbortController(); // for what is being loaded
 
   function go(change, replace = false) {
     const address = formatAddress({ ...shown, ...change });
     if (replace) window.history.replaceState(null, "", address);
     else window.history.pushState(null, "", address);
-    follow();
+    return follow();
   }
 
   async function follow() {
@@ -53,7 +56,9 @@ export function start(source) {
   // Search the collection, unless a file that was opened here is asked instead.
   async function search(signal) {
     page.welcome.hidden = Boolean(shown.query || shown.doc);
-    if (source.owns(shown.doc) || shown.query === searched) return;
+    if (source.owns(shown.doc)) return;
+    asked = shown.query;
+    if (asked === searched) return;
     const found = shown.query ? await source.search(shown.query, signal) : { hits: [] };
     if (signal.aborted) return;
     [collection, searched] = [found, shown.query];
@@ -69,15 +74,15 @@ export function start(source) {
     if (!doc) pane.clear();
     page.scope.textContent = scopeText();
     if (!doc) return;
-    const asked = query ? source.answers(doc, query, signal, showProgress) : null;
-    asked?.catch(() => {}); // awaited below, unless the document fails first
+    const scoring = query ? source.answers(doc, query, signal, showProgress) : null;
+    scoring?.catch(() => {}); // awaited below, unless the document fails first
     if (pane.document?.id !== doc) {
       const loaded = await source.document(doc, signal);
       if (signal.aborted) return;
       pane.show(loaded);
       page.scope.textContent = scopeText();
     }
-    const found = await asked;
+    const found = await scoring;
     if (signal.aborted) return;
     answers = found;
     ownHits = answers ? [{ ...pane.document, sentences: answers.sentences }] : [];
@@ -118,11 +123,12 @@ export function start(source) {
     if (at) go({ at }, true);
   }
 
+  // Close the document. The collection is not asked what only a file that was opened here was asked.
   function close() {
     if (window.document.activeElement === page.query) return page.query.blur();
     if (!shown.doc) return;
     const link = page.results.querySelector("a[aria-current]");
-    go({ doc: null, at: null });
+    go({ doc: null, at: null, query: source.owns(shown.doc) ? asked : shown.query });
     link?.focus();
   }
 
@@ -142,21 +148,28 @@ export function start(source) {
     page.status.classList.add("error");
   }
 
+  // Open files, each {name, file}; show the first that can be read, and report the files that cannot be read.
   async function openFiles(files) {
-    for (const file of files) {
-      say(`Reading ${file.name}…`);
+    const errors = [];
+    let going = null;
+    for (const [number, one] of files.entries()) {
+      say(`Reading ${one.name}${files.length > 1 ? ` (${number + 1} of ${files.length})` : ""}…`);
       showProgress({ done: 0, total: null });
       try {
-        const { id } = await source.add(file, showProgress);
-        opened.set(id, file.name);
-        say("");
-        go({ doc: id, at: null });
+        const { id } = await source.add(one, showProgress);
+        opened.set(id, one.name);
+        going ??= go({ doc: id, at: null });
+        showOpened();
       } catch (error) {
-        report(error);
+        errors.push(error.message);
       } finally {
         page.progress.hidden = true;
       }
     }
+    await going;
+    say(files.length ? countText(listResults()) : "The folder has no files.");
+    const more = errors.splice(ERRORS).length;
+    if (errors.length) report(new Error(errors.join("; ") + (more ? `; and ${more} more` : "")));
   }
 
   // Show links to all files that were opened here.
@@ -194,7 +207,7 @@ export function start(source) {
     v: () => pane.toggleLook(),
     Escape: close,
   });
-  if (source.add) listenToFiles({ chooser: page.file, button: page.choose, sign: page.drop, open: openFiles });
+  if (source.add) listenToFiles({ chooser: page.file, button: page.choose, sign: page.drop, open: openFiles, report });
   else page.choose.hidden = true;
   page.query.disabled = false;
   page.query.readOnly = Boolean(source.query);

@@ -13,7 +13,7 @@ export async function connect() {
     scope,
     welcome: [
       ask,
-      "Drop a file here, or open one, to ask it: text, Markdown, HTML, PDF, Word or EPUB.",
+      "Drop a file or a folder here, or open one, to ask it: text, Markdown, HTML, PDF, Word or EPUB.",
       "Keys: / question · j k results · n p marked sentences · v page of a PDF · Esc back",
     ],
     owns: (id) => Boolean(id?.startsWith(OWN)),
@@ -27,8 +27,8 @@ export async function connect() {
     answers: async (id, query, signal, progress) =>
       outcome(await request(place(id, "answers", { q: query }), { signal }), progress),
     picture: async (id, [start, end], signal) => (await request(place(id, "picture", { start, end }), { signal })).json(),
-    add: async (file, progress) => {
-      const parameters = new URLSearchParams({ name: file.name });
+    add: async ({ name, file }, progress) => {
+      const parameters = new URLSearchParams({ name });
       return outcome(await request(`page/files?${parameters}`, { method: "POST", body: file }), progress);
     },
   };
