@@ -1,4 +1,4 @@
-"""The suite that Haystack publishes for document stores, on ours, and what it does not ask."""
+"""The suite that Haystack publishes for document stores, on ours."""
 
 from __future__ import annotations
 

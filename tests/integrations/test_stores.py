@@ -206,6 +206,9 @@ def test_a_blank_text_is_kept_with_one_note_and_never_found(kind, folder, caplog
         assert index.check() == [] and len(index) == 4
     ours.add({"blank": TEXTS["dog"], "mat": " "})
     assert [one[0] for one in ours.search("the cat", 10)] == ["blank"]
+    with pytest.raises(InputError, match="JSON"):
+        ours.add({"blank": " "}, {"day": datetime.date(2020, 1, 1)})
+    kind(folder[0]).add({"mat": TEXTS["mat"]})  # the failed call holds no lock
 
 
 def test_what_cannot_be_stored_is_named_and_the_rest_is_stored(kind, folder):

@@ -150,8 +150,9 @@ def search_results(
     """
     # by default an index reads fewer documents than it finds
     read = {"read": top_k} if sentences else {}
-    arguments = {"where": where, "among": among, "sentences": sentences, **read, **options}
-    for hit in index.search(query, top_k, **arguments):
+    for hit in index.search(
+        query, top_k, where=where, among=among, sentences=sentences, **read | dict(options)
+    ):
         document = {**shown(hit.metadata), "source": hit.source or hit.id}
         if hit.title:
             document["title"] = hit.title
@@ -221,13 +222,11 @@ class IndexTexts:
         """
         texts = list({document.id: document for document in documents}.values())
         blank = {one.id: one for one in texts if self._index.embedder.is_empty(one.text)}
-        with self._writing:
-            rows = [self._index.encoder.row(document) for document in blank.values()]
-            changes = self._index.add(one for one in texts if one.id not in blank)
-            if rows:
-                self._index.store.commit(rows, [], [])
-                log.warning("%d texts without a token are stored and never found", len(rows))
-            self._index.close()
+        with self._writing, self._index as index:
+            changes = index.add(one for one in texts if one.id not in blank)
+            if blank:
+                index.store.commit([index.encoder.row(one) for one in blank.values()], [], [])
+                log.warning("%d texts without a token are stored and never found", len(blank))
         if changes.failed:
             reasons = [f"{name}: {reason}" for name, reason in changes.failed.items()]
             raise InputError(
@@ -240,9 +239,8 @@ class IndexTexts:
         ids are ignored.
         """
         names = [row.id for row in self.get(ids, matches)]
-        with self._writing:
-            self._index.delete(names)
-            self._index.close()
+        with self._writing, self._index as index:
+            index.delete(names)
         return len(names)
 
     def get(

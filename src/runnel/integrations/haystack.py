@@ -149,6 +149,9 @@ class RunnelDocumentStore:
     def count_documents(self) -> int:
         return len(self._texts.index)
 
+    def count_documents_by_filter(self, filters: Filters) -> int:
+        return len(self.filter_documents(filters))
+
     def filter_documents(self, filters: Filters | None = None) -> list[Document]:
         """Return the documents that match a filter (None or empty: all), in stored order.
 
@@ -191,6 +194,18 @@ class RunnelDocumentStore:
     def delete_documents(self, document_ids: list[str]) -> None:
         """Delete documents; unknown ids are ignored."""
         self._texts.delete(document_ids)
+
+    def update_by_filter(self, filters: Filters, meta: dict[str, Any]) -> int:
+        """Add metadata to the documents that match a filter, and return their number."""
+        updated = [
+            replace(document, meta={**document.meta, **meta})
+            for document in self.filter_documents(filters)
+        ]
+        return self.write_documents(updated, DuplicatePolicy.OVERWRITE)
+
+    def delete_by_filter(self, filters: Filters) -> int:
+        """Delete the documents that match a filter, and return their number."""
+        return self._texts.delete(matches=_matcher(filters))
 
     def delete_all_documents(self) -> None:
         self._texts.delete()

@@ -209,7 +209,7 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
 
     The modes of a query: "default" ranks by vectors alone, and similarities are the cosines of the
     query and the best passage of a node; "hybrid" is the search of the index, by vectors and words,
-    reranked, and `alpha` weighs vectors against words (1: vectors alone, 0: words alone);
+    reranked, and `alpha` is the share of vectors in the first ranking, from 0 to 1;
     "text_search" and "sparse" rank by words alone. Filters read all stored nodes.
 
     Args:
@@ -292,11 +292,10 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
             found = self._texts.nearest(given or "", query.similarity_top_k, matches)
         else:
             top_k = query.hybrid_top_k or query.similarity_top_k
-            share = query.alpha  # of vectors
-            weights = (
-                _MODES[mode] if share is None else {"dense_weight": share / (1.0000001 - share)}
-            )
-            found = self._texts.search(query.query_str or "", top_k, matches, **weights)
+            options = dict(_MODES[mode])
+            if mode == "hybrid" and query.alpha is not None:  # the share of vectors
+                options["dense_weight"] = query.alpha / (1.0000001 - query.alpha)
+            found = self._texts.search(query.query_str or "", top_k, matches, **options)
         return VectorStoreQueryResult(
             nodes=[_node(row) for row, _ in found],
             similarities=[score for _, score in found],
@@ -304,13 +303,12 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         )
 
 
-_WORDS: dict[str, float] = {"dense_weight": 0, "rerank": 0}
-# options of `Index.search`
-_MODES = {
+# options of `Index.search` for the modes of a query
+_MODES: dict[str, dict[str, float]] = {
     "default": {},
     "hybrid": {},
-    "text_search": _WORDS,
-    "sparse": _WORDS,
+    "text_search": {"dense_weight": 0, "rerank": 0},
+    "sparse": {"dense_weight": 0, "rerank": 0},
 }
 _NAME = "llama_index"
 _FIELDS = ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id")

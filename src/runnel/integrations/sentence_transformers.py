@@ -294,12 +294,11 @@ class _ModelModule(InputModule):
                 " on, and load_adapter() into it"
             )
         options = {name: kwargs.get(name) or {} for name in _OPTIONS}
-        strange = [
+        if strange := [
             f"{name}: {option}"
             for name, known in _OPTIONS.items()
             for option in sorted(options[name].keys() - known)
-        ]
-        if strange:
+        ]:
             raise InputError(
                 f"options that mean nothing to a runnel model: {', '.join(strange)}; leave them out"
             )
