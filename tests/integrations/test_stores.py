@@ -445,6 +445,12 @@ def test_llama_index_builds_on_the_store_and_reads_no_places(folder, embedder):
     assert found[0].node.ref_doc_id == "mat" and len(found) == 2
     index.delete_ref_doc("mat")
     assert "mat" not in [one.node.ref_doc_id for one in index.as_retriever().retrieve("the cat")]
+    store.add([TextNode(text="A river.", id_="own", metadata={"source": "a book", "page": 7})])
+    (own,) = for_llama_index.RunnelRetriever(store.client, 1, options={"among": "own"}).retrieve(
+        "?"
+    )
+    assert own.node.get_content(MetadataMode.LLM) == "source: a book\npage: 7\n\nA river."
+    store.delete_nodes(["own"])
     for sentences in (0, 1):
         retriever = for_llama_index.RunnelRetriever(store.client, 2, sentences)
         for one in retriever.retrieve("the river"):

@@ -146,14 +146,14 @@ def search_results(
     `sentences` for so many sentences of each, best first.
 
     Each result is its document, its place there, and its metadata: the document's, with `source`
-    (its file, else its id) and `title`; a sentence's also its place.
+    (its file, else its id, unless the metadata has one) and `title`; a sentence's also its place.
     """
     # by default an index reads fewer documents than it finds
-    read = {"read": top_k} if sentences else {}
-    for hit in index.search(
-        query, top_k, where=where, among=among, sentences=sentences, **read | dict(options)
-    ):
-        document = {**shown(hit.metadata), "source": hit.source or hit.id}
+    arguments = ({"read": top_k} if sentences else {}) | dict(options)
+    if among is not None:
+        arguments["among"] = among
+    for hit in index.search(query, top_k, where=where, sentences=sentences, **arguments):
+        document = {"source": hit.source or hit.id, **shown(hit.metadata)}
         if hit.title:
             document["title"] = hit.title
         if not sentences:
@@ -228,10 +228,11 @@ class IndexTexts:
                 index.store.commit([index.encoder.row(one) for one in blank.values()], [], [])
                 log.warning("%d texts without a token are stored and never found", len(blank))
         if changes.failed:
-            reasons = [f"{name}: {reason}" for name, reason in changes.failed.items()]
             raise InputError(
-                f"{len(reasons)} of {len(texts)} texts were not stored:"
-                f" {'; '.join(reasons[:_NAMED])}"
+                f"{len(changes.failed)} of {len(texts)} texts were not stored: "
+                + "; ".join(
+                    f"{name}: {reason}" for name, reason in [*changes.failed.items()][:_NAMED]
+                )
             )
 
     def delete(self, ids: Sequence[str] | None = None, matches: Matches | None = None) -> int:
@@ -286,9 +287,8 @@ class IndexTexts:
         """Return the texts that match of a search of the index, best first; texts that are equal
         are all returned. `options`: of `Index.search`.
         """
-        among = self.ids(matches)
         scores: list[tuple[str, float]] = []
-        for hit in self.index.search(query, top_k, among=among, sentences=0, **options):
+        for hit in self.index.search(query, top_k, among=self.ids(matches), sentences=0, **options):
             copies = [
                 place.file if place.id is None else f"{place.file}#{place.id}" for place in hit.also
             ]

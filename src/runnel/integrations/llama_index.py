@@ -71,8 +71,6 @@ with needing("this needs llama-index-core", "llama-index"):
         node_to_metadata_dict,
     )
 
-# metadata that a search adds to a document's; a language model and an embedder do not get it
-_PLACE = ["source", "start", "end", "sentence_score", "page", "headings"]
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 
 
@@ -353,8 +351,8 @@ class RunnelRetriever(BaseRetriever):
     with the documents' scores.
 
     A sentence has its place in the document, and `sentence_score`, `page` and `headings` in its
-    metadata. What a search adds to the metadata of a document is left out of what language models
-    and embedders read.
+    metadata. What a search adds to the metadata of a document, but its title, is left out of what
+    language models and embedders read.
 
     Args:
         index: an open index.
@@ -387,13 +385,14 @@ class RunnelRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         nodes = []
         for hit, place, metadata in self._search(query_bundle.query_str):
+            added = [name for name in metadata if name not in hit.metadata and name != "title"]
             node = TextNode(
                 text=place.text,
                 metadata=metadata,
                 start_char_idx=place.start,
                 end_char_idx=place.end,
-                excluded_llm_metadata_keys=_PLACE,
-                excluded_embed_metadata_keys=_PLACE,
+                excluded_llm_metadata_keys=added,
+                excluded_embed_metadata_keys=added,
             )
             if place is hit.place:
                 node.id_ = hit.id
