@@ -169,6 +169,7 @@ def test_no_import_circles(inside_functions):
 def test_class_names_are_unique():
     """But parts that operators and backbones have alike, and adapters for several libraries."""
     shared = {"Buffers", "Gradients", "Inputs", "Shape", "RunnelRetriever", "RunnelSentences"}
+    shared |= {"RunnelVectorStore"}
     shared |= {"Document"}  # of a user, and in the second look
     # heads with weights of torch and of arrays
     shared |= {"TokenFeatures", "EndVector", "FirstVector", "PlainMeanVector"}

@@ -220,7 +220,19 @@ def test_vectors_are_those_of_the_embedder_with_its_prompts(adapter, tmp_path):
         adapter.texts(embedder, [long], 20), embedder.encode_document([long], max_tokens=20)
     )
     with pytest.raises(InputError, match="empty text"):
-        adapter.texts(embedder, ["a cat", " "])
+        adapter.query(embedder, " ")
+
+
+def test_a_blank_text_of_a_batch_has_a_vector_of_its_own_and_one_note(adapter, tmp_path, caplog):
+    embedder = Embedder(tiny_model(tmp_path))
+    found = np.array(adapter.texts(embedder, ["a cat", "", "a dog", " \n", "\u200b"]))
+    blank = np.eye(1, embedder.dimension)[0]
+    np.testing.assert_array_equal(found[[1, 3, 4]], [blank] * 3)
+    np.testing.assert_array_equal(found[[0, 2]], embedder.encode_document(["a cat", "a dog"]))
+    notes = {one.message for one in caplog.records}
+    assert len(notes) == 1 and "3 of 5" in notes.pop()
+    np.testing.assert_array_equal(adapter.texts(embedder, ["", " "]), [blank] * 2)
+    assert np.abs(found @ embedder.encode_query("a cat"))[1] < 0.5
 
 
 def test_texts_are_ranked_as_by_the_reranker(adapter, model, tmp_path):

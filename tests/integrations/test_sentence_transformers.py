@@ -396,3 +396,69 @@ def test_scores_are_those_of_the_reranker_and_a_saved_folder_loads_in_the_librar
             InputError, match="reads documents of any length, in passages; do not give max_tokens"
         ):
             cross_encoder(other, max_seq_length=8).predict(ASKED)
+
+
+def test_a_blank_text_of_a_batch_has_a_vector_of_its_own(model, caplog):
+    there, blank = sentence_transformer(model), np.eye(1, Embedder(model).dimension)[0]
+    found = there.encode(["cat", "", TEXT, " \n"], batch_size=2)
+    close(found[[0, 2]], Embedder(model).encode(["cat", TEXT]))
+    close(found[[1, 3]], [blank] * 2)
+    close(there.encode(""), blank)
+    close(there.encode_query(["", "cat"])[0], blank)
+    close(there.encode([""] * 3), [blank] * 3)
+    assert "1 of 2 texts have no token" in caplog.text
+    with pytest.raises(InputError, match="empty text"):
+        there.train().preprocess(["cat", ""])
+
+
+@pytest.mark.parametrize("name", ["pocket", "tiny"])
+def test_tokens_have_vectors_from_which_the_text_is_pooled(name, model):
+    model = load_model("pocket", dtype="float32") if name == "pocket" else model
+    there, embedder = sentence_transformer(model), Embedder(model)
+    texts = ["cat", TEXT, "", "the dog sat on the mat"]
+    tokens = there.encode(texts, output_value="token_embeddings", batch_size=3)
+    whole = embedder.encode([text for text in texts if text])
+    counts = there.preprocess(texts)["attention_mask"].sum(1).tolist()
+    # the library takes one row of padding for a text without a token, if there is one
+    assert [len(one) for one in tokens if one.any()] == [count for count in counts if count]
+    assert not tokens[2].any() and len(tokens[2]) <= 1
+    if name == "pocket":  # means of hidden vectors, of unit length
+        means = np.stack([tokens[place].mean(0).numpy() for place in (0, 1, 3)])
+        close(means / np.linalg.norm(means, axis=1, keepdims=True), whole, 1e-5)
+    elif embedder.pooling == "eos":
+        close(embedder.vectors([tokens[place][-1:] for place in (0, 1, 3)]), whole, 1e-5)
+    one = there.encode("cat", output_value="token_embeddings")
+    close(one, tokens[0])
+    there.train()
+    features = there(there.preprocess(["cat"]))
+    close(features["token_embeddings"][0].detach(), tokens[0], 1e-5)
+    assert "token_embeddings" not in features.keys()
+    with pytest.raises(KeyError, match="other"):
+        features["other"]
+
+
+@pytest.mark.parametrize("kind", [SentenceTransformer, CrossEncoder])
+def test_a_folder_says_by_which_class_it_loads_and_options_without_meaning_are_refused(
+    kind, model, tmp_path
+):
+    Embedder(model).save(tmp_path / "embedder")
+    Reranker(model).save(tmp_path / "reranker")
+    right, wrong = tmp_path / "embedder", tmp_path / "reranker"
+    if kind is CrossEncoder:
+        right, wrong = wrong, right
+    options = {"trust_remote_code": True, "local_files_only": True}
+    with pytest.raises(ValueError, match=r"class of sentence_transformers named.*config_sentence"):
+        kind(str(wrong), **options)
+    named = json.loads((right / "config_sentence_transformers.json").read_text())["model_type"]
+    assert named == kind.__name__
+    for bad, part in [
+        ({"backend": "onnx"}, "'onnx'"),
+        ({"backend": "openvino"}, "'openvino'"),
+        ({"model_kwargs": {"device_map": "auto"}}, "device_map"),
+        ({"processor_kwargs": {"padding_side": "left"}}, "padding_side"),
+        ({"config_kwargs": {"num_labels": 1}}, "num_labels"),
+    ]:
+        with pytest.raises(InputError, match=part):
+            kind(str(right), **options, **bad)
+    there = kind(str(right), processor_kwargs={"model_max_length": 30}, **options)
+    assert there.max_seq_length == 30

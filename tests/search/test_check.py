@@ -123,7 +123,9 @@ def test_impossible_cosines_are_found(embedder, tmp_path, monkeypatch):
                 lambda *a, s=score: [replace(one, score=s) for one in nearest(*a)],
             )
             with pytest.raises(StoreError, match="a vector of document 'cat' has the cosine"):
-                Pipeline(index.store, embedder).search("cat", 3, {}, Stages(), {}, TokenCount(None))
+                Pipeline(index.store, embedder).search(
+                    "cat", 3, {}, None, Stages(), {}, TokenCount(None)
+                )
 
 
 # ---- full disks and lost files, in the stores themselves -----------------------------------------

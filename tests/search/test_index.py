@@ -100,6 +100,12 @@ def test_search_finds_by_words_and_by_vectors_and_shows_sentences(index):
     assert index.search("river", sentences=0)[0].sentences == ()
     assert [hit.id for hit in index.search("river", where={"year": 2002})] == ["clause"]
     assert len(index.search("the cat", 2**33)) == 4
+    for among in ({"river", "cat", "no"}, ["cat", "river"]):
+        found = {hit.id for hit in index.search("the finally clause", among=among)}
+        assert found == {"cat", "river"}
+    assert [hit.id for hit in index.search("the finally clause", among="cat")] == ["cat"]
+    assert index.search("cat", among=["cat"], where={"year": 2002}) == []
+    assert index.search("cat", among=[]) == []
     assert index.search("b", top_k=1, sentences=0)[0].id == "letters"  # it has no word that counts
 
 

@@ -15,7 +15,7 @@ from helpers.stored_documents import SETTINGS, Place, add, document, passages_of
 from qdrant_client import models
 
 from runnel.errors import InputError, StoreError
-from runnel.search.filters import conditions
+from runnel.search.filters import IDS, conditions
 from runnel.search.lance import LanceStore
 from runnel.search.records import WHOLE, IndexSettings
 from runnel.search.stores import create_store, holds_index, open_store
@@ -72,10 +72,14 @@ FILTERS = [
 ]
 
 
+@pytest.mark.parametrize("among", [None, [], ["d3", "d17", "it's"]], ids=str)
 @pytest.mark.parametrize("where", FILTERS, ids=str)
-def test_both_stores_find_the_same(both, where):
+def test_both_stores_find_the_same(both, where, among):
     lance, qdrant = both
+    assert qdrant.documents(None) == lance.documents(None)
     wanted = conditions(where, FIELDS)
+    if among is not None:
+        wanted.append((IDS, "in", among))
     for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
         ours, theirs = lance.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {

@@ -1,10 +1,17 @@
-"""What the modules of this package share: models by name, ranked texts, the sentences that answer,
-and searches of an index.
+"""What the modules of this package share: models by name, vectors of texts, ranked texts, the
+sentences that answer, searches of an index, and the texts of an index.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import logging
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from threading import RLock
 from typing import Any, TypeVar
+
+import numpy as np
 
 from runnel.checks import expect_count
 from runnel.errors import InputError
@@ -12,10 +19,29 @@ from runnel.models.embedder import Embedder
 from runnel.models.head import WITHOUT_TOKENS
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.records import Hit, Place, Sentence, group_repeats, normalize, trimmed
-from runnel.search.filters import Filter
+from runnel.records import (
+    Document,
+    Hit,
+    Place,
+    Sentence,
+    group_repeats,
+    normalize,
+    trimmed,
+)
+from runnel.search.filters import IDS, Condition, Filter
 from runnel.search.index import Index
+from runnel.search.pipeline import document_scores
+from runnel.search.records import DocumentRow
+from runnel.search.stores import holds_index
 
+log = logging.getLogger("runnel")
+# The key of a stored text's metadata for what a library keeps with a text besides its metadata:
+# {name of the library: {field: value}}.
+LIBRARY = "_runnel_library"
+_PASSAGES = 4  # that are looked at for each text, and then so many times more, if texts have many
+_NAMED = 5  # failed texts in an error
+Matches = Callable[[DocumentRow], bool]
+Scored = list[tuple[DocumentRow, float]]
 Loadable = TypeVar("Loadable", Embedder, Reranker, SentenceRetriever)
 
 
@@ -34,6 +60,39 @@ def name_of(kind: type[Loadable], model: object) -> str:
             " folder or hub id"
         )
     return str(model)
+
+
+def document_vectors(
+    embedder: Embedder, texts: Sequence[str], max_tokens: int | None
+) -> list[list[float]]:
+    """Return the vectors (n, d) of texts, as documents.
+
+    A text without a token has the vector (1, 0, ..., 0): it is as good as orthogonal to every
+    text's, and of unit length. Libraries that divide by the length of zeros get what is no number,
+    and rank other texts wrongly by it.
+    """
+    filled = filled_places(embedder, texts)
+    vectors = np.eye(1, embedder.dimension, dtype=np.float32).repeat(len(texts), 0)
+    vectors[filled] = embedder.encode_document(
+        [texts[place] for place in filled], max_tokens=max_tokens
+    )
+    return vectors.tolist()
+
+
+def filled_places(embedder: Embedder, texts: Sequence[str]) -> list[int]:
+    """Return the positions of texts with a token of the model; log the number of the others."""
+    filled = [
+        place
+        for place, text in enumerate(texts)
+        if not (isinstance(text, str) and embedder.is_empty(text))
+    ]
+    if len(filled) < len(texts):
+        log.warning(
+            "%d of %d texts have no token of the model; their vectors say nothing of them",
+            len(texts) - len(filled),
+            len(texts),
+        )
+    return filled
 
 
 def ranked(
@@ -81,17 +140,20 @@ def search_results(
     sentences: int,
     where: Filter | None,
     options: Mapping[str, Any],
+    among: Collection[str] | None = None,
 ) -> Iterator[tuple[Hit, Place, dict[str, object]]]:
-    """Search an index, for whole documents, or with `sentences` for so many sentences of each, best
-    first.
+    """Search an index, or its documents with the ids `among`, for whole documents, or with
+    `sentences` for so many sentences of each, best first.
 
     Each result is its document, its place there, and its metadata: the document's, with `source`
-    (its file, else its id) and `title`; a sentence's also its place.
+    (its file, else its id, unless the metadata has one) and `title`; a sentence's also its place.
     """
     # by default an index reads fewer documents than it finds
-    read = {"read": top_k} if sentences else {}
-    for hit in index.search(query, top_k, where=where, sentences=sentences, **read | dict(options)):
-        document = {**hit.metadata, "source": hit.source or hit.id}
+    arguments = ({"read": top_k} if sentences else {}) | dict(options)
+    if among is not None:
+        arguments["among"] = among
+    for hit in index.search(query, top_k, where=where, sentences=sentences, **arguments):
+        document = {"source": hit.source or hit.id, **shown(hit.metadata)}
         if hit.title:
             document["title"] = hit.title
         if not sentences:
@@ -108,3 +170,145 @@ def search_results(
             if sentence.headings:
                 metadata["headings"] = list(sentence.headings)
             yield hit, sentence, metadata
+
+
+def fields_of(row: DocumentRow, library: str) -> dict[str, Any]:
+    """Return the fields that a library has stored with a text; {} if another program stored it."""
+    return row.metadata.get(LIBRARY, {}).get(library, {})
+
+
+def shown(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored text's metadata without the fields of libraries."""
+    return {name: value for name, value in metadata.items() if name != LIBRARY}
+
+
+class IndexTexts:
+    """The texts of an index. Every change is safe on disk when the call returns, and other
+    processes can write between calls; reads see the changes of other processes.
+
+    Args:
+        index: an open index, or the place of one, which is created if it does not exist; None: a
+            temporary folder, removed with this object.
+        model: the embedder that makes the vectors, or its name (default: the index's own; for a
+            new index "pocket").
+    """
+
+    def __init__(
+        self, index: Index | str | Path | None, model: Embedder | str | Path | None
+    ) -> None:
+        if index is None:
+            index = tempfile.mkdtemp(prefix="runnel-")
+            weakref.finalize(self, shutil.rmtree, index, ignore_errors=True)
+        if not isinstance(index, Index):
+            made = holds_index(index)
+            index = Index.open(index, model) if made else Index.create(index, model or "pocket")
+        self._index = index
+        self._writing = RLock()  # for libraries that call from several threads
+
+    @property
+    def index(self) -> Index:
+        """The index, in its newest state."""
+        self._index.refresh()
+        return self._index
+
+    def add(self, documents: Iterable[Document]) -> None:
+        """Add texts, replacing those of the same ids; of one id the last counts.
+
+        A text without a token of the model is stored, with one note, and never found by a search.
+
+        Raises:
+            InputError: texts that cannot be stored, such as those with metadata that JSON cannot
+                hold; the others are stored.
+        """
+        texts = list({document.id: document for document in documents}.values())
+        blank = {one.id: one for one in texts if self._index.embedder.is_empty(one.text)}
+        with self._writing, self._index as index:
+            changes = index.add(one for one in texts if one.id not in blank)
+            if blank:
+                index.store.commit([index.encoder.row(one) for one in blank.values()], [], [])
+                log.warning("%d texts without a token are stored and never found", len(blank))
+        if changes.failed:
+            raise InputError(
+                f"{len(changes.failed)} of {len(texts)} texts were not stored: "
+                + "; ".join(
+                    f"{name}: {reason}" for name, reason in [*changes.failed.items()][:_NAMED]
+                )
+            )
+
+    def delete(self, ids: Sequence[str] | None = None, matches: Matches | None = None) -> int:
+        """Delete the texts of these ids (None: all) that match, and return their number; unknown
+        ids are ignored.
+        """
+        names = [row.id for row in self.get(ids, matches)]
+        with self._writing, self._index as index:
+            index.delete(names)
+        return len(names)
+
+    def get(
+        self, ids: Sequence[str] | None = None, matches: Matches | None = None
+    ) -> list[DocumentRow]:
+        """Return the texts of these ids that exist, in the order of `ids` (None: all, in stored
+        order), and match.
+        """
+        rows = self.index.store.documents(ids)
+        ordered = rows.values() if ids is None else (rows[name] for name in ids if name in rows)
+        return [row for row in ordered if matches is None or matches(row)]
+
+    def nearest(
+        self, query: str | Sequence[float], top_k: int, matches: Matches | None = None
+    ) -> Scored:
+        """Return the texts that match with the highest cosine of their best passage with a query or
+        a vector (d,), best first.
+
+        Raises:
+            InputError: the query is empty, top_k is below 1, or the vector has another width or
+                numbers that are not finite.
+        """
+        expect_count(top_k, "top_k")
+        among = self.ids(matches)
+        where: list[Condition] = [] if among is None else [(IDS, "in", among)]
+        index = self.index
+        vector = index.embedder.encode_query(query) if isinstance(query, str) else self._unit(query)
+        commit = index.store.last_commit()
+        count = _PASSAGES * top_k
+        while True:
+            found = document_scores(index.store.nearest(vector, count, where))
+            if len(found) >= top_k or count >= commit.documents + commit.passages:
+                return self._scored([*found.items()][:top_k])
+            count *= _PASSAGES
+
+    def search(
+        self,
+        query: str,
+        top_k: int,
+        matches: Matches | None = None,
+        **options: Any,
+    ) -> Scored:
+        """Return the texts that match of a search of the index, best first; texts that are equal
+        are all returned. `options`: of `Index.search`.
+        """
+        scores: list[tuple[str, float]] = []
+        for hit in self.index.search(query, top_k, among=self.ids(matches), sentences=0, **options):
+            copies = [
+                place.file if place.id is None else f"{place.file}#{place.id}" for place in hit.also
+            ]
+            scores += [(name, hit.score) for name in (hit.id, *copies)]
+        return self._scored(scores[:top_k])
+
+    def ids(self, matches: Matches | None) -> list[str] | None:
+        """Return the ids of the texts that match; None: of all."""
+        return None if matches is None else [row.id for row in self.get(matches=matches)]
+
+    def _unit(self, vector: Sequence[float]) -> np.ndarray:
+        settings = self._index.store.settings
+        array = np.asarray(vector, np.float32)
+        if array.shape != (settings.dimension,) or not np.isfinite(array).all():
+            raise InputError(
+                f"the query's vector has the shape {array.shape}; expected {settings.dimension}"
+                f" finite numbers, as the index's model {settings.model!r} makes them"
+            )
+        return array / (np.linalg.norm(array) or 1.0)
+
+    def _scored(self, scores: Sequence[tuple[str, float]]) -> Scored:
+        rows = self._index.store.documents([name for name, _ in scores])
+        return [(rows[name], score) for name, score in scores if name in rows]

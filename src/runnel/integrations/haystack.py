@@ -1,5 +1,5 @@
-"""Haystack: components that embed, search an index, rank, and find sentences
-(docs/integrations.md).
+"""Haystack: a document store over an index, and components that embed, search an index, rank, and
+find sentences (docs/integrations.md).
 
 A model is loaded by `warm_up`, which pipelines call, or by the first `run`; pipelines are stored
 with the names of models. A `model` is a loaded one or what its class's `load` takes; `max_tokens`
@@ -8,25 +8,38 @@ cuts longer texts, with a warning (None: nothing is cut).
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, Self
 
+from runnel import records
 from runnel.checks import expect_count, expect_text
-from runnel.errors import needing
+from runnel.errors import InputError, needing
 from runnel.integrations.calls import (
+    LIBRARY,
+    IndexTexts,
     Loadable,
+    Matches,
     best_sentences,
+    document_vectors,
+    fields_of,
     loaded,
     name_of,
     ranked,
     search_results,
+    shown,
 )
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.search.index import Index
+from runnel.search.records import DocumentRow
 
 with needing("this needs haystack-ai", "haystack"):
-    from haystack import Document, component
+    from haystack import Document, component, default_from_dict, default_to_dict
+    from haystack.document_stores.errors import DuplicateDocumentError
+    from haystack.document_stores.types import DuplicatePolicy
+    from haystack.utils.filters import document_matches_filter
+
+Filters = dict[str, Any]  # of Haystack, on any field or metadata
 
 
 class _WithModel(Generic[Loadable]):
@@ -66,7 +79,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
 @component
 class RunnelDocumentEmbedder(_WithModel[Embedder]):
     """An embedder of documents, with the model's own prompt if it has one. Vectors have unit
-    length.
+    length; that of a text without a token is (1, 0, ..., 0).
 
     Args:
         meta_fields_to_embed: names of metadata whose values come before the text.
@@ -93,13 +106,134 @@ class RunnelDocumentEmbedder(_WithModel[Embedder]):
             values = [document.meta.get(name) for name in self.meta_fields_to_embed]
             parts = [*(str(value) for value in values if value is not None), text]
             texts.append(self.embedding_separator.join(parts))
-        vectors = self._get().encode_document(texts, max_tokens=self.max_tokens).tolist()
+        vectors = document_vectors(self._get(), texts, self.max_tokens)
         return {
             "documents": [
                 replace(document, embedding=vector)
                 for document, vector in zip(documents, vectors, strict=True)
             ]
         }
+
+
+class RunnelDocumentStore:
+    """A document store over an index, whose model makes the vectors. `RunnelRetriever(store.path)`
+    searches it.
+
+    An `embedding` that a document has is stored and returned, but not searched. A document without
+    a token in its content is stored and never found by a search. Filters read all stored documents.
+
+    Args:
+        path: of an index, which is created if it does not exist; None: a temporary folder, removed
+            with the store.
+        model: an embedder, or what `Embedder.load` takes (default: the index's own; for a new index
+            "pocket").
+    """
+
+    def __init__(
+        self, path: str | Path | None = None, model: Embedder | str | Path | None = None
+    ) -> None:
+        self._given = None if path is None else str(path)
+        self._texts = IndexTexts(path, model)
+
+    @property
+    def path(self) -> str:
+        return self._texts.index.store.uri
+
+    def to_dict(self) -> dict[str, Any]:
+        return default_to_dict(self, path=self._given)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return default_from_dict(cls, data)
+
+    def count_documents(self) -> int:
+        return len(self._texts.index)
+
+    def count_documents_by_filter(self, filters: Filters) -> int:
+        return len(self.filter_documents(filters))
+
+    def filter_documents(self, filters: Filters | None = None) -> list[Document]:
+        """Return the documents that match a filter (None or empty: all), in stored order.
+
+        Raises:
+            FilterError: the filter is not one of Haystack.
+        """
+        return [_document(row) for row in self._texts.get(matches=_matcher(filters))]
+
+    def write_documents(
+        self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
+    ) -> int:
+        """Write documents, and return their number; without a policy as with
+        `DuplicatePolicy.FAIL`.
+
+        Raises:
+            DuplicateDocumentError: the policy is FAIL, and a document's id is stored already or is
+                another's; nothing was written.
+            InputError: an item is not a document, or a document cannot be stored, such as one with
+                metadata that JSON cannot hold; the others are written.
+        """
+        if not isinstance(documents, list) or not all(
+            isinstance(document, Document) for document in documents
+        ):
+            raise InputError(f"the documents are {documents!r:.80}; expected a list of Documents")
+        names = [document.id for document in documents]
+        known = {row.id for row in self._texts.get(names)}
+        texts = documents
+        if policy is not DuplicatePolicy.OVERWRITE:
+            first = {one.id: one for one in reversed(documents) if one.id not in known}
+            texts = [*reversed(first.values())]
+        if len(texts) < len(documents) and policy is not DuplicatePolicy.SKIP:
+            twice = next(name for name in names if name in known or names.count(name) > 1)
+            raise DuplicateDocumentError(
+                f"there is a document {twice!r}; choose another DuplicatePolicy to skip or"
+                " overwrite it"
+            )
+        self._texts.add(map(_stored, texts))
+        return len(texts)
+
+    def delete_documents(self, document_ids: list[str]) -> None:
+        """Delete documents; unknown ids are ignored."""
+        self._texts.delete(document_ids)
+
+    def update_by_filter(self, filters: Filters, meta: dict[str, Any]) -> int:
+        """Add metadata to the documents that match a filter, and return their number."""
+        updated = [
+            replace(document, meta={**document.meta, **meta})
+            for document in self.filter_documents(filters)
+        ]
+        return self.write_documents(updated, DuplicatePolicy.OVERWRITE)
+
+    def delete_by_filter(self, filters: Filters) -> int:
+        """Delete the documents that match a filter, and return their number."""
+        return self._texts.delete(matches=_matcher(filters))
+
+    def delete_all_documents(self) -> None:
+        self._texts.delete()
+
+
+def _stored(document: Document) -> records.Document:
+    """Return a document as the index stores it."""
+    fields = document.to_dict(flatten=False)
+    rest = {
+        name: value
+        for name, value in fields.items()
+        if name not in ("id", "content", "meta") and value is not None
+    }
+    if document.content is None:
+        rest["content"] = None
+    metadata = {**document.meta, LIBRARY: {"haystack": rest}} if rest else document.meta
+    return records.Document(document.id, document.content or "", metadata)
+
+
+def _document(row: DocumentRow) -> Document:
+    fields = {"id": row.id, "content": row.text, "meta": shown(row.metadata)}
+    return Document.from_dict(fields | fields_of(row, "haystack"))
+
+
+def _matcher(filters: Filters | None) -> Matches | None:
+    if not filters:
+        return None
+    return lambda row: document_matches_filter(filters, _document(row))
 
 
 @component
@@ -114,8 +248,9 @@ class RunnelRetriever:
         path: of an index (`Index.open`).
         top_k: documents to find.
         sentences: results per document, best first; 0: the whole document.
-        where: a filter by metadata (`Index.search`).
+        where: a filter by the fields of the index (`Index.search`).
         options: further arguments of `Index.search`.
+        filters: a filter of Haystack, on any metadata; all stored documents are read for it.
     """
 
     def __init__(
@@ -125,6 +260,7 @@ class RunnelRetriever:
         sentences: int = 0,
         where: dict[str, Any] | None = None,
         options: dict[str, Any] | None = None,
+        filters: Filters | None = None,
     ) -> None:
         expect_count(top_k, "top_k")
         self.path = str(path)
@@ -132,25 +268,31 @@ class RunnelRetriever:
         self.sentences = sentences
         self.where = where
         self.options = options
-        self._index: Index | None = None
+        self.filters = filters
+        self._texts: IndexTexts | None = None
 
     def warm_up(self) -> None:
-        self._index = self._index or Index.open(self.path)
+        self._texts = self._texts or IndexTexts(Index.open(self.path), None)
 
     @component.output_types(documents=list[Document])
     def run(
-        self, query: str, top_k: int | None = None, where: dict[str, Any] | None = None
+        self,
+        query: str,
+        top_k: int | None = None,
+        where: dict[str, Any] | None = None,
+        filters: Filters | None = None,
     ) -> dict[str, list[Document]]:
-        """Return documents or sentences; `top_k` and `where` replace the component's."""
+        """Return documents or sentences; `top_k`, `where` and `filters` replace the component's."""
         self.warm_up()
-        assert self._index is not None
+        assert self._texts is not None
         results = search_results(
-            self._index,
+            self._texts.index,
             query,
             top_k=top_k if top_k is not None else self.top_k,
             sentences=self.sentences,
             where=where if where is not None else self.where,
             options=self.options or {},
+            among=self._texts.ids(_matcher(filters if filters is not None else self.filters)),
         )
         return {
             "documents": [

@@ -1,31 +1,45 @@
-"""LangChain: embeddings, a retriever over an index, and compressors that rerank or find sentences
-(docs/integrations.md).
+"""LangChain: embeddings, a vector store and a retriever over an index, and compressors that rerank
+or find sentences (docs/integrations.md).
 
 Names of arguments (`k`, `top_n`) and of metadata (`relevance_score`) are LangChain's. A `model` is
 a loaded one or what its class's `load` takes; `max_tokens` cuts longer texts, with a warning (None:
 nothing is cut).
 """
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
-from runnel.errors import needing
-from runnel.integrations.calls import best_sentences, loaded, ranked, search_results
+from runnel import records
+from runnel.errors import InputError, needing
+from runnel.integrations.calls import (
+    IndexTexts,
+    best_sentences,
+    document_vectors,
+    loaded,
+    ranked,
+    search_results,
+    shown,
+)
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
-from runnel.search.filters import Filter
+from runnel.search.filters import Filter, matches
 from runnel.search.index import Index
+from runnel.search.records import DocumentRow
 
 with needing("this needs langchain-core", "langchain"):
     from langchain_core.callbacks import CallbackManagerForRetrieverRun, Callbacks
     from langchain_core.documents import BaseDocumentCompressor, Document
     from langchain_core.embeddings import Embeddings
     from langchain_core.retrievers import BaseRetriever
+    from langchain_core.vectorstores import VectorStore
     from pydantic import BeforeValidator, ConfigDict, Field
 
+# a filter on metadata, as of `Index.search` but on any key, or a function of a document
+DocumentFilter = Filter | Callable[[Document], bool]
 _STRICT = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
 
 
@@ -41,10 +55,134 @@ class RunnelEmbeddings(Embeddings):
         self.max_tokens = max_tokens
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        return self.model.encode_document(texts, max_tokens=self.max_tokens).tolist()
+        """Return the vectors of texts; that of a text without a token is (1, 0, ..., 0)."""
+        return document_vectors(self.model, texts, self.max_tokens)
 
     def embed_query(self, text: str) -> list[float]:
         return self.model.encode_query(text, max_tokens=self.max_tokens).tolist()
+
+
+class RunnelVectorStore(VectorStore):
+    """A vector store over an index, whose model makes the vectors.
+
+    A search is by vectors alone, and its score is the cosine of the query and the best passage of a
+    text, or of the text. `RunnelRetriever(index=store.index)` also searches by words, reranks, and
+    finds sentences.
+
+    A `filter` is one of metadata, `{"year": {">=": 2020}, "kind": ["a", "b"]}`, on any key, or a
+    function of a `Document`; all stored texts are read for it.
+
+    Args:
+        index: an open index, or the place of one, which is created if it does not exist; None: a
+            temporary folder, removed with the store.
+        model: an embedder, or what `Embedder.load` takes (default: the index's own; for a new index
+            "pocket").
+    """
+
+    def __init__(
+        self,
+        index: Index | str | Path | None = None,
+        model: Embedder | str | Path | None = None,
+    ) -> None:
+        self._texts = IndexTexts(index, model)
+
+    @property
+    def index(self) -> Index:
+        return self._texts.index
+
+    @property
+    def embeddings(self) -> RunnelEmbeddings:
+        return RunnelEmbeddings(self.index.embedder)
+
+    @classmethod
+    def from_texts(  # type: ignore[override]
+        cls,
+        texts: list[str],
+        embedding: Embeddings | None = None,
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        index: Index | str | Path | None = None,
+    ) -> Self:
+        """Return a store of texts; `embedding`: a `RunnelEmbeddings`, whose model the index gets.
+
+        Raises:
+            InputError: another embedding, or as `add_documents`.
+        """
+        if not isinstance(embedding, RunnelEmbeddings | None):
+            raise InputError(
+                f"the embedding is of type {type(embedding).__name__}; expected RunnelEmbeddings,"
+                " because an index makes its vectors itself"
+            )
+        store = cls(index, None if embedding is None else embedding.model)
+        store.add_texts(texts, metadatas, ids=ids)
+        return store
+
+    def add_documents(  # type: ignore[override]
+        self,
+        documents: list[Document],
+        ids: Sequence[str | None] | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> list[str]:
+        """Add documents, replacing those of the same ids, and return their ids: of `ids`, else
+        their own, else new ones. `batch_size` has no effect.
+
+        Raises:
+            InputError: other numbers of documents and ids, or a document that cannot be stored,
+                such as one with metadata that JSON cannot hold; the others are stored.
+        """
+        given = [document.id for document in documents] if ids is None else list(ids)
+        if len(given) != len(documents):
+            raise InputError(f"there are {len(documents)} documents, and {len(given)} ids")
+        names = [name or str(uuid.uuid4()) for name in given]
+        self._texts.add(
+            records.Document(name, document.page_content, document.metadata)
+            for name, document in zip(names, documents, strict=True)
+        )
+        return names
+
+    def delete(  # type: ignore[override]
+        self, ids: list[str] | None = None
+    ) -> None:
+        """Delete documents; unknown ids are ignored. None: delete all."""
+        self._texts.delete(ids)
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return the documents that exist, in the order of `ids`."""
+        return [_document(row) for row in self._texts.get(ids)]
+
+    def similarity_search(  # type: ignore[override]
+        self, query: str, k: int = 4, filter: DocumentFilter | None = None
+    ) -> list[Document]:
+        """Return the k documents nearest to a query, best first."""
+        return [document for document, _ in self._nearest(query, k, filter)]
+
+    def similarity_search_with_score(
+        self, query: str, k: int = 4, filter: DocumentFilter | None = None
+    ) -> list[tuple[Document, float]]:
+        """Return the k nearest documents, with their cosines."""
+        return self._nearest(query, k, filter)
+
+    def similarity_search_by_vector(  # type: ignore[override]
+        self, embedding: list[float], k: int = 4, filter: DocumentFilter | None = None
+    ) -> list[Document]:
+        """Return the k documents nearest to a vector (d,), best first."""
+        return [document for document, _ in self._nearest(embedding, k, filter)]
+
+    def _nearest(
+        self, query: str | Sequence[float], k: int, filter: DocumentFilter | None
+    ) -> list[tuple[Document, float]]:
+        fits = filter if callable(filter) else lambda one: matches(filter or {}, one.metadata)
+        chosen = None if filter is None else lambda row: fits(_document(row))
+        return [(_document(row), score) for row, score in self._texts.nearest(query, k, chosen)]
+
+    def _select_relevance_score_fn(self) -> Callable[[float], float]:
+        return lambda cosine: max(cosine, 0.0)
+
+
+def _document(row: DocumentRow) -> Document:
+    return Document(id=row.id, page_content=row.text, metadata=shown(row.metadata))
 
 
 class RunnelRetriever(BaseRetriever):
@@ -71,10 +209,22 @@ class RunnelRetriever(BaseRetriever):
     options: dict[str, Any] = Field(default_factory=dict)
 
     def _get_relevant_documents(
-        self, query: str, *, run_manager: CallbackManagerForRetrieverRun
+        self,
+        query: str,
+        *,
+        run_manager: CallbackManagerForRetrieverRun,
+        k: int | None = None,
+        sentences: int | None = None,
+        where: Filter | None = None,
     ) -> list[Document]:
+        """Search; `k`, `sentences` and `where`, if `invoke` has them, replace the retriever's."""
         results = search_results(
-            self.index, query, self.k, self.sentences, self.where, self.options
+            self.index,
+            query,
+            self.k if k is None else k,
+            self.sentences if sentences is None else sentences,
+            self.where if where is None else where,
+            self.options,
         )
         return [
             Document(

@@ -1,5 +1,5 @@
-"""LlamaIndex: an embedding model, a node parser, a retriever over an index, and postprocessors
-(docs/integrations.md).
+"""LlamaIndex: an embedding model, a node parser, a vector store and a retriever over an index, and
+postprocessors (docs/integrations.md).
 
 The embedding and the postprocessors are stored (`to_dict`) with the name of their model, from which
 they load it again. A `model` is a loaded one or what its class's `load` takes; `max_tokens` cuts
@@ -8,22 +8,36 @@ longer texts, with a warning (None: nothing is cut).
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from runnel.checks import expect_count, expect_text
+from runnel import records
+from runnel.checks import expect_choice, expect_count, expect_text
 from runnel.errors import needing
-from runnel.integrations.calls import best_sentences, loaded, name_of, ranked, search_results
+from runnel.integrations.calls import (
+    LIBRARY,
+    IndexTexts,
+    Matches,
+    best_sentences,
+    document_vectors,
+    fields_of,
+    loaded,
+    name_of,
+    ranked,
+    search_results,
+    shown,
+)
 from runnel.models.embedder import Embedder
 from runnel.models.reranker import Reranker
 from runnel.models.sentence_retriever import SentenceRetriever
 from runnel.records import trim
 from runnel.search.filters import Filter
 from runnel.search.index import Index
+from runnel.search.records import DocumentRow
 from runnel.text.sentences import passage_bounds, read_sentences
 
 with needing("this needs llama-index-core", "llama-index"):
@@ -45,6 +59,17 @@ with needing("this needs llama-index-core", "llama-index"):
         TextNode,
     )
     from llama_index.core.utils import get_tqdm_iterable
+    from llama_index.core.vector_stores.types import (
+        BasePydanticVectorStore,
+        MetadataFilters,
+        VectorStoreQuery,
+        VectorStoreQueryResult,
+    )
+    from llama_index.core.vector_stores.utils import (
+        build_metadata_filter_fn,
+        metadata_dict_to_node,
+        node_to_metadata_dict,
+    )
 
 _BATCH = 256  # texts that the library gives to one call; its own default is 10
 
@@ -72,7 +97,7 @@ class _WithModel(_Named, BaseComponent):
 
 class RunnelEmbedding(_Named, BaseEmbedding):
     """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit
-    length.
+    length; that of a text without a token is (1, 0, ..., 0).
 
     Args:
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
@@ -100,7 +125,7 @@ class RunnelEmbedding(_Named, BaseEmbedding):
         return self._get_text_embeddings([text])[0]
 
     def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
-        return self._embedder.encode_document(texts, max_tokens=self.max_tokens).tolist()
+        return document_vectors(self._embedder, texts, self.max_tokens)
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
         return await asyncio.to_thread(self._get_query_embedding, query)
@@ -176,12 +201,158 @@ class RunnelNodeParser(_WithModel, NodeParser):
         return [trim(text, start, end) for start, end in itertools.pairwise(edges)]
 
 
+class RunnelVectorStore(_Named, BasePydanticVectorStore):
+    """A vector store over an index, whose model makes the vectors, of the texts of nodes without
+    metadata; embeddings of nodes are not used.
+
+    The modes of a query: "default" ranks by vectors alone, and similarities are the cosines of the
+    query and the best passage of a node; "hybrid" is the search of the index, by vectors and words,
+    reranked, and `alpha` is the share of vectors in the first ranking, from 0 to 1;
+    "text_search" and "sparse" rank by words alone. Filters read all stored nodes.
+
+    Args:
+        place: of an index, which is created if it does not exist; None: a temporary folder, removed
+            with the store. Or an open index.
+        model: an embedder, or what `Embedder.load` takes (default: the index's own; for a new index
+            "pocket").
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = False  # a query is its text, which the index's model reads
+    place: str | None = None
+    _texts: IndexTexts = PrivateAttr()
+
+    def __init__(
+        self,
+        place: Index | str | Path | None = None,
+        model: Embedder | str | Path | None = None,
+        **fields: Any,
+    ) -> None:
+        where = place.store.uri if isinstance(place, Index) else place
+        fields["place"] = None if where is None else str(where)
+        super().__init__(**fields)
+        self._texts = IndexTexts(place, model)
+
+    @property
+    def client(self) -> Index:
+        """The index."""
+        return self._texts.index
+
+    def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:
+        """Add nodes, replacing those of the same ids, and return the ids. A text without a token is
+        stored and never found.
+
+        Raises:
+            InputError: nodes that cannot be stored, such as those with metadata that JSON cannot
+                hold; the others are stored.
+        """
+        self._texts.add(map(_stored, nodes))
+        return [node.node_id for node in nodes]
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: object) -> None:
+        """Delete the nodes of a source document."""
+        self._texts.delete(matches=lambda row: _source(row) == ref_doc_id)
+
+    def delete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: object,
+    ) -> None:
+        """Delete the nodes of these ids (None: all) that match."""
+        self._texts.delete(node_ids, _matcher(filters))
+
+    def clear(self) -> None:
+        """Delete all nodes."""
+        self._texts.delete()
+
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return the nodes of these ids that exist, in order (None: all), and match."""
+        return [_node(row) for row in self._texts.get(node_ids, _matcher(filters))]
+
+    def query(self, query: VectorStoreQuery, **kwargs: object) -> VectorStoreQueryResult:
+        """Return the best nodes, their ids and similarities.
+
+        Raises:
+            InputError: another mode; no text in the query, or for "default" no text and no vector;
+                a vector of another width than the model's.
+        """
+        mode = query.mode.value
+        expect_choice(mode, _MODES, "the mode of a query of RunnelVectorStore")
+        matches = None
+        if query.filters or query.node_ids or query.doc_ids:
+            # the library gives no ids as an empty list
+            matches = _matcher(query.filters, query.node_ids or None, query.doc_ids or None)
+        if mode == "default":
+            given = query.query_str if query.query_embedding is None else query.query_embedding
+            found = self._texts.nearest(given or "", query.similarity_top_k, matches)
+        else:
+            top_k = query.hybrid_top_k or query.similarity_top_k
+            options = dict(_MODES[mode])
+            if mode == "hybrid" and query.alpha is not None:  # the share of vectors
+                options["dense_weight"] = query.alpha / (1.0000001 - query.alpha)
+            found = self._texts.search(query.query_str or "", top_k, matches, **options)
+        return VectorStoreQueryResult(
+            nodes=[_node(row) for row, _ in found],
+            similarities=[score for _, score in found],
+            ids=[row.id for row, _ in found],
+        )
+
+
+# options of `Index.search` for the modes of a query
+_MODES: dict[str, dict[str, float]] = {
+    "default": {},
+    "hybrid": {},
+    "text_search": {"dense_weight": 0, "rerank": 0},
+    "sparse": {"dense_weight": 0, "rerank": 0},
+}
+_NAME = "llama_index"
+_FIELDS = ("_node_content", "_node_type", "document_id", "doc_id", "ref_doc_id")
+
+
+def _stored(node: BaseNode) -> records.Document:
+    """Return a node as the index stores it."""
+    fields = node_to_metadata_dict(node, remove_text=True)
+    rest = {name: fields[name] for name in _FIELDS}
+    text = node.get_content(metadata_mode=MetadataMode.NONE)
+    return records.Document(node.node_id, text, {**node.metadata, LIBRARY: {_NAME: rest}})
+
+
+def _node(row: DocumentRow) -> BaseNode:
+    if fields := fields_of(row, _NAME):
+        return metadata_dict_to_node(fields, row.text)
+    return TextNode(id_=row.id, text=row.text, metadata=shown(row.metadata))
+
+
+def _source(row: DocumentRow) -> str | None:
+    """Return the id of a node's source document."""
+    return fields_of(row, _NAME).get("ref_doc_id")
+
+
+def _matcher(
+    filters: MetadataFilters | None,
+    node_ids: Collection[str] | None = None,
+    doc_ids: Collection[str] | None = None,
+) -> Matches:
+    """Return whether a text is of these nodes and source documents, and its metadata fits."""
+    return lambda row: (
+        (node_ids is None or row.id in node_ids)
+        and (doc_ids is None or _source(row) in doc_ids)
+        and build_metadata_filter_fn(
+            lambda _: fields_of(row, _NAME) | shown(row.metadata), filters
+        )(row.id)
+    )
+
+
 class RunnelRetriever(BaseRetriever):
     """A search of an index of runnel: whole documents, or the sentences of documents that answer,
     with the documents' scores.
 
     A sentence has its place in the document, and `sentence_score`, `page` and `headings` in its
-    metadata.
+    metadata. What a search adds to the metadata of a document, but its title, is left out of what
+    language models and embedders read.
 
     Args:
         index: an open index.
@@ -214,11 +385,14 @@ class RunnelRetriever(BaseRetriever):
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         nodes = []
         for hit, place, metadata in self._search(query_bundle.query_str):
+            added = [name for name in metadata if name not in hit.metadata and name != "title"]
             node = TextNode(
                 text=place.text,
                 metadata=metadata,
                 start_char_idx=place.start,
                 end_char_idx=place.end,
+                excluded_llm_metadata_keys=added,
+                excluded_embed_metadata_keys=added,
             )
             if place is hit.place:
                 node.id_ = hit.id

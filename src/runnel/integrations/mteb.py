@@ -10,7 +10,6 @@ Differs: CQADupstackUnixRetrieval has the instruction of CQADupstackGamingRetrie
 """
 
 import itertools
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
@@ -22,7 +21,7 @@ import numpy as np
 
 from runnel.errors import InputError, needing
 from runnel.files import digest
-from runnel.integrations.calls import loaded
+from runnel.integrations.calls import filled_places, loaded
 from runnel.models.embedder import Embedder
 from runnel.models.model import Model
 from runnel.models.reranker import Reranker
@@ -36,7 +35,6 @@ with needing("this needs mteb", "lab"):
     from mteb.models.model_meta import ModelMeta, ScoringFunction
     from mteb.types import PromptType
 
-log = logging.getLogger("runnel")
 Batches = Iterable[Mapping[str, Sequence[str]]]  # each has the texts of a batch as "text"
 _QUERIES_ONLY = ("Retrieval", "Reranking", "InstructionRetrieval", "InstructionReranking")
 
@@ -102,13 +100,7 @@ class MtebEncoder(AbsEncoder):
         the protocol have no effect.
         """
         texts = _texts(inputs)
-        full = [i for i, text in enumerate(texts) if not self.model.is_empty(text)]
-        if len(full) < len(texts):
-            log.warning(
-                "%s: %d empty texts have the zero vector",
-                task_metadata.name,
-                len(texts) - len(full),
-            )
+        full = filled_places(self.model, texts)
         vectors = np.zeros((len(texts), self.model.dimension), np.float32)
         prompt = self.prompt_of(task_metadata, prompt_type)
         vectors[full] = self.model.encode(

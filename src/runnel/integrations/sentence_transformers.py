@@ -16,10 +16,10 @@ import itertools
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -28,10 +28,12 @@ import numpy as np
 from runnel.checks import expect_count
 from runnel.config import read_model_json
 from runnel.errors import CheckpointError, InputError, needing
+from runnel.integrations.calls import filled_places
 from runnel.models.embedder import Embedder
 from runnel.models.folder import LIBRARY_FOLDER, load_model
 from runnel.models.model import Job, Model
 from runnel.models.reranker import Reranker
+from runnel.request import Request
 from runnel.text.tokenizer import Tokenizer
 
 # imported below, it warns of kernels that it could not download
@@ -47,9 +49,22 @@ with needing("training needs torch and sentence-transformers 6", "lab"):
     from runnel.backbones.library import Library
     from runnel.models.recurrent.adapters import FILE as ADAPTER_FILE
     from runnel.models.recurrent.adapters import save_adapter
-    from runnel.models.recurrent.graph import Long, make_pair, pair_scores, trains_pairs, vectors
+    from runnel.models.recurrent.graph import (
+        Long,
+        make_pair,
+        pair_scores,
+        read,
+        trains_pairs,
+        vectors,
+    )
 
 log = logging.getLogger("runnel")
+# what the library's options of loading may have
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "model_kwargs": ("dtype",),
+    "processor_kwargs": ("model_max_length",),
+    "config_kwargs": (),
+}
 
 
 def sentence_transformer(
@@ -257,8 +272,13 @@ class _ModelModule(InputModule):
         cls, model_name_or_path: str, subfolder: str = "", **kwargs: Any
     ) -> Self:
         """Load a model; called by the library. Weights are fp32, or as in `load_model` with
-        `model_kwargs={"dtype": ...}`.
+        `model_kwargs={"dtype": ...}`; the library's `max_length` becomes `max_seq_length`.
+
+        Raises:
+            InputError: another backend than "torch", or options that mean nothing to the model.
         """
+        if (backend := kwargs.get("backend", "torch")) != "torch":
+            raise InputError(f'the backend is {backend!r}; a runnel model has only "torch"')
         folder = cls.load_dir_path(
             model_name_or_path,
             subfolder,
@@ -273,20 +293,47 @@ class _ModelModule(InputModule):
                 f"{folder} holds adapters and heads alone: load the model that they were trained"
                 " on, and load_adapter() into it"
             )
-        options = {"dtype": "float32", **(kwargs.get("model_kwargs") or {})}
-        if strange := sorted(options.keys() - {"dtype"}):
+        options = {name: kwargs.get(name) or {} for name in _OPTIONS}
+        if strange := [
+            f"{name}: {option}"
+            for name, known in _OPTIONS.items()
+            for option in sorted(options[name].keys() - known)
+        ]:
             raise InputError(
-                f"model_kwargs of a runnel model has {', '.join(strange)}; only dtype means"
-                " something to it"
+                f"options that mean nothing to a runnel model: {', '.join(strange)}; leave them out"
             )
+        saved = cls.load_config(folder).get("max_seq_length")
         return cls(
-            load_model(folder, dtype=options["dtype"], device="cpu", job=cls.job),
-            **cls.load_config(folder),
+            load_model(
+                folder,
+                dtype=options["model_kwargs"].get("dtype", "float32"),
+                device="cpu",
+                job=cls.job,
+            ),
+            max_seq_length=options["processor_kwargs"].get("model_max_length", saved),
         )
 
 
+class _Features(dict[str, Any]):
+    """Features whose `token_embeddings` are computed when the library asks for them, because those
+    of long texts are large.
+    """
+
+    token_embeddings: Callable[[], Tensor]
+
+    def __missing__(self, name: str) -> Tensor:
+        if name == "token_embeddings":
+            return self.token_embeddings()
+        raise KeyError(name)
+
+
 class EmbedderModule(_ModelModule):
-    """An embedder: texts to `sentence_embedding`, unit vectors (B, d)."""
+    """An embedder: texts to `sentence_embedding`, unit vectors (B, d), and with the library's
+    `output_value="token_embeddings"` the tokens' hidden vectors (n, D), markers included, before
+    pooling.
+
+    In evaluation mode a text without a token has the vector (1, 0, ..., 0), with one note.
+    """
 
     job = "embed"
 
@@ -310,7 +357,11 @@ class EmbedderModule(_ModelModule):
         """Convert texts to `input_ids` (B, n) int64, padded at the end, and `attention_mask` (B, n)
         int64.
         """
-        rows = list(self._embedder.render(inputs, prompt=prompt, max_tokens=self.max_seq_length))
+        places = range(len(inputs)) if self.training else filled_places(self._embedder, inputs)
+        texts = [inputs[place] for place in places]
+        rendered = self._embedder.render(texts, prompt=prompt, max_tokens=self.max_seq_length)
+        filled = dict(zip(places, rendered, strict=True))
+        rows = [filled.get(place, np.empty(0, np.int32)) for place in range(len(inputs))]
         self._tell(self._embedder.truncated)
         return _padded(rows)
 
@@ -318,14 +369,36 @@ class EmbedderModule(_ModelModule):
         """Return the features, and `sentence_embedding` (B, d) fp32."""
         lengths = features["attention_mask"].sum(dim=1).tolist()
         ids = features["input_ids"].cpu().numpy().astype(np.int32)
-        rows = [row[:length] for row, length in zip(ids, lengths, strict=True)]
+        # a text without a token has none, not even markers
+        rows = {place: ids[place, :length] for place, length in enumerate(lengths) if length}
+        device = features["input_ids"].device
+        result = torch.eye(1, self._embedder.dimension, device=device).repeat(len(ids), 1)
+        if rows:
+            result[[*rows]] = self._vectors([*rows.values()]).to(device)
+
+        out = _Features(features, sentence_embedding=result)
+        out.token_embeddings = partial(self._hidden, rows, features["input_ids"])
+        return out
+
+    def _vectors(self, rows: list[np.ndarray]) -> Tensor:
+        """Return the unit vectors (n, d) of rows of ids."""
         if self._infers():
             with _outside_inference():
-                result = torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
-        else:
-            with self._precision() as long:
-                result = vectors(self.model, rows, long)
-        return {**features, "sentence_embedding": result.to(features["input_ids"].device)}
+                return torch.from_numpy(np.stack(list(self._embedder.encode_rows(rows))))
+        with self._precision() as long:
+            return vectors(self.model, rows, long)
+
+    def _hidden(self, rows: Mapping[int, np.ndarray], ids: Tensor) -> Tensor:
+        """Return the hidden vectors (B, n, D) of the rows of a batch `ids`, by their places in it,
+        with zeros elsewhere.
+        """
+        requests = [Request(row, range(len(row))) for row in rows.values()]
+        with _outside_inference(), self._precision() as long:
+            hidden = torch.zeros(*ids.shape, self.backbone.hidden_size)
+            run = self.model.engine.run if self._infers() else partial(read, self.model, long=long)
+            for place, result in zip(rows, run(requests) if rows else (), strict=True):
+                hidden[place, : len(result.hidden)] = torch.as_tensor(result.hidden)
+        return hidden.to(ids.device)
 
     def save(
         self, output_path: str, *args: object, safe_serialization: bool = True, **kwargs: object

@@ -50,8 +50,13 @@ def _check(store: Store) -> list[Damage]:
             _damaged_vectors(passages),
         ):
             reasons.setdefault(name, reason)
-    # 2. Passages that are missing.
-    for name in hashes:
+    # 2. Passages that are missing. A text without a token has none.
+    alone = [name for name in hashes if name not in numbers]
+    documents = store.documents(alone, saved=True)
+    for name, reason in _damaged_documents(alone, documents, hashes):
+        reasons.setdefault(name, reason)
+    blank = {name for name, row in documents.items() if row.tokens == 0}
+    for name in hashes.keys() - blank:
         if reason := _missing_passages(sorted(numbers.get(name, []))):
             reasons.setdefault(name, reason)
     # 3. The whole index: the counts of its last commit, and its index of words.

@@ -6,6 +6,7 @@ meets no condition on it.
 """
 
 import math
+import operator
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,18 @@ from runnel.errors import InputError
 from runnel.search.records import FIELD_TYPES, FieldType
 
 Filter = Mapping[str, object]
-_COMPARISONS = ("=", "!=", "<", "<=", ">", ">=")
+_COMPARISONS = {
+    "=": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "in": lambda value, listed: value in listed,
+}
+_SIGNS = tuple(_COMPARISONS)[:-1]
+# what a value of metadata is compared as: whole and other numbers with each other
+_KINDS: dict[type, FieldType] = {str: "str", bool: "bool", int: "float", float: "float"}
 _EXPECTED = {
     "str": "text",
     "int": "a whole number of 64 bits",
@@ -23,6 +35,7 @@ _EXPECTED = {
     "bool": "True or False",
 }
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
+IDS = ""  # in the place of a field: the documents' ids
 
 
 def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition]:
@@ -36,13 +49,25 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
         expect_choice(name, fields, "a field in the filter (an index has those of Index.create)")
         if isinstance(value, Mapping):
             for sign, bound in (value or {"": None}).items():
-                expect_choice(sign, _COMPARISONS, f"the comparison of {name!r}")
+                expect_choice(sign, _SIGNS, f"the comparison of {name!r}")
                 checked.append((name, sign, typed(name, bound, fields[name])))
         elif isinstance(value, list | tuple | set | frozenset):
             checked.append((name, "in", [typed(name, item, fields[name]) for item in value]))
         else:
             checked.append((name, "=", typed(name, value, fields[name])))
     return checked
+
+
+def matches(given: Filter, metadata: Mapping[str, object]) -> bool:
+    """Return whether metadata meets a filter, on any of its keys.
+
+    Raises:
+        InputError: an unknown comparison, or a value of another type than the metadata's.
+    """
+    fields = {key: _KINDS[type(value)] for key, value in metadata.items() if type(value) in _KINDS}
+    return given.keys() <= fields.keys() and all(
+        _COMPARISONS[sign](metadata[name], value) for name, sign, value in conditions(given, fields)
+    )
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
@@ -66,16 +91,17 @@ def typed(name: str, value: Any, kind: FieldType) -> Any:
     return value
 
 
-def to_sql(where: list[Condition], prefix: str) -> str:
-    """Return conditions as an SQL expression over columns named `prefix` + field."""
+def to_sql(where: list[Condition], prefix: str, ids: str) -> str:
+    """Return conditions as an SQL expression over columns named `prefix` + field, and `ids`, the
+    column of the documents' ids.
+    """
     terms = []
     for name, sign, value in where:
+        column = ids if name == IDS else prefix + name
         if sign == "in":
-            terms.append(
-                f"`{prefix}{name}` IN ({', '.join(map(literal, value))})" if value else "false"
-            )
+            terms.append(f"`{column}` IN ({', '.join(map(literal, value))})" if value else "false")
         else:
-            terms.append(f"`{prefix}{name}` {sign} {literal(value)}")
+            terms.append(f"`{column}` {sign} {literal(value)}")
     return " AND ".join(terms)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +67,7 @@ class Index:
         if (width := store.settings.dimension) < embedder.dimension:  # made with `truncate_dim`
             embedder = Embedder(embedder.model, truncate_dim=width)
         self.embedder = embedder
-        self._encoder = DocumentEncoder(embedder, store.settings, "the index")
+        self.encoder = DocumentEncoder(embedder, store.settings, "the index")
         self._pipeline = Pipeline(store, embedder)
 
     @classmethod
@@ -183,14 +183,14 @@ class Index:
         stored = self.store.content_hashes()
         with ThreadPoolExecutor(1) as writer:  # writes a batch while the next is read
             written: Future[None] = writer.submit(lambda: None)
-            rows = self._encoder.new_rows(documents, stored, changes.failed, changes.unchanged)
-            for batch in batches(rows, self._encoder.batch_documents):
+            rows = self.encoder.new_rows(documents, stored, changes.failed, changes.unchanged)
+            for batch in batches(rows, self.encoder.batch_documents):
                 replaced = [row.id for row in batch if row.id in stored]
                 if replaced:
                     written.result()  # so that reads see it
                 old = self.store.documents(replaced, saved=True)
                 saved = [old[row.id].saved if row.id in old else None for row in batch]
-                new = self._encoder.encode(batch, saved, count.part())
+                new = self.encoder.encode(batch, saved, count.part())
                 changes.count(new, stored)
                 written.result()
                 written = writer.submit(self._write, new, on_commit)
@@ -282,6 +282,7 @@ class Index:
         top_k: int = 10,
         *,
         where: Filter | None = None,
+        among: Collection[str] | None = None,
         dense_weight: float | None = None,
         rerank: int | None = None,
         read: int | None = None,
@@ -295,6 +296,8 @@ class Index:
         Args:
             where: a filter on the index's fields (`search/filters.py`), e.g. {"year": {">=":
                 2020}}.
+            among: ids of the documents to search (default: all); unknown ids are ignored, and a
+                text is one id.
             dense_weight: of dense ranks, relative to 1 for lexical ranks (default: 1 for a model
                 that scores sentence vectors, such as pocket, and 0.2 for others; docs/search.md).
                 0: words alone; math.inf: meaning alone.
@@ -316,7 +319,7 @@ class Index:
         """
         stages = Stages(dense_weight, rerank, read, sentences, language)
         timings = {} if timings is None else timings
-        arguments = (query, top_k, where or {}, stages, timings, TokenCount(progress))
+        arguments = (query, top_k, where or {}, among, stages, timings, TokenCount(progress))
         try:
             return self._pipeline.search(*arguments)
         except StoreError:

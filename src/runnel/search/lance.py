@@ -164,16 +164,18 @@ class LanceStore:
         return {row.pop("id"): ContentHashes(**row) for row in rows}
 
     @plainly
-    def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
-        """Return known documents by id, without their `memory`. `saved`: also read the point where
-        reading continues.
+    def documents(
+        self, ids: Sequence[str] | None, *, saved: bool = False
+    ) -> dict[str, DocumentRow]:
+        """Return known documents by id (None: all), without their `memory`. `saved`: also read the
+        point where reading continues.
         """
-        if not ids:
+        if ids is not None and not ids:
             return {}
         columns = [
             name for name in DOCUMENT_COLUMNS if name != "memory" and (saved or name != "saved")
         ]
-        rows = self._select("documents", columns, _is_in("id", ids))
+        rows = self._select("documents", columns, "" if ids is None else _is_in("id", ids))
         return {
             row["id"]: DocumentRow(**row | {"metadata": json.loads(row["metadata"])})
             for row in rows
@@ -238,7 +240,7 @@ class LanceStore:
         ids, owners, numbers, vectors = self._passages
         rows = np.arange(len(owners))
         if where:
-            selected = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX))
+            selected = self._select("documents", ["id"], to_sql(where, FIELD_PREFIX, "id"))
             names = {row["id"] for row in selected}
             rows = np.flatnonzero(np.array([name in names for name in ids], dtype=bool)[owners])
             vectors = vectors[rows]
@@ -431,7 +433,7 @@ def _first_rows(
 ) -> list[dict[str, Any]]:
     """Run a search of passages: return the names of the best and the column `score`."""
     if where:
-        search = search.where(to_sql(where, FIELD_PREFIX), prefilter=True)
+        search = search.where(to_sql(where, FIELD_PREFIX, "document"), prefilter=True)
     return search.select(["document", "number", score]).limit(count).to_arrow().to_pylist()
 
 

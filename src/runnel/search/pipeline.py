@@ -4,7 +4,7 @@ answering sentences.
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -22,7 +22,7 @@ from runnel.records import AnsweringSentence, Explanation, Hit, Place, RankPart,
 from runnel.request import Progress, TokenCount
 from runnel.search.damage import TOLERANCE, damaged
 from runnel.search.encoding import reranker_of
-from runnel.search.filters import Condition, Filter, conditions
+from runnel.search.filters import IDS, Condition, Filter, conditions
 from runnel.search.finding import FileDocument, answering, locate
 from runnel.search.records import DocumentRow, ScoredPassage
 from runnel.search.stores import Store
@@ -89,6 +89,7 @@ class Pipeline:
         query: str,
         top_k: int,
         where: Filter,
+        among: Collection[str] | None,
         stages: Stages,
         timings: dict[str, float],
         count: TokenCount,
@@ -105,6 +106,9 @@ class Pipeline:
                     " language to a new index"
                 )
         where_conditions = conditions(where, self._store.settings.fields)
+        if among is not None:
+            ids = [among] if isinstance(among, str) else list(among)
+            where_conditions.append((IDS, "in", ids))
         rerank = self._documents_to_rerank(stages.rerank)
         weights = self._weights
         if stages.dense_weight is not None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from runnel.batching import grouped
 from runnel.errors import InputError, StoreError, needing
 from runnel.redaction import redact
-from runnel.search.filters import Condition
+from runnel.search.filters import IDS, Condition
 from runnel.search.records import (
     WHOLE,
     Commit,
@@ -151,9 +151,13 @@ class QdrantStore:
         return {row["document"]: ContentHashes(*(row[name] for name in names)) for row in rows}
 
     @plainly
-    def documents(self, ids: Sequence[str], *, saved: bool = False) -> dict[str, DocumentRow]:
+    def documents(
+        self, ids: Sequence[str] | None, *, saved: bool = False
+    ) -> dict[str, DocumentRow]:
         left_out = {"id", "memory"} if saved else {"id", *BLOBS}
         columns = [name for name in DocumentRow.__slots__ if name not in left_out]
+        if ids is None:
+            ids = list(self.content_hashes())
         documents = {}
         for point in self._retrieve(
             [point_id("document", name) for name in ids], ["document", *columns]
@@ -398,7 +402,7 @@ def to_qdrant(where: list[Condition]) -> models.Filter:
     """
     must: list[models.Condition] = []
     for name, sign, value in where:
-        key = f"fields.{name}"
+        key = "document" if name == IDS else f"fields.{name}"
         if sign == "in":
             equal = models.Filter(should=[_equal(key, item) for item in value])
             must.append(equal if value else models.HasIdCondition(has_id=[]))

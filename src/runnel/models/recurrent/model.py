@@ -133,6 +133,9 @@ class TorchModel(Model):
                 else:
                     tensors[key] = tensor.detach().contiguous().clone()
         config = {
+            # transformers shows this if the folder is given to another class, which it then reads
+            "model_type": "runnel: load this folder with the class of sentence_transformers named"
+            " in its config_sentence_transformers.json, and trust_remote_code=True",
             "runnel": {
                 "version": VERSION,
                 "backbone": {
@@ -146,7 +149,7 @@ class TorchModel(Model):
                 "prompts": self.prompts,
                 "markers": {"begin": self.tokenizer.begin_id, "end": self.tokenizer.end_id},
                 "unit": self.unit,
-            }
+            },
         }
         self.tokenizer.save(folder)
         # sentence-transformers saves in every process of a run
