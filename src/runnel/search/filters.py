@@ -6,7 +6,8 @@ meets no condition on it.
 """
 
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,6 +22,13 @@ _EXPECTED = {
     "int": "a whole number of 64 bits",
     "float": "a finite number",
     "bool": "True or False",
+}
+_CONDITION = re.compile(r"\s*(.*?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_READ: Mapping[FieldType, Callable[[str], object]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
 
@@ -43,6 +51,27 @@ def conditions(given: Filter, fields: Mapping[str, FieldType]) -> list[Condition
         else:
             checked.append((name, "=", typed(name, value, fields[name])))
     return checked
+
+
+def parse_conditions(
+    given: Sequence[str], fields: Mapping[str, FieldType]
+) -> dict[str, dict[str, object]]:
+    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the
+    field's type says.
+    """
+    where: dict[str, dict[str, object]] = {}
+    for text in given:
+        match = _CONDITION.fullmatch(text)
+        name, sign, value = match.groups() if match else ("", "", "")
+        try:
+            where.setdefault(name, {})[sign] = _READ[fields[name]](value)
+        except (KeyError, ValueError):
+            known = [f"{field} ({kind})" for field, kind in sorted(fields.items())]
+            raise InputError(
+                f"the condition {text!r} cannot be used; expected NAME=VALUE or another comparison"
+                f" with a field: {', '.join(known) or 'none'}"
+            ) from None
+    return where
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:
