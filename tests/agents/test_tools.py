@@ -180,7 +180,7 @@ def test_search_and_stored_documents(tmp_path):
     with Index.create(tmp_path / "library") as index:
         index.add_files([notes])
     tools = Tools(AgentSettings((tmp_path,), str(tmp_path / "library")))
-    assert tools.status().index.documents == 2 and not tools.status().model_loaded
+    assert tools.status()["index"]["documents"] == 2 and not tools.status()["model_loaded"]
     found = tools.search("who barked at night", 2, 1)
     best = found.documents[0]
     assert (
@@ -201,7 +201,7 @@ def test_search_and_stored_documents(tmp_path):
     assert again.text == sentence.text and again.headings == sentence.headings == ("Dogs",)
     assert tools.verify("the dog barked", best.file).places[0].headings == ("Dogs",)
     assert "dog barked" in tools.find("who barked", best.file, 1).sentences[0].text
-    assert tools.status().model_loaded
+    assert tools.status()["model_loaded"]
     first, second = (tools._documents.read(best.file, [])[0] for _ in range(2))
     assert first.vectors is not None and second is first  # a second question does not read it again
     with pytest.raises(
@@ -290,7 +290,7 @@ def test_conditions_on_fields_of_the_index(mixed):
         mixed.find("who barked", "notes", where=["year>=2000"])
     found = mixed.search("who barked", file="notes/old")
     assert [one.file for one in found.documents] == ["index:notes/old/dogs.txt"]
-    assert mixed.status().index.fields == {"year": "int"}
+    assert mixed.status()["index"]["fields"] == {"year": "int"}
 
 
 @pytest.mark.parametrize("name", ["..", "../secret.md", "../*.md", "/etc", "index:../x/*"])
@@ -464,7 +464,8 @@ def test_shown_answers(tools, monkeypatch):
         f'quote: "old"  document: ""\n[end {mark}]'
     )
     assert (
-        json.loads(shown(tools.status()))["max_characters"] == 2000 and tools.status().index is None
+        json.loads(shown(tools.status()))["max_characters"] == 2000
+        and tools.status()["index"] is None
     )
     with pytest.raises(InputError, match="this server has no index"):
         tools.search("dog", 5, 3)

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pydantic.json_schema import GenerateJsonSchema
 
 from runnel import __version__
-from runnel.agents.tools import Answer, Stretch, Tools, refusal, shown
+from runnel.agents.tools import Status, Stretch, ToolResult, Tools, refusal, shown
 from runnel.errors import RunnelError
 from runnel.request import Progress
 from runnel.server.connections import LimitedServer, UnambiguousBodies
@@ -47,7 +47,7 @@ _READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
 def _as_tool(
-    method: Callable[..., Answer], models: anyio.CapacityLimiter, most: int
+    method: Callable[..., ToolResult | Status], models: anyio.CapacityLimiter, most: int
 ) -> Callable[..., Awaitable[CallToolResult]]:
     """Return a method of `Tools` as a tool, which runs it in a thread. Errors of the package are
     for the agent to read.

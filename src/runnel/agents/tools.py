@@ -172,27 +172,7 @@ class VerifiedQuote(ToolList):
     places: list[ListedQuote]
 
 
-class IndexStatus(BaseModel):
-    """The index that search uses."""
-
-    place: str
-    documents: int
-    model: str
-    fields: dict[str, str]
-
-
-class ServerStatus(BaseModel):
-    """The server's settings and state."""
-
-    version: str
-    roots: list[str]
-    index: IndexStatus | None
-    model: str
-    model_loaded: bool
-    max_characters: int
-
-
-Answer = ToolResult | ServerStatus
+Status = dict[str, object]  # of the server
 Page = TypeVar("Page", bound=ToolList)
 P = TypeVar("P", bound=Place)
 T = TypeVar("T")
@@ -474,27 +454,27 @@ class Tools:
             ),
         )
 
-    def status(self) -> ServerStatus:
+    def status(self) -> Status:
         """Return the allowed folders, the index with its fields, the model and the limit."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
-                index = IndexStatus(
-                    place=self.settings.index,
-                    documents=store.last_commit().documents,
-                    model=store.settings.model,
-                    fields=dict(store.settings.fields),
-                )
-        return ServerStatus(
-            version=__version__,
-            roots=[str(root) for root in self.settings.roots],
-            index=index,
-            model=self.settings.model,
-            model_loaded=self._models.loaded,
-            max_characters=self.settings.max_characters,
-        )
+                index = {
+                    "place": self.settings.index,
+                    "documents": store.last_commit().documents,
+                    "model": store.settings.model,
+                    "fields": dict(store.settings.fields),
+                }
+        return {
+            "version": __version__,
+            "roots": [str(root) for root in self.settings.roots],
+            "index": index,
+            "model": self.settings.model,
+            "model_loaded": self._models.loaded,
+            "max_characters": self._most,
+        }
 
-    def _fits(self, answer: Answer, structured: bool) -> bool:
+    def _fits(self, answer: ToolResult, structured: bool) -> bool:
         """Return whether an answer is within the limit as it is sent: as JSON, with all escapes."""
         sent = answer.model_dump(mode="json") if structured else shown(answer)
         return _MESSAGE_CHARS + len(json.dumps(sent, ensure_ascii=False)) <= self._most
@@ -667,11 +647,11 @@ def refusal(error: Exception, most: int) -> str:
     return "\n".join([f"the reason may quote documents{cut}:", *quoted])
 
 
-def shown(answer: Answer) -> str:
+def shown(answer: ToolResult | Status) -> str:
     """Return an answer as text."""
     mark = secrets.token_hex(_MARK_BYTES)
-    if isinstance(answer, ServerStatus):
-        return answer.model_dump_json(indent=1)
+    if isinstance(answer, dict):
+        return json.dumps(answer, indent=1, ensure_ascii=False)
     warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
