@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 from helpers.children import PROGRAMS
 
-from runnel.search.filters import parse_conditions
 from runnel.errors import InputError
 from runnel.files import WriterLock
+from runnel.search.filters import parse_conditions
 from runnel.search.project import Project
 from runnel.search.records import IndexSettings
 from runnel.text.documents import reader
@@ -96,7 +96,7 @@ def test_conditions():
         "name": {"!=": "a=b"},
     }
     for bad in ("year", "size=3", "year=x", "draft=1"):
-        with pytest.raises(InputError, match="the condition .* cannot be used"):
+        with pytest.raises(InputError, match=r"the condition .* cannot be used"):
             parse_conditions([bad], settings.fields)
 
 

@@ -9,6 +9,7 @@ import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,8 +22,16 @@ from runnel.errors import InputError
 from runnel.files import Decoded
 from runnel.models.pocket.looks import PAIRED, READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
-from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
+from runnel.search.finding import (
+    FileDocument,
+    FileRead,
+    Findings,
+    find,
+    locate,
+    read_documents,
+)
 from runnel.text.documents.document import DocumentText, read_plain
+from runnel.text.documents.reader import DocumentReader
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it
 
@@ -38,6 +47,18 @@ def answers_of(
     return [
         (sentence.file, sentence.score, sentence.text.strip()) for sentence in findings.sentences
     ]
+
+
+def test_each_file_is_reported_before_it_is_read(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("One dog.")
+    seen = []
+    with DocumentReader() as reader:
+        for document in read_documents(
+            [str(tmp_path)], reader, [], on_file=lambda *place: seen.append(place)
+        ):
+            assert len(seen) == ord(Path(document.file).name[0]) - ord("a") + 1
+    assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
 def test_documents_are_ranked_together():

@@ -4,7 +4,9 @@ HTTP on this machine.
 
 import inspect
 import reprlib
+import signal
 import socket
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -190,5 +192,7 @@ def serve_http(server: MCPServer, port: int, on_ready: Callable[[str], None]) ->
     """
     with socket.create_server(("127.0.0.1", port)) as bound:
         app = server.streamable_http_app(stateless_http=True)
+        # the server ends itself at SIGTERM, and then raises it again: this is no failure
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
         on_ready(f"http://127.0.0.1:{bound.getsockname()[1]}/mcp")
         LimitedServer(UnambiguousBodies(app)).run([bound])

@@ -245,6 +245,8 @@ class Meter(WorkProgress):
 
     def __init__(self, label: str, unit: str = "tokens") -> None:
         self.label, self._unit = label, unit
+        self._work = label
+        self._files = 1
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
@@ -266,7 +268,15 @@ class Meter(WorkProgress):
         if self._bar is not None:
             self._bar.stop()
 
+    def file(self, number: int, total: int) -> None:
+        """Show which of the files is being read, if there are several."""
+        self._files = total
+        if total > 1:
+            self.label = f"{self._work} file {number:,} of {total:,}"
+
     def __call__(self, done: int, total: int | None = None) -> None:
+        if self._files > 1:
+            total = None  # the tokens of later files are not known yet
         self._done, self._total = done, total
         if not (_progress_shown and self._on_terminal) or time.monotonic() - self._start < _BAR_S:
             return
