@@ -95,7 +95,7 @@ class _Commands(TyperGroup):
         return typer.main.get_command(alone)
 
     def get_params(self, context: Any) -> list[Any]:
-        parameters = super().get_params(context)
+        parameters: list[Any] = super().get_params(context)
         for option in parameters:
             # so that --help fits one screen; docs/quickstart.md names them
             option.hidden = option.hidden or "completion" in str(option.name)

@@ -66,7 +66,7 @@ async def check_client(client):
     assert message_size(listed) <= 6000 and len(listed.model_dump_json()) <= 6000
     for tool in tools.values():
         assert tool.annotations.read_only_hint and tool.output_schema is None and tool.description
-        assert "title" not in json.dumps(tool.input_schema)
+        assert "title" not in json.dumps(tool.input_schema["properties"])
     assert "never instructions" in client.instructions
     question = {"query": "who barked", "file": "a.md", "top_k": 1}
     found = await client.call_tool("find", question)

@@ -9,7 +9,6 @@ import json
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -53,12 +52,16 @@ def test_each_file_is_reported_before_it_is_read(tmp_path):
     for name in ("a.txt", "b.txt", "c.txt"):
         (tmp_path / name).write_text("One dog.")
     seen = []
+
+    def through(files):
+        for file in files:
+            seen.append((file[0], len(files)))
+            yield file
+
     with DocumentReader() as reader:
-        for document in read_documents(
-            [str(tmp_path)], reader, [], on_file=lambda *place: seen.append(place)
-        ):
-            assert len(seen) == ord(Path(document.file).name[0]) - ord("a") + 1
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+        for document in read_documents([str(tmp_path)], reader, [], through=through):
+            assert seen[-1] == (document.file, 3)
+    assert len(seen) == 3
 
 
 def test_documents_are_ranked_together():

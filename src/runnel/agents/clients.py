@@ -8,9 +8,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
 from pathlib import Path
-from textwrap import indent
 from typing import Any
 
 from runnel.errors import InputError, describe
@@ -32,8 +30,6 @@ _NO_JSON = (
 )
 _KEY = re.compile(r'[\s,]*("(?:\\.|[^"\\])*")\s*:\s*')
 
-Entry = Mapping[str, object]
-
 
 def configure(program: str, command: list[str] | None) -> Path:
     """Write the entry of this server, which starts with a command, to the configuration of a
@@ -44,10 +40,10 @@ def configure(program: str, command: list[str] | None) -> Path:
     """
     file, key = PROGRAMS[program]
     path = Path(file).expanduser().resolve()
-    entry: Entry = {}
-    if command is not None:
-        entry = {"command": command[0], "args": command[1:]}
-    if command is not None and program == "vscode":
+    entry: dict[str, object] = (
+        {} if command is None else {"command": command[0], "args": command[1:]}
+    )
+    if entry and program == "vscode":
         entry = {"type": "stdio", **entry}
     is_toml = path.suffix == ".toml"
     load = tomllib.loads if is_toml else _load_json
@@ -56,8 +52,8 @@ def configure(program: str, command: list[str] | None) -> Path:
         expected = load(old)
         if not isinstance(expected, dict) or not isinstance(expected.get(key, {}), dict):
             raise ValueError(f"it needs an object {key!r} with the servers by name")
-        servers = {name: one for name, one in expected.get(key, {}).items() if name != NAME}
-        expected[key] = servers | ({NAME: entry} if entry else {})
+        others = {name: one for name, one in expected.get(key, {}).items() if name != NAME}
+        expected[key] = others | ({NAME: entry} if entry else {})
         new = (_changed_toml if is_toml else _changed_json)(old, key, entry)
         if {key: {}} | load(new) != expected:
             raise ValueError("its form is not known")
@@ -74,7 +70,7 @@ def configure(program: str, command: list[str] | None) -> Path:
     return path
 
 
-def _changed_toml(text: str, key: str, entry: Entry) -> str:
+def _changed_toml(text: str, key: str, entry: dict[str, object]) -> str:
     import tomlkit
 
     document = tomlkit.parse(text)
@@ -87,25 +83,22 @@ def _changed_toml(text: str, key: str, entry: Entry) -> str:
     return tomlkit.dumps(document)
 
 
-def _changed_json(text: str, key: str, entry: Entry) -> str:
+def _changed_json(text: str, key: str, entry: dict[str, object]) -> str:
     text = text if text.strip() else "{}\n"
     if NAME in _load_json(text).get(key, {}):
         servers = _members(text, _plain(text).index("{"))[key][1]
         begin, _, end = _members(text, servers)[NAME]
         before = text[:begin].rstrip()
-        after = text[end:]
-        if after.lstrip().startswith(","):
-            after = after.lstrip()[1:]
-        else:
-            before = before.removesuffix(",")
-        text = before + after
+        comma = re.match(r"\s*,", text[end:])
+        after = text[end + comma.end() :] if comma else text[end:]
+        text = (before if comma else before.removesuffix(",")) + after
     if not entry:
         return text
     top = _plain(text).index("{")
     members = _members(text, top)
     if key not in members:
-        return _with_first(text, top, 1, {key: {NAME: entry}})
-    return _with_first(text, members[key][1], 2, {NAME: entry})
+        return _with_first(text, top, "", {key: {NAME: entry}})
+    return _with_first(text, members[key][1], "  ", {NAME: entry})
 
 
 def _load_json(text: str) -> Any:
@@ -134,13 +127,12 @@ def _members(text: str, start: int) -> dict[str, tuple[int, int, int]]:
     return members
 
 
-def _with_first(text: str, start: int, depth: int, member: Mapping[str, object]) -> str:
+def _with_first(text: str, start: int, margin: str, member: dict[str, object]) -> str:
     """Return a text with a new first member in the object at `start`, in lines of its own."""
     lines = json.dumps(member, indent=2, ensure_ascii=False).split("\n")[1:-1]
-    block = "\n" + indent("\n".join(lines), "  " * (depth - 1))
-    if _members(text, start):
-        block += ","
-    elif text[start + 1] == "}":
-        block += "\n" + "  " * (depth - 1)
+    end = "," if _members(text, start) else ""
+    if text[start + 1] == "}":
+        end = "\n" + margin
+    block = "".join(f"\n{margin}{line}" for line in lines) + end
     block = block.replace("\n", "\r\n" if "\r\n" in text else "\n")
     return text[: start + 1] + block + text[start + 1 :]

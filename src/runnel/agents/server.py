@@ -43,7 +43,6 @@ with it for the rest. Answers are text; with structured=true, JSON in structured
 _TOGETHER = 4  # calls that run a model at once; others wait
 # keys of a JSON schema that say what is expected
 _EXPECTED = ("type", "enum", "minimum", "maximum", "minLength", "minItems", "maxItems", "required")
-_STRETCH = Stretch.__name__
 _REPORT_S = 0.25  # between progress notifications
 _READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
@@ -68,9 +67,8 @@ def _as_tool(
             )
         except (RunnelError, OSError) as error:
             raise ToolError(refusal(error, most)) from error
-        if arguments.get("structured"):
-            structure = answer.model_dump(mode="json")
-            return CallToolResult(content=[], structured_content=structure)
+        if isinstance(answer, ToolResult) and arguments.get("structured"):
+            return CallToolResult(content=[], structured_content=answer.model_dump(mode="json"))
         return CallToolResult(content=[TextContent(type="text", text=shown(answer))])
 
     context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Context)
@@ -124,40 +122,29 @@ class _Server(MCPServer[Any]):
 def _problem(error: ValidationError, schema: Mapping[str, Any]) -> str:
     """Return the first problem of arguments in one sentence, by the schema that agents see."""
     problem = error.errors()[0]
-    shape = schema
-    names = []
-    for part in problem["loc"]:
-        inside = shape.get("items") if isinstance(part, int) else shape["properties"].get(part)
-        if inside is None:
-            break
-        shape = schema["$defs"][_STRETCH] if "$ref" in inside else inside
-        names.append(str(part))
+    name, *inside = problem["loc"]
+    shape = schema["properties"][name]
+    if inside:  # an item of a list of objects
+        shape = schema["$defs"][Stretch.__name__]["properties"].get(inside[-1], shape)
     expected = ", ".join(f"{key} {shape[key]}" for key in _EXPECTED if key in shape)
-    came = "missing"
-    if problem["type"] != "missing":
-        came = reprlib.repr(problem["input"])
-    return f"{'.'.join(names)} is {came}; expected {expected}"
+    came = "missing" if problem["type"] == "missing" else reprlib.repr(problem["input"])
+    return f"{'.'.join(map(str, problem['loc']))} is {came}; expected {expected}"
 
 
 class _ShortSchema(GenerateJsonSchema):
-    """JSON schemas without what no agent needs, who keeps them in its context: titles, and null
-    where an argument may be left out.
+    """JSON schemas without what no agent needs, who keeps them in its context: titles of
+    fields, and null where an argument may be left out.
     """
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
-    def model_schema(self, schema: Any) -> dict[str, Any]:
-        shape = super().model_schema(schema)
-        del shape["title"]
-        return shape
-
     def nullable_schema(self, schema: Any) -> dict[str, Any]:
         return self.generate_inner(schema["schema"])
 
     def default_schema(self, schema: Any) -> dict[str, Any]:
-        inner = self.generate_inner(schema["schema"])
-        return inner | ({"default": schema["default"]} if schema.get("default") else {})
+        default = {"default": schema["default"]} if schema.get("default") else {}
+        return self.generate_inner(schema["schema"]) | default
 
 
 def create_server(tools: Tools) -> MCPServer:

@@ -16,7 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain, groupby, islice
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
@@ -33,7 +33,6 @@ from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, short_name, span_of
-from runnel.text.quotes import Change
 
 _LABEL_CHARS = 600  # of a title or note
 _TITLE_CHARS = 60  # of a title or heading in text
@@ -55,14 +54,6 @@ Query = Annotated[str, Field(min_length=1, description="A question, or words.")]
 Conditions = Annotated[
     list[str] | None, Field(description="Filter of the index's fields, e.g. year>=2020.")
 ]
-Unit = Annotated[By, Field(description="Unit of start and end.")]
-Start = Annotated[
-    int | None, Field(ge=0, description="First line or page, from 1; first character, from 0.")
-]
-End = Annotated[
-    int | None, Field(ge=0, description="Last line or page; the character after the last.")
-]
-Row = Annotated[str | None, Field(description="Id of a row of jsonl, csv or tsv.")]
 Cursor = Annotated[str | None, Field(description="Of the answer to continue.")]
 
 
@@ -86,20 +77,16 @@ class ToolList(ToolResult):
     first: int = 1
 
 
-@dataclass(frozen=True)
-class ListedSentence(AnsweringSentence):
-    """A sentence that answers the question, with the text around it. `answers`: the probability;
-    null if the model only ranks.
-    """
-
-
 class Found(ToolList):
-    """Sentences, best first. `answers`: the probability that there is an answer at all; below 0.15,
-    say that there is none; null: not known.
+    """Sentences, best first, each with the probability that it answers (null if the model only
+    ranks), and the text around it.
+
+    answers: the probability that there is an answer at all; below 0.15, say that there is none;
+    null: not known.
     """
 
     answers: float | None = None
-    sentences: list[ListedSentence]
+    sentences: list[AnsweringSentence]
 
 
 class IndexedDocument(BaseModel):
@@ -110,7 +97,7 @@ class IndexedDocument(BaseModel):
     file: str
     source: str
     title: str
-    sentences: list[ListedSentence]
+    sentences: list[AnsweringSentence]
 
 
 class Searched(ToolList):
@@ -279,10 +266,7 @@ class Tools:
         structured: bool = False,
         progress: Progress | None = None,
     ) -> Found:
-        """Find the sentences of a file, or of a folder's or glob's files, that answer a question.
-
-        Reads documents of any kind and length: of each all of it, at the first question.
-        """
+        """Find the sentences that answer a question, of a file or of a folder's or glob's files."""
         notes: list[str] = []
         indexed = file.startswith(INDEXED)
         if where and not indexed:
@@ -294,12 +278,12 @@ class Tools:
             within = file.removeprefix(INDEXED) or None
             hits = self._hits(query, top_k, min(top_k, 20), within, where, notes, progress)
             answers = highest(hit.answers for hit in hits)
-            best = [
+            sentences = (
                 replace(sentence, file=self._documents.indexed_name(hit.id), id=None)
                 for hit in hits
                 for sentence in hit.sentences
-            ]
-            best = sorted(best, key=lambda sentence: -sentence.score)[:top_k]
+            )
+            best = sorted(sentences, key=lambda sentence: -sentence.score)[:top_k]
         else:
             findings = find(
                 self._models.retriever(),
@@ -334,14 +318,13 @@ class Tools:
     ) -> ListedFiles:
         """List what can be read: the files of a folder, or the documents of the index."""
         notes: list[str] = []
-        if path.startswith(INDEXED):
-            names = self._indexed_names(path.removeprefix(INDEXED))
-        else:
-            names = self._documents.files(path, notes)
+        indexed = path.startswith(INDEXED)
+        names = self._indexed_names(path) if indexed else self._documents.files(path, notes)
         listed = [partial(_short, name) for name in names]
         return self._page(listed, cursor, notes, structured, lambda items: ListedFiles(files=items))
 
-    def _indexed_names(self, folder: str) -> list[str]:
+    def _indexed_names(self, name: str) -> list[str]:
+        folder = name.removeprefix(INDEXED)
         root = self._documents.root(folder) if folder else None
         with self._models.store() as store:
             hashes = store.content_hashes()
@@ -355,10 +338,14 @@ class Tools:
     def read(
         self,
         file: File,
-        by: Unit = "line",
-        start: Start = None,
-        end: End = None,
-        row: Row = None,
+        by: Annotated[By, Field(description="Unit of start and end.")] = "line",
+        start: Annotated[
+            int | None, Field(ge=0, description="First line or page, from 1; character, from 0.")
+        ] = None,
+        end: Annotated[
+            int | None, Field(ge=0, description="Last line or page; character after the last.")
+        ] = None,
+        row: Annotated[str | None, Field(description="Id in jsonl, csv or tsv.")] = None,
         sha256: Annotated[
             str | None, Field(description="Fail if the document's digest begins otherwise.")
         ] = None,
@@ -477,7 +464,7 @@ class Tools:
     def _fits(self, answer: ToolResult, structured: bool) -> bool:
         """Return whether an answer is within the limit as it is sent: as JSON, with all escapes."""
         sent = answer.model_dump(mode="json") if structured else shown(answer)
-        return _MESSAGE_CHARS + len(json.dumps(sent, ensure_ascii=False)) <= self._most
+        return len(json.dumps(sent, ensure_ascii=False)) <= self._most - _MESSAGE_CHARS
 
     def _noted(self, notes: list[str]) -> list[str]:
         """Return notes that fit into a quarter of an answer."""
@@ -493,7 +480,7 @@ class Tools:
         cursor: str | None,
         notes: list[str],
         structured: bool,
-        page: Callable[[Sequence[T]], Page],
+        page: Callable[[list[T]], Page],
         most: int | None = None,
     ) -> Page:
         """Return the page of those items from the cursor on that fit into one answer, at least one.
@@ -554,12 +541,11 @@ def _best(hits: Sequence[Hit], count: int) -> list[tuple[Hit, AnsweringSentence 
 
 def _by_document(items: Sequence[IndexedDocument]) -> list[IndexedDocument]:
     """Join documents with one sentence each: those of one document follow each other."""
-    documents: list[IndexedDocument] = []
-    for item in items:
-        if documents and documents[-1].file == item.file:
-            documents[-1].sentences.extend(item.sentences)
-        else:
-            documents.append(item.model_copy(update={"sentences": [*item.sentences]}))
+    documents = []
+    for _, group in groupby(items, key=lambda item: item.file):
+        same = list(group)
+        sentences = [sentence for item in same for sentence in item.sentences]
+        documents.append(same[0].model_copy(update={"sentences": sentences}))
     return documents
 
 
@@ -584,7 +570,7 @@ def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) 
     )
 
 
-def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
+def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
     listed = sentence.also[: min(_ALSO, most // 160)]
     also = tuple(_bounded(place, most // 4) for place in listed)
     around = {
@@ -593,7 +579,7 @@ def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
         "also": also,
         "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
     }
-    return ListedSentence(**vars(_bounded(sentence, most)) | around)
+    return AnsweringSentence(**vars(_bounded(sentence, most)) | around)
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
@@ -672,7 +658,7 @@ def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
         yield f"{answer.total} in all"
     if isinstance(answer, Read | ReadPlaces):
         for place in [answer.place] if isinstance(answer, Read) else answer.places:
-            yield f"{_where(place)}{_cut_note(place)}"
+            yield _where(place)
             yield from _quotation(f"{_heading(place)}{_under(place)}", mark)
             yield from _quotation(place.text, mark)
     elif isinstance(answer, ListedFiles):
@@ -691,7 +677,7 @@ def _document_lines(document: IndexedDocument, mark: str) -> Iterator[str]:
 
 
 def _place_lines(
-    places: Sequence[ListedSentence | ListedQuote], mark: str, named: str = ""
+    places: Sequence[AnsweringSentence | ListedQuote], mark: str, named: str = ""
 ) -> Iterator[str]:
     """Yield a line for each place, below the names of its document and its row: the probability or
     the match, the place, the headings and the words.
@@ -704,10 +690,12 @@ def _place_lines(
         last = heading
         facts = [_where(place)]
         words = _flowed(place.table_row or place.text, place.kind)
-        changes: Sequence[Change] = ()
         if isinstance(place, ListedQuote):
             facts.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
-            changes = place.changes
+            words += "".join(
+                f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+                for change in place.changes
+            )
         else:
             if place.answers is not None:
                 facts.insert(0, percent(place.answers))
@@ -716,9 +704,7 @@ def _place_lines(
             if place.before or place.after:
                 before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
                 words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
-        yield f"{', '.join(facts)}{_cut_note(place)}{_under(place)}: {words}"
-        for change in changes:
-            yield f"quote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+        yield f"{', '.join(facts)}{_under(place)}: {words}"
 
 
 def _heading(place: Place, named: str = "") -> str:
@@ -742,12 +728,9 @@ def _flowed(text: str, kind: str) -> str:
 
 def _where(place: Place) -> str:
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    return f"{where}, characters {place.start}-{place.end}"
-
-
-def _cut_note(place: Place) -> str:
     whole = len(place.text) == place.end - place.start
-    return "" if whole else f", here only its first {len(place.text)}"
+    cut = "" if whole else f", here only its first {len(place.text)}"
+    return f"{where}, characters {place.start}-{place.end}{cut}"
 
 
 def _quotation(text: str, mark: str) -> list[str]:

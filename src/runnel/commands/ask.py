@@ -193,7 +193,7 @@ def _find_in_files(
             selection=files.selection(),
             cache=cache,
             report=say,
-            on_file=meter.file,
+            through=meter.files,
         )
         findings = find(
             retriever,

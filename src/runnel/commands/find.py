@@ -205,7 +205,7 @@ def find(
             selection=reading.selection(),
             cache=stored,
             report=display.say,
-            on_file=meter.file,
+            through=meter.files,
         )
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)

@@ -191,7 +191,7 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
                 keep_missing=True,
                 ocr=ocr,
                 progress=meter,
-                on_file=meter.file,
+                through=meter.files,
             )
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         display.say(f"note: {describe(error)}; searching the last commit of {place}")

@@ -83,12 +83,14 @@ def mcp(
     program = install or uninstall
     if program is not None:
         refuse({"--uninstall": install and uninstall}, "cannot be given with --install")
-        command = [sys.executable, "-m", "runnel", "mcp", "--model", model]
-        command += [part for folder in folders for part in ("--root", str(folder.resolve()))]
-        command += ["--no-update"] if no_update else []
-        command += ["--max-characters", str(max_characters)]
-        if index is not None:
-            command += ["--in", index if "://" in index else os.path.abspath(index)]
+        place = index and (index if "://" in index else os.path.abspath(index))
+        options = {"--model": model, "--max-characters": str(max_characters), "--in": place}
+        command = [
+            *(sys.executable, "-m", "runnel", "mcp"),
+            *(part for folder in folders for part in ("--root", str(folder.resolve()))),
+            *(part for name, value in options.items() if value for part in (name, value)),
+            *(["--no-update"] if no_update else []),
+        ]
         print_text(str(configure(program, command if install else None)))
         return 0
     if not roots and Path.cwd() == Path(Path.cwd().anchor):

@@ -27,11 +27,10 @@ from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
 from runnel.text.folders import (
     EVERYTHING,
-    FileProgress,
     Root,
     Selection,
+    Through,
     find_files,
-    numbered,
 )
 
 
@@ -214,7 +213,7 @@ class Index:
         limits: Limits | None = None,
         ocr: Ocr | None = None,
         progress: Progress | None = None,
-        on_file: FileProgress | None = None,
+        through: Through = iter,
         on_commit: OnCommit | None = None,
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete
@@ -231,7 +230,7 @@ class Index:
                 read (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
             limits, ocr: as for `DocumentReader`.
-            on_file: called before each file with its number and the number of all.
+            through: yields the files of a list, for example to show which one is read.
 
         Raises:
             InputError: a path does not exist.
@@ -242,7 +241,7 @@ class Index:
         stored = by_file(self.store.content_hashes())
         files = list(find_files(roots, selection, scan.fail_folder))
         named = {root.path for root in roots}
-        rows = read_found(numbered(files, on_file), stored, scan, named, hashes, limits, ocr)
+        rows = read_found(through(files), stored, scan, named, hashes, limits, ocr)
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
         self.finish_files(changes, scan, prune=prune)

@@ -19,7 +19,7 @@ from runnel.search.index import Changes, Index
 from runnel.search.project import Project
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import FileProgress, Selection, find_files
+from runnel.text.folders import Selection, Through, find_files
 
 Signatures = dict[str, tuple[int, int, int]]  # of each file
 _SHARE = 0.05  # of the time may be spent on looking
@@ -47,7 +47,7 @@ class IndexedFiles:
         self,
         index: Index,
         progress: Progress | None = None,
-        on_file: FileProgress | None = None,
+        through: Through = iter,
     ) -> Changes:
         """Read new and changed files into the index, and delete documents of removed files.
 
@@ -62,7 +62,7 @@ class IndexedFiles:
                 limits=self.limits,
                 ocr=self.ocr,
                 progress=progress,
-                on_file=on_file,
+                through=through,
             )
         if self.hashes is not None:
             self.hashes.failures.clear()
@@ -74,7 +74,7 @@ class IndexedFiles:
             limits=self.limits,
             ocr=self.ocr,
             progress=progress,
-            on_file=on_file,
+            through=through,
         )
 
     def look(self) -> Signatures:
