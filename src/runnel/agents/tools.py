@@ -688,23 +688,23 @@ def _place_lines(
         if heading != last:
             yield heading
         last = heading
-        facts = [_where(place)]
+        labels = [_where(place)]
         words = _flowed(place.table_row or place.text, place.kind)
         if isinstance(place, ListedQuote):
-            facts.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
+            labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
             words += "".join(
                 f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
                 for change in place.changes
             )
         else:
             if place.answers is not None:
-                facts.insert(0, percent(place.answers))
+                labels.insert(0, percent(place.answers))
             if others := len(place.also) + place.also_omitted:
-                facts.append(f"and {counted(others, 'more place')}")
+                labels.append(f"and {counted(others, 'more place')}")
             if place.before or place.after:
                 before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
                 words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
-        yield f"{', '.join(facts)}{_under(place)}: {words}"
+        yield f"{', '.join(labels)}{_under(place)}: {words}"
 
 
 def _heading(place: Place, named: str = "") -> str:
