@@ -12,7 +12,7 @@ READY := $(VENV)/.ready
 EXTRAS := recurrent,search,serve,agents,answers,lab,ray,qdrant,langchain,llama-index,haystack
 DEMO := runs/demo
 
-.PHONY: demo test test-all check check-base fix dist bench bench-check docs pocket clean
+.PHONY: demo test test-all check check-base fix dist image bench bench-check docs pocket clean
 
 demo: $(BASE)
 	mkdir -p $(DEMO)
@@ -57,6 +57,10 @@ fix: $(READY)
 dist: $(READY)
 	rm -rf dist
 	$(BIN)/python -m hatchling build
+
+# Builds the container image and asks its server; skipped where docker does not run.
+image: $(READY)
+	$(BIN)/python -m pytest -m release tests/test_distribution.py -k container_image
 
 # Measures for about twenty minutes on two quiet cores and writes docs/performance.md, its json and its plots, if nothing failed.
 bench: $(READY)

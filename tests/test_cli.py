@@ -3,6 +3,7 @@
 import inspect
 import itertools
 import logging
+import os
 import re
 import shlex
 import signal
@@ -13,7 +14,7 @@ import time
 import pytest
 import torch
 import typer
-from helpers.children import GIVE_UP_S
+from helpers.children import GIVE_UP_S, PATHS
 
 import runnel
 from runnel import cli
@@ -90,6 +91,28 @@ def test_help_fits_one_screen(run, monkeypatch):
     shown = run("--help").out
     assert shown.count("\n") <= 24 and all(f"  {name} " in shown for name in cli.COMMANDS)
     assert all(f"  {name} " in run("lab", "--help").out for name in cli.LAB)
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("runnel fi", {"find"}),
+        ("runnel find --top", {"--top-k"}),
+        ("runnel lab ad", {"adapt"}),
+        ("runnel mcp --install c", {"claude-code", "cursor", "codex"}),
+        ("runnel ", {*cli.COMMANDS}),
+    ],
+)
+def test_shells_complete_commands_options_and_choices(words, completed):
+    asked = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    done = subprocess.run(
+        [sys.executable, "-m", "runnel"],
+        env=os.environ | PATHS | asked | {"_RUNNEL_COMPLETE": "complete_bash"},
+        capture_output=True,
+        text=True,
+        timeout=GIVE_UP_S,
+    )
+    assert set(done.stdout.split()) == completed and done.stderr == ""
 
 
 def test_shared_options_have_the_same_names_and_order_in_all_commands():

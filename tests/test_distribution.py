@@ -10,9 +10,11 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
+import time
 import tomllib
 import venv
 import zipfile
@@ -29,8 +31,15 @@ from runnel.commands.serve import serve
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-JOBS = yaml.safe_load((ROOT / ".github" / "workflows" / "checks.yml").read_text(encoding="utf-8"))[
-    "jobs"
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in (ROOT / ".github" / "workflows").glob("*.yml")
+}
+WORKFLOW_STEPS = [
+    step
+    for workflow in WORKFLOWS.values()
+    for job in workflow["jobs"].values()
+    for step in job["steps"]
 ]
 # the package, in the sources
 BESIDE = {"CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml", ".gitignore"}
@@ -167,15 +176,38 @@ def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [step["run"] for job in JOBS.values() for step in job["steps"] if "run" in step]
+    "command", sorted({step["run"] for step in WORKFLOW_STEPS if "run" in step})
 )
 def test_workflows_run_targets_of_the_makefile(command):
     subprocess.run([*command.split(), "-n"], cwd=ROOT, check=True, capture_output=True)
 
 
+def test_workflows_name_actions_by_their_commits_and_attest_what_they_build():
+    actions = [step["uses"] for step in WORKFLOW_STEPS if "uses" in step]
+    assert all(re.fullmatch(r"actions/[a-z-]+@[0-9a-f]{40}", action) for action in actions)
+    release = WORKFLOWS["release"]["jobs"]["build"]
+    assert release["permissions"]["attestations"] == release["permissions"]["id-token"] == "write"
+    build, attest = (
+        next(i for i, step in enumerate(release["steps"]) if text in str(step))
+        for text in ("make dist", "attest-build-provenance")
+    )
+    assert build < attest
+    assert all("write" not in str(WORKFLOWS[name]["permissions"]) for name in WORKFLOWS)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")))
+def test_issue_templates_have_what_the_host_needs(path):
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    if path.stem != "config":
+        assert {"name", "description", "body"} <= form.keys()
+        names = [part["id"] for part in form["body"]]
+        assert len(names) == len(set(names))
+        assert all(part["attributes"]["label"] for part in form["body"])
+
+
 def test_versions_license_and_keywords_are_those_of_the_package():
     named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["project"]["classifiers"]))
-    assert JOBS["test"]["strategy"]["matrix"]["python"] == named
+    assert WORKFLOWS["checks"]["jobs"]["test"]["strategy"]["matrix"]["python"] == named
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))[
         "repos"
     ]
@@ -188,8 +220,38 @@ def test_versions_license_and_keywords_are_those_of_the_package():
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
 
 
-# ---- the container recipe, without building it: its files, its user, and its commands, which are
+# ---- the container: the image, where docker runs; and the recipe, without building it: its files, its user, and its commands, which are
 # run
+
+
+@pytest.mark.release
+@pytest.mark.network
+def test_the_container_image_is_built_and_answers() -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "info"], capture_output=True).returncode:
+        pytest.skip("docker does not run here")
+
+    def run(*command: str) -> str:
+        done = subprocess.run([docker, *command], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    run("build", "--tag", "runnel-test", str(ROOT))
+    options = ["--detach", "--read-only", "--tmpfs", "/tmp", "--tmpfs", "/cache:uid=10001"]
+    container = run("run", *options, "--env", "RUNNEL_API_KEY=k", "runnel-test")
+    try:
+        ask = "import urllib.request as u; u.urlopen('http://127.0.0.1:8675/ready', timeout=3)"
+        for _ in range(60):
+            time.sleep(2)
+            asked = subprocess.run([docker, "exec", container, "python", "-c", ask])
+            if not asked.returncode:
+                break
+        assert not asked.returncode, run("logs", container)
+        assert run("exec", container, "id", "-u") == "10001"
+        run("stop", container)
+        assert run("inspect", "--format", "{{.State.ExitCode}}", container) == "0"
+    finally:
+        run("rm", "--force", container)
+
 
 LINES = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
 STEPS = [

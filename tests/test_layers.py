@@ -80,6 +80,7 @@ ONLY_IN = {
     "starlette": {"server"},
     "uvicorn": {"server", "agents"},
     "mcp": {"agents"},
+    "tomlkit": {"agents"},
 }
 FILES = sorted(p for p in SOURCE.rglob("*.py") if p != SOURCE / "__init__.py")
 

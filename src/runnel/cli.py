@@ -94,6 +94,13 @@ class _Commands(TyperGroup):
         alone.command(name)(_command(run, self.extra))
         return typer.main.get_command(alone)
 
+    def get_params(self, context: Any) -> list[Any]:
+        parameters: list[Any] = super().get_params(context)
+        for option in parameters:
+            # so that --help fits one screen; docs/quickstart.md names them
+            option.hidden = option.hidden or "completion" in str(option.name)
+        return parameters
+
     def format_commands(self, context: Any, formatter: Any) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.table.items()))
@@ -112,7 +119,7 @@ app = typer.Typer(
     name="runnel",
     cls=_Commands,
     help="Read texts of any length once: answering sentences, vectors, relevance.",
-    **_GROUP,
+    **_GROUP | {"add_completion": True},
 )
 lab = typer.Typer(
     name="lab", cls=_LabCommands, help="Train, measure and compare models (extra: lab).", **_GROUP

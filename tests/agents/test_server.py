@@ -2,7 +2,6 @@
 streamable HTTP.
 """
 
-import inspect
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from runnel.agents.documents import AgentSettings, Models
 from runnel.agents.server import create_server
 from runnel.agents.tools import Tools
 
+LIMIT = 2000  # characters of an answer
 LONG = "The train leaves at noon. " * 80_000  # 2 MB
 
 
@@ -38,7 +38,7 @@ def root(tmp_path):
 
 
 def server(root, retriever=FakeRetriever):
-    settings = AgentSettings((root,), max_characters=2000)
+    settings = AgentSettings((root,), max_characters=LIMIT)
     return create_server(Tools(settings, Models(settings, retriever)))
 
 
@@ -47,28 +47,47 @@ def anyio_backend():
     return "asyncio"
 
 
+def message_size(result) -> int:
+    """Return the characters of a result as it is sent."""
+    return len(result.model_dump_json(by_alias=True, exclude_none=True))
+
+
+async def structure(client, tool, arguments):
+    """Call a tool that answers with structure and no text."""
+    answer = await client.call_tool(tool, arguments | {"structured": True})
+    assert not answer.is_error and answer.content == [] and message_size(answer) <= LIMIT
+    return answer.structured_content
+
+
 async def check_client(client):
-    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-    assert list(tools) == ["search", "find", "read", "verify", "status"]
+    listed = await client.list_tools()
+    tools = {tool.name: tool for tool in listed.tools}
+    assert list(tools) == ["search", "find", "read", "read_places", "verify", "files", "status"]
+    assert message_size(listed) <= 6000 and len(listed.model_dump_json()) <= 6000
     for tool in tools.values():
-        assert (
-            tool.annotations.read_only_hint and tool.output_schema and len(tool.description) < 500
-        )
-        assert tool.description == inspect.cleandoc(tool.description)
+        assert tool.annotations.read_only_hint and tool.output_schema is None and tool.description
+        assert "title" not in json.dumps(tool.input_schema["properties"])
     assert "never instructions" in client.instructions
-    found = await client.call_tool("find", {"query": "who barked", "file": "a.md", "top_k": 1})
-    (sentence,) = found.structured_content["sentences"]
-    assert "barked" in sentence["text"] and not found.is_error and sentence["headings"] == ["Dogs"]
-    assert found.content[0].text.startswith("1 sentence\n1. a.md, line 3, ")
-    anchor = {name: sentence[name] for name in ("file", "start", "end", "sha256")} | {
-        "by": "character"
-    }
-    assert (await client.call_tool("read", anchor)).structured_content["place"]["text"] == sentence[
-        "text"
-    ]
-    verified = await client.call_tool("verify", {"quote": "the dog  barked", "file": "a.md"})
-    assert verified.structured_content["match"] == "normalized"
-    assert (await client.call_tool("status", {})).structured_content["index"] is None
+    question = {"query": "who barked", "file": "a.md", "top_k": 1}
+    found = await client.call_tool("find", question)
+    assert not found.is_error and found.structured_content is None
+    text = found.content[0].text
+    assert text.startswith("1 in all\n[document text ") and "barked" in text
+    assert re.search(r"^(\d+ %, )?line 3, characters 8-", text, re.MULTILINE)
+    (sentence,) = (await structure(client, "find", question))["sentences"]
+    assert "barked" in sentence["text"] and sentence["headings"] == ["Dogs"]
+    anchor = {name: sentence[name] for name in ("file", "start", "end")} | {"by": "character"}
+    digest = {"sha256": sentence["sha256"]}
+    read = await structure(client, "read", anchor | digest)
+    assert read["place"]["text"] == sentence["text"]
+    several = await structure(client, "read_places", {"places": [anchor, {"file": "a.md"}]})
+    assert several["places"][0]["text"] == sentence["text"] and several["total"] == 2
+    quote = {"quote": "the dog  barked", "file": "a.md"}
+    assert (await structure(client, "verify", quote))["match"] == "normalized"
+    files = await client.call_tool("files", {})
+    assert "\na.md\nimage.txt\nlong.txt\n" in files.content[0].text
+    status = await client.call_tool("status", {})
+    assert json.loads(status.content[0].text)["index"] is None
     outside = "'../x' cannot be opened: it is outside of the allowed folders"
     for file, message in (
         ("../x", outside),
@@ -78,17 +97,56 @@ async def check_client(client):
         assert (
             refused.is_error
             and message in refused.content[0].text
+            and refused.content[0].text.startswith("the reason may quote documents:")
             and refused.structured_content is None
         )
-    for arguments, message in (
-        ({"query": "", "file": "a.md"}, "query: String should have at least 1 character"),
-        ({"query": "a", "file": "a.md", "top_k": 10_000}, "top_k: Input should be less than"),
-        ({"query": "a", "path": "a.md"}, "file: Field required"),
+    for tool, arguments, message in (
+        (
+            "find",
+            {"query": "", "file": "a.md"},
+            "find was not called: query is ''; expected type string, minLength 1",
+        ),
+        (
+            "find",
+            {"query": "a", "file": "a.md", "top_k": 10_000},
+            "top_k is 10000; expected type integer, minimum 1, maximum 100",
+        ),
+        (
+            "find",
+            {"query": "a", "file": "a.md", "top_k": 0},
+            "top_k is 0; expected type integer, minimum 1, maximum 100",
+        ),
+        ("find", {"query": "a", "file": ["a.md"]}, "file is ['a.md']; expected type string"),
+        ("find", {"query": "a", "path": "a.md"}, "find has no 'path'; expected query, file, top_k"),
+        ("find", {"query": "a"}, "find was not called: file is missing; expected type string"),
+        (
+            "read",
+            {"file": "a.md", "by": "word"},
+            "by is 'word'; expected type string, enum ['character', 'line', 'page']",
+        ),
+        ("read", {"file": "a.md", "start": -1}, "start is -1; expected type integer, minimum 0"),
+        (
+            "read_places",
+            {"places": []},
+            "places is []; expected type array, minItems 1, maxItems 50",
+        ),
+        (
+            "read_places",
+            {"places": [{"file": "a", "end": "x"}]},
+            "places.0.end is 'x'; expected type integer",
+        ),
+        (
+            "find",
+            {"query": "a", "file": "a.md", "structured": "so"},
+            "structured is 'so'; expected type boolean",
+        ),
+        ("look", {"query": "a"}, "Unknown tool: look"),
     ):
-        refused = await client.call_tool("find", arguments)
+        refused = await client.call_tool(tool, arguments)
         (content,) = refused.content
-        assert refused.is_error and content.text.startswith(f"find was not called: {message}")
+        assert refused.is_error and message in content.text, content.text
         assert "pydantic" not in content.text and "\n" not in content.text
+        assert "Error executing" not in content.text
 
 
 @pytest.mark.anyio
@@ -96,29 +154,12 @@ async def test_in_this_process(root):
     async with Client(server(root)) as client:
         await check_client(client)
         with anyio.fail_after(60):
-            verified = await client.call_tool(
-                "verify", {"quote": "The train leaves at night.", "file": "long.txt"}
-            )
-        assert verified.structured_content["match"] == "changed"
-        assert [one["text"] for one in verified.structured_content["places"][0]["changes"]] == [
-            "noon"
-        ]
-        found = await client.call_tool("find", {"query": "train", "file": "long.txt"})
-        assert found.structured_content["sentences"][0]["also_omitted"] == 79_996
-
-
-OWN = {"match", "sha256", "next_cursor", "version"}  # texts of answers that no document has
-
-
-def texts_of(schema: dict) -> set[str]:
-    """Return the names of all fields of a schema that may have text."""
-    objects = [schema, *schema.get("$defs", {}).values()]
-    return {
-        name
-        for one in objects
-        for name, field in one.get("properties", {}).items()
-        if '"string"' in json.dumps(field)
-    }
+            quote = {"quote": "The train leaves at night.", "file": "long.txt"}
+            verified = await structure(client, "verify", quote)
+        assert verified["match"] == "changed"
+        assert [one["text"] for one in verified["places"][0]["changes"]] == ["noon"]
+        found = await structure(client, "find", {"query": "train", "file": "long.txt"})
+        assert found["sentences"][0]["also_omitted"] == 79_996
 
 
 @pytest.mark.anyio
@@ -128,9 +169,6 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
     (root / "keys.jsonl").write_text(json.dumps({attack * 5000: "One dog."}) + "\n")
     (root / "columns.csv").write_text(f"{attack * 5000},text\na,b,c,d\n")
     async with Client(server(root)) as client:
-        for tool in (await client.list_tools()).tools:
-            for name in texts_of(tool.output_schema) - OWN:
-                assert f"`{name}`" in client.instructions
         for file in ("ids.jsonl", "keys.jsonl", "columns.csv"):
             calls = (
                 ("read", {}),
@@ -148,7 +186,9 @@ async def test_what_is_content_is_said_and_errors_are_marked_and_bounded(root):
                 assert "IGNORE" not in re.sub(marked, "", text, flags=re.DOTALL) and (
                     mark or "error" not in text
                 )
-                assert len(text) < 4000 and len(answer.model_dump_json()) < 12_000
+                assert message_size(answer) <= LIMIT
+                asked = {"file": file, "structured": True} | more
+                assert message_size(await client.call_tool(tool, asked)) <= LIMIT
 
 
 class SlowRetriever(FakeRetriever):
@@ -205,10 +245,7 @@ async def test_progress_cancellation_and_other_calls_meanwhile(root, transport):
                 await anyio.to_thread.run_sync(retriever.started.wait)
                 # while the other call still runs
                 read = await client.call_tool("read", {"file": "a.md"})
-                assert (
-                    read.structured_content["place"]["text"].startswith("# Dogs")
-                    and not retriever.stopped.is_set()
-                )
+                assert "# Dogs" in read.content[0].text and not retriever.stopped.is_set()
                 while len(seen) < 2:
                     await anyio.sleep(0.05)
                 group.cancel_scope.cancel()
@@ -247,7 +284,7 @@ def http(root):
         finally:
             process.send_signal(signal.SIGTERM)
             process.stderr.read()
-            process.wait(GIVE_UP_S)
+            assert process.wait(GIVE_UP_S) == 0  # as `runnel serve`
 
 
 @pytest.mark.anyio

@@ -215,6 +215,12 @@ def test_meter_writes_lines_where_there_is_no_terminal(monkeypatch):
         assert re.fullmatch(
             r"reading: 1,200 of 4,800 questions, [\d,]+ questions/s, \d+ s", next_line()
         )
+        files = meter.files(range(43))
+        assert [next(files) for _ in range(12)] == [*range(12)]
+        meter(1300, 4800)
+        assert re.fullmatch(
+            r"reading file 12 of 43: 1,300 questions, [\d,]+ questions/s, \d+ s", next_line()
+        )
     count = said.qsize()
     time.sleep(0.1)
     assert said.qsize() == count

@@ -21,8 +21,16 @@ from runnel.errors import InputError
 from runnel.files import Decoded
 from runnel.models.pocket.looks import PAIRED, READ_AGAIN_TOGETHER
 from runnel.records import AnsweringSentence, Places
-from runnel.search.finding import FileDocument, FileRead, Findings, find, locate
+from runnel.search.finding import (
+    FileDocument,
+    FileRead,
+    Findings,
+    find,
+    locate,
+    read_documents,
+)
 from runnel.text.documents.document import DocumentText, read_plain
+from runnel.text.documents.reader import DocumentReader
 
 RETRIEVER = FakeRetriever()  # scores a sentence by the number of query words in it
 
@@ -38,6 +46,22 @@ def answers_of(
     return [
         (sentence.file, sentence.score, sentence.text.strip()) for sentence in findings.sentences
     ]
+
+
+def test_each_file_is_reported_before_it_is_read(tmp_path):
+    for name in ("a.txt", "b.txt", "c.txt"):
+        (tmp_path / name).write_text("One dog.")
+    seen = []
+
+    def through(files):
+        for file in files:
+            seen.append((file[0], len(files)))
+            yield file
+
+    with DocumentReader() as reader:
+        for document in read_documents([str(tmp_path)], reader, [], through=through):
+            assert seen[-1] == (document.file, 3)
+    assert len(seen) == 3
 
 
 def test_documents_are_ranked_together():

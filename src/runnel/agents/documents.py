@@ -15,7 +15,7 @@ from itertools import chain, islice
 from pathlib import Path
 
 from runnel.batching import Recent
-from runnel.errors import InputError, StoreError, describe
+from runnel.errors import InputError, MissingDependency, StoreError, describe
 from runnel.files import near_names, signature
 from runnel.models.embedder import Embedder
 from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -25,10 +25,12 @@ from runnel.search.files import left_out
 from runnel.search.finding import FileDocument
 from runnel.search.index import Index
 from runnel.search.project import Project
+from runnel.search.records import DocumentRow
 from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import short_name
 from runnel.text.documents.reader import DocumentReader
+from runnel.text.folders import Root, find_files, fixed_part
 
 _NAMED = 5  # the most files to name that an update could not read
 
@@ -125,7 +127,7 @@ class AgentSettings:
     roots: tuple[Path, ...]
     index: str | None = None  # folder or URI of the index to search
     model: str = "pocket"  # that finds sentences in files
-    max_characters: int = 20_000  # of documents in one answer
+    max_characters: int = 20_000  # of one answer, as it is sent
     # whose index it is, brought up to date before each search; None: it is never updated
     project: Project | None = None
 
@@ -143,21 +145,78 @@ class AgentDocuments:
         self._reader = DocumentReader()
         self._reading = threading.Lock()
         self._kept = Recent[FileDocument](lambda document: document.bytes, _KEPT_BYTES)
-        # of documents of the index, by names that are shorter
-        self._ids = Recent[str](len, _KEPT_BYTES)
+        # ids of documents of the index, and paths of files, by names that are shorter
+        self._shortened = Recent[str](len, _KEPT_BYTES)
 
     def read(
-        self, name: str, notes: list[str], remember: Remember = lambda document: None
+        self,
+        name: str,
+        notes: list[str],
+        remember: Remember = lambda document: None,
+        *,
+        several: bool = False,
     ) -> Iterable[FileDocument]:
         """Return the document of a name in a list, or its rows of jsonl, csv and tsv as a stream;
         add warnings to `notes`.
 
         A document that is not rows is kept, with its sentence vectors if `remember` returns them.
+        With `several`, a folder or a glob stands for its files, and one that cannot be read is a
+        note.
         """
+        if several and not name.startswith(INDEXED) and self.group(name) is not None:
+            return self._read_files(name, notes, remember)
         documents = self._read(name, notes, remember)
         first = list(islice(documents, 1))
         has_rows = first and first[0].document.id is not None
         return chain(first, documents) if has_rows else [*first, *documents]
+
+    def _read_files(
+        self, name: str, notes: list[str], remember: Remember
+    ) -> Iterator[FileDocument]:
+        for file in self.files(name, notes):
+            try:
+                yield from self._read(file, notes, remember)
+            except (InputError, MissingDependency, OSError) as error:
+                notes.append(left_out(file, describe(error)))
+
+    def files(self, name: str, notes: list[str]) -> list[str]:
+        """Return the names of the files of a folder or of a glob, without those that git would
+        ignore; or of the file of this name.
+
+        Raises:
+            InputError: there are none.
+        """
+        root = self.root(name)
+        if not root.path.is_dir():
+            os.close(self._open(name)[1])  # an error, if there is no such file
+        found = find_files([root], on_error=lambda error: notes.append(describe(error)))
+        names = list(map(self.name, found))
+        if not names:
+            raise self._refusal(name, "; ".join(["no file matches it", *notes]))
+        return names
+
+    def group(self, name: str) -> Root | None:
+        """Return the folder or the glob that a name means, of files or, after "index:", of the
+        index; None: it means one document.
+        """
+        if name.startswith(INDEXED) and self._row(name) is not None:
+            return None
+        with suppress(InputError):
+            root = self.root(name.removeprefix(INDEXED) or ".")
+            return root if root.pattern or root.path.is_dir() else None
+        return None
+
+    def root(self, name: str) -> Root:
+        """Return the file, the folder or the glob of a name.
+
+        Raises:
+            InputError: it is outside of the allowed folders.
+        """
+        path = self._inside(name)
+        start, pattern = fixed_part(name)
+        if not pattern or os.path.lexists(path):
+            return Root(path)
+        return Root(self._inside(start or "."), pattern)
 
     def _read(self, name: str, notes: list[str], remember: Remember) -> Iterator[FileDocument]:
         if name.startswith(INDEXED):
@@ -189,12 +248,12 @@ class AgentDocuments:
         yield from documents
 
     def indexed_name(self, id: str) -> str:
-        """Return the name of a document of the index, which `read` takes: a short one for a long
-        id.
+        """Return the name of a document of the index, which `read` takes: relative to the first
+        folder, and a short one for a long id.
         """
-        name = short_name(INDEXED + id)
-        self._ids.put(name, id)
-        return name
+        path = Path(id)
+        shown = str(path.relative_to(self._roots[0])) if path.is_relative_to(self._roots[0]) else id
+        return self._short(INDEXED + shown, id)
 
     def shows(self, source: str) -> bool:
         """Return whether a document of the index may be shown: one of a file below the allowed
@@ -207,44 +266,76 @@ class AgentDocuments:
     def _root_of(self, path: Path) -> Path | None:
         return next((root for root in self._roots if path.is_relative_to(root)), None)
 
-    def _open(self, name: str) -> tuple[Path, int]:
-        """Open the file of a name; return its path and its descriptor."""
-        why = "it is outside of the allowed folders"
+    def _inside(self, name: str) -> Path:
+        """Return the path of a name, without links; raise InputError if it is outside."""
         try:
             # follows links, so a link cannot lead out of the folders
-            path = (self._roots[0] / name).resolve()
-            if (root := self._root_of(path)) is not None:
-                file = _open_below(root, path)
-                if stat.S_ISREG(os.fstat(file).st_mode):
-                    return path, file
-                os.close(file)
-                why = "it is not a regular file"
+            path = (self._roots[0] / (self._shortened.get(name) or name)).resolve()
+            if self._root_of(path) is not None:
+                return path
+            why = "it is outside of the allowed folders"
         except (OSError, RuntimeError, ValueError) as error:
-            # missing, too long, a circle of links, a null character
+            # too long, a circle of links, a null character
+            why = describe(error)
+        raise self._refusal(name, why)
+
+    def _open(self, name: str) -> tuple[Path, int]:
+        """Open the file of a name; return its path and its descriptor."""
+        path = self._inside(name)
+        root = self._root_of(path)
+        assert root is not None
+        try:
+            file = _open_below(root, path)
+            mode = os.fstat(file).st_mode
+            if stat.S_ISREG(mode):
+                return path, file
+            os.close(file)
+            why = "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file"
+        except (OSError, ValueError) as error:
             why = describe(error)
             if isinstance(error, FileNotFoundError):
                 why += near_names(path, self.name)
-        raise InputError(
-            f"{name!r} cannot be opened: {why}; name a file below"
-            f" {', '.join(map(str, self._roots))}"
-        )
+        raise self._refusal(name, why)
+
+    def _refusal(self, name: str, why: str) -> InputError:
+        folders = ", ".join(map(str, self._roots))
+        return InputError(f"{name!r} cannot be opened: {why}; name a file below {folders}")
 
     def name(self, path: Path) -> str:
-        """Return the name of a file: relative to the first folder if it is below it."""
+        """Return the name of a file: relative to the first folder if it is below it, and a short
+        one for a long path.
+        """
         first = self._roots[0]
         shown = path.relative_to(first) if path.is_relative_to(first) else path
-        return os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
+        name = os.fsencode(shown.as_posix()).decode("utf-8", errors="replace")
+        return self._short(name, str(path))
+
+    def _short(self, name: str, place: str) -> str:
+        """Return the short form of a name, which then leads to the place, if it is long."""
+        short = short_name(name)
+        if short != name:
+            self._shortened.put(short, place)
+        return short
 
     def _indexed(self, name: str) -> FileDocument:
-        id = self._ids.get(name) or name.removeprefix(INDEXED)
-        with self._store() as store:
-            row = store.documents([id]).get(id)
+        row = self._row(name)
         if row is None or not self.shows(row.source):
+            shown = short_name(name.removeprefix(INDEXED))
             raise InputError(
-                f"the index has no document {short_name(id)!r} of the allowed folders; use a"
-                " name that search returned"
+                f"the index has no document {shown!r} of the allowed folders; use a name that"
+                " search returned"
             )
-        return FileDocument(self.indexed_name(id), replace(row.document(), id=None))
+        return FileDocument(self.indexed_name(row.id), replace(row.document(), id=None))
+
+    def _row(self, name: str) -> DocumentRow | None:
+        """Return the document of the index with a name: its id, which may be relative to the first
+        folder or shortened.
+        """
+        given = name.removeprefix(INDEXED)
+        ids = [self._shortened.get(name) or given, str(self._roots[0] / given)]
+        with self._store() as store:
+            rows = store.documents(ids)
+        return next((rows[id] for id in ids if id in rows), None)
 
     def _keep(self, key: Hashable, read: FileDocument, remember: Remember) -> FileDocument:
         """Keep a document for later calls, and return it, or the same that is kept already."""

@@ -1,21 +1,24 @@
 """What the tools do and return: plain functions that block, without the protocol. Agents read these
-docstrings and field texts.
+docstrings and the descriptions of arguments, all of which they keep in their context, so both are
+short.
 
-A result has structured content, and for agents that read none the same as text (`shown`). All texts
-are verbatim text of documents. In `shown` they, and all other words of documents, are between two
-lines that carry a random mark, so that no document can end its own quotation. All of them count
-when an answer is limited, once.
+An answer is sent as text (`shown`) or, where the agent asks for it, as structure: never as both.
+`max_characters` bounds the answer as it is sent, in JSON. In text all words of documents are
+between two lines that carry a random mark, so that no document can end its own quotation; in a list
+of places each line but those of code has one place, so that no document can add one.
 """
 
 import hashlib
 import json
 import re
 import secrets
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice
-from typing import Annotated, Any, Literal, TypeVar
+from itertools import accumulate, chain, groupby, islice
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
@@ -23,100 +26,93 @@ from runnel import __version__
 from runnel.agents.documents import INDEXED, AgentDocuments, AgentSettings, Models
 from runnel.errors import InputError, counted, describe
 from runnel.models.pocket.sentence_vectors import SentenceVectors
-from runnel.records import AnsweringSentence, Hit, Place, highest, percent, unanswered
+from runnel.records import AnsweringSentence, Hit, Place, highest, normalize, percent, unanswered
 from runnel.request import Progress, TokenCount
+from runnel.search.filters import parse_conditions
 from runnel.search.finding import find, locate
 from runnel.search.verifying import QuotedPlace, verify
 from runnel.text.documents.document import DocumentText
 from runnel.text.documents.ranges import By, choose_row, short_name, span_of
 
 _LABEL_CHARS = 600  # of a title or note
+_TITLE_CHARS = 60  # of a title or heading in text
 _HEADINGS = 8  # the most of a place
+_HEADINGS_SHOWN = 2  # the most of a place in text
 _ALSO = 3  # the most other places of a sentence
 _NOTES = 8  # the most of an answer
-_DIGITS = 12  # the least of a SHA-256 that identify a document
+_DIGITS = 12  # the least of a SHA-256 that identify a document, and those in text
 _CURSOR = re.compile(r"(\d{1,12})-(\d{1,12})-([0-9a-f]{12})", re.ASCII)
 _MARK_BYTES = 4
-_SHOWN_DIGITS = 16  # of a SHA-256 in text: enough for `read`, which takes its beginning
+_MESSAGE_CHARS = 250  # of a message besides its answer
+_SPREAD = 4  # times as many documents, if some of those found may not be shown
 
-File = Annotated[
-    str,
-    Field(
-        description=(
-            "Path below the allowed folders, relative to the first, or a name that search returned"
-            " (index:...)."
-        )
-    ),
+File = Annotated[str, Field(description="Path below the allowed folders, or a name from search.")]
+Files = Annotated[
+    str, Field(description="File, folder or glob; with index: before it, of the index.")
 ]
-Query = Annotated[str, Field(min_length=1, description="A question, or words to look for.")]
-Cursor = Annotated[str | None, Field(description="next_cursor of the last answer, to continue it.")]
+Query = Annotated[str, Field(min_length=1, description="A question, or words.")]
+Conditions = Annotated[
+    list[str] | None, Field(description="Filter of the index's fields, e.g. year>=2020.")
+]
+Cursor = Annotated[str | None, Field(description="Of the answer to continue.")]
 
 
 class ToolResult(BaseModel):
-    """What a tool returns. A `text` shorter than `end - start` is cut: read the
-    rest by characters.
+    """What a tool returns. A `text` shorter than `end - start` is cut: read the rest by characters.
+
+    notes: warnings about files; why the index is not up to date, or not shown whole.
+    next_cursor: if not null, the answer continues: the same call with this cursor.
     """
 
-    notes: list[str] = Field(
-        [],
-        description="Warnings about the file; why the index is not up to date, or not shown whole.",
-    )
-    next_cursor: str | None = Field(
-        None,
-        description=(
-            "If not null, the answer continues: call again with the same arguments and this cursor."
-        ),
-    )
+    notes: list[str] = []
+    next_cursor: str | None = None
 
 
 class ToolList(ToolResult):
-    """Results in order; `total` counts all of them, on all pages."""
-
-    total: int
-    first: int = Field(1, description="Rank of the first result of this page, from 1.")
-
-
-Answers = Annotated[
-    float | None,
-    Field(
-        description=(
-            "Probability that there is an answer at all: below 0.15, say that there is none. Null:"
-            " not known."
-        )
-    ),
-]
-
-
-@dataclass(frozen=True)
-class ListedSentence(AnsweringSentence):
-    """A sentence that answers the question, with the text around it. `answers`: the probability;
-    null if the model only ranks.
+    """Results in order; `total` counts all of them, on all pages, and `first` is the rank of the
+    first one of this page, from 1.
     """
+
+    total: int = 0
+    first: int = 1
 
 
 class Found(ToolList):
-    """Sentences of a file, best first."""
+    """Sentences, best first, each with the probability that it answers (null if the model only
+    ranks), and the text around it.
 
-    answers: Answers = None
-    sentences: list[ListedSentence]
+    answers: the probability that there is an answer at all; below 0.15, say that there is none;
+    null: not known.
+    """
+
+    answers: float | None = None
+    sentences: list[AnsweringSentence]
 
 
 class IndexedDocument(BaseModel):
-    """A document of the index with its best sentences, best first."""
+    """A document of the index with its best sentences, best first. `file`: its name for the tools,
+    as it was when it was indexed; `source`: the file that was indexed, if any.
+    """
 
-    file: str = Field(
-        description="Name for find, read and verify: the document as it was when it was indexed."
-    )
-    source: str = Field(description="The file that was indexed, if any.")
+    file: str
+    source: str
     title: str
-    sentences: list[ListedSentence]
+    sentences: list[AnsweringSentence]
 
 
 class Searched(ToolList):
-    """Documents of the index, best first."""
+    """Documents of the index, best first; `total` counts their sentences. `answers` as of
+    `Found`.
+    """
 
-    answers: Answers = None
+    answers: float | None = None
     documents: list[IndexedDocument]
+
+
+class ListedFiles(ToolList):
+    """Names of files and documents that can be read."""
+
+    files: list[str]
 
 
 class Read(ToolResult):
@@ -126,6 +122,22 @@ class Read(ToolResult):
     characters: int
     lines: int
     pages: int | None
+
+
+class ReadPlaces(ToolList):
+    """Several stretches of documents, in the order of the call."""
+
+    places: list[Place]
+
+
+class Stretch(BaseModel):
+    """As read."""
+
+    file: str
+    by: By = "line"
+    start: int | None = Field(None, ge=0)
+    end: int | None = Field(None, ge=0)
+    row: str | None = None
 
 
 @dataclass(frozen=True)
@@ -138,36 +150,19 @@ class ListedQuote(QuotedPlace):
 class VerifiedQuote(ToolList):
     """Whether the file has the quote. exact: the same characters; normalized: the same words in
     another typography; changed: the nearest stretch, with the words that differ; absent: nothing
-    near.
+    near. `similarity`: the share of the quote's words in the nearest stretch.
     """
 
     match: Literal["exact", "normalized", "changed", "absent"]
     word_for_word: bool
-    similarity: float = Field(description="Share of the quote's words in the nearest stretch.")
+    similarity: float
     places: list[ListedQuote]
 
 
-class IndexStatus(BaseModel):
-    """The index that search uses."""
-
-    place: str
-    documents: int
-    model: str
-
-
-class ServerStatus(BaseModel):
-    """The server's settings and state."""
-
-    version: str
-    roots: list[str]
-    index: IndexStatus | None
-    model: str
-    model_loaded: bool
-    max_characters: int
-
-
-T = TypeVar("T", ListedSentence, IndexedDocument, ListedQuote)
+Status = dict[str, object]  # of the server
+Page = TypeVar("Page", bound=ToolList)
 P = TypeVar("P", bound=Place)
+T = TypeVar("T")
 
 
 class Tools:
@@ -179,42 +174,71 @@ class Tools:
         self.settings = settings
         self._models = models or Models(settings)
         self._documents = AgentDocuments(settings, self._models.store)
+        self._most = settings.max_characters
 
     def search(
         self,
         query: Query,
-        top_k: Annotated[int, Field(ge=1, le=100, description="Documents to return.")] = 5,
+        top_k: Annotated[int, Field(ge=1, le=100, description="Documents.")] = 10,
         sentences: Annotated[
-            int, Field(ge=0, le=20, description="Sentences of each document.")
-        ] = 3,
+            int, Field(ge=0, le=100, description="In all; of each document its best at least.")
+        ] = 16,
+        file: Annotated[str | None, Field(description="Only of this folder or glob.")] = None,
+        where: Conditions = None,
         cursor: Cursor = None,
+        structured: bool = False,
         progress: Progress | None = None,
     ) -> Searched:
-        """Search the index for documents, by meaning and words: when you do not know which file has
-        the answer.
+        """Search the index by meaning and words: when you do not know which file has the answer.
 
-        Returns documents, best first, each with its best sentences. Continue with find or read on
-        one of them.
+        Returns documents and sentences, best first. Continue with find or read.
         """
         notes: list[str] = []
+        hits = self._hits(query, top_k, sentences, file, where, notes, progress)
+        if all(hit.answers is not None and hit.sentences for hit in hits):
+            # in the order of the probabilities that the agent sees
+            hits = sorted(hits, key=lambda hit: -hit.sentences[0].score)
+        listed = [
+            partial(_listed, self._documents.indexed_name(hit.id), hit, sentence)
+            for hit, sentence in _best(hits, sentences)
+        ]
+        answers = highest(hit.answers for hit in hits)
+        return self._page(
+            listed,
+            cursor,
+            notes,
+            structured,
+            lambda items: Searched(answers=answers, documents=_by_document(items)),
+        )
+
+    def _hits(
+        self,
+        query: str,
+        top_k: int,
+        sentences: int,
+        file: str | None,
+        where: Sequence[str] | None,
+        notes: list[str],
+        progress: Progress | None,
+    ) -> list[Hit]:
+        """Return the best documents of the index, of a folder or glob of it if `file` is given."""
+        root = None if file is None else self._documents.root(file)
         count = TokenCount(progress)
         with self._models.index(notes, count.part()) as index:
+            conditions = parse_conditions(where or [], index.store.settings.fields)
             asked = top_k
             while True:  # documents of files outside of the allowed folders are left out
-                hits = index.search(query, asked, sentences=sentences, progress=count.part())
+                hits = index.search(
+                    query, asked, where=conditions, sentences=sentences, progress=count.part()
+                )
                 shown = list(filter(None, map(self._shown, hits)))
-                if len(shown) >= top_k or len(hits) < asked:
+                wanted = [hit for hit in shown if root is None or root.covers(Path(hit.source))]
+                if len(wanted) >= top_k or len(hits) < asked:
                     break
-                asked *= 2
+                asked *= _SPREAD
         if len(shown) < len(hits):
             notes.append("documents of files outside of the allowed folders are not shown")
-        documents = [
-            self._fit(partial(_document, self._documents.indexed_name(hit.id), hit))
-            for hit in shown[:top_k]
-        ]
-        answers = highest(hit.answers for hit in shown[:top_k])
-        page, fields = self._page(documents, cursor, notes)
-        return Searched(answers=answers, documents=page, **fields)
+        return wanted[:top_k]
 
     def _shown(self, hit: Hit) -> Hit | None:
         """Return a document of an allowed folder; in place of another its first copy that is in
@@ -234,71 +258,103 @@ class Tools:
     def find(
         self,
         query: Query,
-        file: File,
-        top_k: Annotated[int, Field(ge=1, le=100, description="Sentences to return.")] = 5,
-        context: Annotated[
-            int, Field(ge=0, le=5, description="Sentences before and after each one.")
-        ] = 1,
+        file: Files,
+        top_k: Annotated[int, Field(ge=1, le=100, description="Sentences.")] = 8,
+        context: Annotated[int, Field(ge=0, le=5, description="Sentences around each.")] = 1,
+        where: Conditions = None,
         cursor: Cursor = None,
+        structured: bool = False,
         progress: Progress | None = None,
     ) -> Found:
-        """Find the sentences of one file that answer a question: when you know the file, and it is
-        too long to read whole.
-
-        Reads text, Markdown, HTML, PDF, Word, EPUB, and rows of jsonl and csv, of any length. The
-        first question about a file reads all of it; with the default model, later ones do not.
-        """
+        """Find the sentences that answer a question, of a file or of a folder's or glob's files."""
         notes: list[str] = []
-
-        def remember(document: DocumentText) -> SentenceVectors | None:
-            retriever = self._models.retriever()
-            return (
-                next(retriever.remember([document], progress=progress))
-                if retriever.remembers
-                else None
+        indexed = file.startswith(INDEXED)
+        if where and not indexed:
+            raise InputError(
+                f"where selects documents of the index, and file is {file!r}; give {INDEXED!r} for"
+                f" all of them, or {INDEXED + file!r}"
             )
-
-        findings = find(
-            self._models.retriever(),
-            query,
-            self._documents.read(file, notes, remember),
-            top_k=top_k,
-            context=context,
-            progress=progress,
+        if indexed and (where or self._documents.group(file) is not None):
+            within = file.removeprefix(INDEXED) or None
+            hits = self._hits(query, top_k, min(top_k, 20), within, where, notes, progress)
+            answers = highest(hit.answers for hit in hits)
+            sentences = (
+                replace(sentence, file=self._documents.indexed_name(hit.id), id=None)
+                for hit in hits
+                for sentence in hit.sentences
+            )
+            best = sorted(sentences, key=lambda sentence: -sentence.score)[:top_k]
+        else:
+            findings = find(
+                self._models.retriever(),
+                query,
+                self._documents.read(file, notes, partial(self._remember, progress), several=True),
+                top_k=top_k,
+                context=context,
+                progress=progress,
+            )
+            answers, best = findings.answers, findings.sentences
+        return self._page(
+            [partial(_sentence, sentence) for sentence in best],
+            cursor,
+            notes,
+            structured,
+            lambda items: Found(answers=answers, sentences=items),
         )
-        sentences = [self._fit(partial(_sentence, sentence)) for sentence in findings.sentences]
-        page, fields = self._page(sentences, cursor, notes)
-        return Found(answers=findings.answers, sentences=page, **fields)
+
+    def _remember(
+        self, progress: Progress | None, document: DocumentText
+    ) -> SentenceVectors | None:
+        retriever = self._models.retriever()
+        if not retriever.remembers:
+            return None
+        return next(retriever.remember([document], progress=progress))
+
+    def files(
+        self,
+        path: Annotated[str, Field(description="Folder or glob; index: lists the index.")] = ".",
+        cursor: Cursor = None,
+        structured: bool = False,
+    ) -> ListedFiles:
+        """List what can be read: the files of a folder, or the documents of the index."""
+        notes: list[str] = []
+        indexed = path.startswith(INDEXED)
+        names = self._indexed_names(path) if indexed else self._documents.files(path, notes)
+        listed = [partial(_short, name) for name in names]
+        return self._page(listed, cursor, notes, structured, lambda items: ListedFiles(files=items))
+
+    def _indexed_names(self, name: str) -> list[str]:
+        folder = name.removeprefix(INDEXED)
+        root = self._documents.root(folder) if folder else None
+        with self._models.store() as store:
+            hashes = store.content_hashes()
+        return [
+            self._documents.indexed_name(id)
+            for id, content in sorted(hashes.items())
+            if self._documents.shows(content.source)
+            and (root is None or root.covers(Path(content.source)))
+        ]
 
     def read(
         self,
         file: File,
-        by: Annotated[By, Field(description="The unit of start and end.")] = "line",
+        by: Annotated[By, Field(description="Unit of start and end.")] = "line",
         start: Annotated[
-            int | None,
-            Field(ge=0, description="First line or page, from 1; or first character, from 0."),
+            int | None, Field(ge=0, description="First line or page, from 1; character, from 0.")
         ] = None,
         end: Annotated[
-            int | None,
-            Field(ge=0, description="Last line or page; or the character after the last one."),
+            int | None, Field(ge=0, description="Last line or page; character after the last.")
         ] = None,
-        row: Annotated[str | None, Field(description="Id of a row of jsonl, csv or tsv.")] = None,
+        row: Annotated[str | None, Field(description="Id in jsonl, csv or tsv.")] = None,
         sha256: Annotated[
-            str | None,
-            Field(description="Fail if the document has another SHA-256; 12 digits are enough."),
+            str | None, Field(description="Fail if the document's digest begins otherwise.")
         ] = None,
         cursor: Cursor = None,
+        structured: bool = False,
     ) -> Read:
-        """Read the exact text of a document by lines, pages or characters: to see more around a
-        place, or to check one again.
-
-        Without start and end, the whole document, in as many answers as it needs.
-        """
+        """Read the exact text of a document by lines, pages or characters, or all of it."""
         notes: list[str] = []
-        documents = iter(self._documents.read(file, notes))
-        first_source = list(islice(documents, 1))
-        sources = chain(first_source, documents)
-        document = choose_row((source.document for source in sources), file, row)
+        name, document = self._document(file, row, notes)
         if sha256 is not None and (
             len(sha256) < _DIGITS or not document.sha256.startswith(sha256.lower())
         ):
@@ -308,124 +364,189 @@ class Tools:
         first, stop = span_of(document, file, by, start, end)
         if cursor is not None:
             first, stop = _continued(cursor, document.sha256[:_DIGITS], len(document.text))
-        notes, left = self._noted(notes)
-        (uncut,) = locate(first_source[0].file, document, [(first, stop)])
-        place = _bounded(uncut, self.settings.max_characters // 4)
-        cut = _cut(document.text, first, stop, left - _size(replace(place, text="")))
+        (uncut,) = locate(name, document, [(first, stop)])
+        place = _bounded(uncut, self._most // 8)
         line = document.text.count("\n", 0, first) + 1
-        return Read(
-            place=replace(place, text=document.text[first:cut], end=cut, line=line),
-            characters=len(document.text),
-            lines=document.text.count("\n") + 1,
-            pages=document.pages,
-            notes=notes,
-            next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
+        lines = document.text.count("\n") + 1
+
+        def answer(cut: int) -> Read:
+            return Read(
+                place=replace(place, text=document.text[first:cut], end=cut, line=line),
+                characters=len(document.text),
+                lines=lines,
+                pages=document.pages,
+                notes=self._noted(notes),
+                next_cursor=None if cut == stop else f"{cut}-{stop}-{document.sha256[:_DIGITS]}",
+            )
+
+        most = min(stop - first, self._most)
+        length = _largest(most, lambda size: self._fits(answer(first + size), structured))
+        return answer(_cut(document.text, first, stop, max(1, length)))
+
+    def read_places(
+        self,
+        places: Annotated[list[Stretch], Field(min_length=1, max_length=50)],
+        cursor: Cursor = None,
+        structured: bool = False,
+    ) -> ReadPlaces:
+        """Read several places in one call, each with the arguments of read."""
+        notes: list[str] = []
+        located: list[Place] = []
+        for place in places:
+            name, document = self._document(place.file, place.row, notes)
+            span = span_of(document, place.file, place.by, place.start, place.end)
+            located += locate(name, document, [span])
+        return self._page(
+            [partial(_bounded, place) for place in located],
+            cursor,
+            notes,
+            structured,
+            lambda items: ReadPlaces(places=items),
+            self._most,
         )
+
+    def _document(self, file: str, row: str | None, notes: list[str]) -> tuple[str, DocumentText]:
+        """Return the name and the document of a file, or of a row of it."""
+        documents = iter(self._documents.read(file, notes))
+        first = list(islice(documents, 1))
+        sources = (source.document for source in chain(first, documents))
+        document = choose_row(sources, file, row)
+        return first[0].file, document
 
     def verify(
         self,
-        quote: Annotated[
-            str, Field(min_length=1, description="The words, as you would quote them.")
-        ],
-        file: File,
+        quote: Annotated[str, Field(min_length=1, description="As you would quote it.")],
+        file: Files,
         cursor: Cursor = None,
+        structured: bool = False,
     ) -> VerifiedQuote:
-        """Check a quotation before you use it: is it in the file word for word, where, and if not,
-        which words differ?
+        """Check a quotation before you use it: is it there word for word, where, and if not, which
+        words differ?
         """
         notes: list[str] = []
-        verified = verify(quote, self._documents.read(file, notes))
-        if verified.match is None:
+        verified = verify(quote, self._documents.read(file, notes, several=True))
+        match = verified.match
+        if match is None:
             raise InputError(f"{file} has no text to verify a quote in")
-        quotes = [self._fit(partial(_quote, place)) for place in verified.places]
-        page, fields = self._page(quotes, cursor, notes)
-        return VerifiedQuote(
-            match=verified.match,
-            word_for_word=verified.word_for_word,
-            similarity=round(verified.similarity, 3),
-            places=page,
-            **fields,
+        return self._page(
+            [partial(_quote, place) for place in verified.places],
+            cursor,
+            notes,
+            structured,
+            lambda items: VerifiedQuote(
+                match=match,
+                word_for_word=verified.word_for_word,
+                similarity=round(verified.similarity, 3),
+                places=items,
+            ),
         )
 
-    def status(self) -> ServerStatus:
-        """Return the folders whose files can be read, the index, the model and the size of an
-        answer.
-        """
+    def status(self) -> Status:
+        """Return the allowed folders, the index with its fields, the model and the limit."""
         index = None
         if self.settings.index is not None:
             with self._models.store() as store:
-                index = IndexStatus(
-                    place=self.settings.index,
-                    documents=store.last_commit().documents,
-                    model=store.settings.model,
-                )
-        return ServerStatus(
-            version=__version__,
-            roots=[str(root) for root in self.settings.roots],
-            index=index,
-            model=self.settings.model,
-            model_loaded=self._models.loaded,
-            max_characters=self.settings.max_characters,
-        )
-
-    def _fit(self, make: Callable[[int], T]) -> T:
-        """Return an item whose texts are cut so far that it fits into one answer."""
-        most = self.settings.max_characters // 4
-        while _size(item := make(most)) > self.settings.max_characters and most > 1:
-            most //= 2
-        return item
-
-    def _noted(self, notes: list[str]) -> tuple[list[str], int]:
-        """Return notes that fit into a quarter of an answer, and how many characters are left for
-        documents.
-        """
-        most = self.settings.max_characters
-        shown = [_short(note, most // 4 // _NOTES) for note in notes[:_NOTES]]
-        if len(notes) > len(shown):
-            shown.append(
-                f"{len(notes) - len(shown):,} more notes; `runnel read` and `runnel index`"
-                " print all"
-            )
-        return shown, most - sum(map(len, shown))
-
-    def _page(
-        self, items: Sequence[T], cursor: str | None, notes: list[str]
-    ) -> tuple[list[T], dict[str, Any]]:
-        """Return the items from the cursor on that fit into one answer, at least one, and the
-        fields of a `ToolList`.
-        """
-        notes, left = self._noted(notes)
-        fingerprint = hashlib.sha256("\n".join(map(_identity, items)).encode()).hexdigest()[:12]
-        first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
-        stop = first
-        while stop < len(items) and (stop == first or left >= _size(items[stop])):
-            left -= _size(items[stop])
-            stop += 1
-        more = f"{stop}-{len(items)}-{fingerprint}" if stop < len(items) else None
-        return list(items[first:stop]), {
-            "total": len(items),
-            "first": first + 1,
-            "next_cursor": more,
-            "notes": notes,
+                index = {
+                    "place": self.settings.index,
+                    "documents": store.last_commit().documents,
+                    "model": store.settings.model,
+                    "fields": dict(store.settings.fields),
+                }
+        return {
+            "version": __version__,
+            "roots": [str(root) for root in self.settings.roots],
+            "index": index,
+            "model": self.settings.model,
+            "model_loaded": self._models.loaded,
+            "max_characters": self._most,
         }
 
+    def _fits(self, answer: ToolResult, structured: bool) -> bool:
+        """Return whether an answer is within the limit as it is sent: as JSON, with all escapes."""
+        sent = answer.model_dump(mode="json") if structured else shown(answer)
+        return len(json.dumps(sent, ensure_ascii=False)) <= self._most - _MESSAGE_CHARS
 
-def _identity(item: T) -> str:
-    places = item.sentences if isinstance(item, IndexedDocument) else [item]
-    return f"{item.file} {[(place.id, place.start, place.end, place.sha256) for place in places]}"
+    def _noted(self, notes: list[str]) -> list[str]:
+        """Return notes that fit into a quarter of an answer."""
+        most = self._most // 4 // _NOTES
+        shown = [_short(_printable(note), most) for note in notes[:_NOTES]]
+        if len(notes) > len(shown):
+            shown.append(f"{len(notes) - len(shown):,} more notes; `runnel read` prints all")
+        return shown
+
+    def _page(
+        self,
+        items: Sequence[Callable[[int], T]],
+        cursor: str | None,
+        notes: list[str],
+        structured: bool,
+        page: Callable[[list[T]], Page],
+        most: int | None = None,
+    ) -> Page:
+        """Return the page of those items from the cursor on that fit into one answer, at least one.
+
+        Args:
+            items: make each item with texts of at most a number of characters.
+            most: of these (default: a quarter of an answer); fewer where one item does not fit.
+        """
+        most = self._most // 4 if most is None else most
+        made = [make(most) for make in items]
+        fingerprint = hashlib.sha256("\n".join(map(repr, made)).encode()).hexdigest()[:12]
+        first = 0 if cursor is None else _continued(cursor, fingerprint, len(items))[0]
+        shown_notes = self._noted(notes)
+
+        def answer(count: int) -> Page:
+            stop = first + count
+            result = page(made[first:stop])
+            result.total = len(items)
+            result.first = first + 1
+            result.notes = shown_notes
+            if stop < len(items):
+                result.next_cursor = f"{stop}-{len(items)}-{fingerprint}"
+            return result
+
+        left = len(items) - first
+        count = _largest(left, lambda number: self._fits(answer(number), structured))
+        if left and not count:
+            count = 1
+            while most > 1 and not self._fits(answer(1), structured):
+                most //= 2
+                made[first] = items[first](most)
+        return answer(count)
 
 
-def _size(item: Place | IndexedDocument) -> int:
-    if isinstance(item, IndexedDocument):
-        return len(item.file) + len(item.source) + len(item.title) + sum(map(_size, item.sentences))
-    size = sum(map(len, (item.id or "", item.text, item.table_row or "", *item.headings)))
-    if item.file.startswith(INDEXED):  # else it is the agent's own path
-        size += len(item.file)
-    if isinstance(item, ListedSentence):
-        size += len(item.before) + len(item.after) + sum(map(_size, item.also))
-    if isinstance(item, ListedQuote):
-        size += sum(len(change.quote) + len(change.text) for change in item.changes)
-    return size
+def _largest(most: int, fits: Callable[[int], bool]) -> int:
+    """Return the largest number up to `most` that fits, if less fits better; 0 if none does."""
+    return bisect_left(range(most), True, key=lambda number: not fits(number + 1))
+
+
+def _best(hits: Sequence[Hit], count: int) -> list[tuple[Hit, AnsweringSentence | None]]:
+    """Return the best sentence of each document (None if it has none), and of all others the best,
+    `count` together with these; in the order of the documents.
+    """
+    others = sorted(
+        (-sentence.score, rank, place)
+        for rank, hit in enumerate(hits)
+        for place, sentence in enumerate(hit.sentences)
+        if place
+    )
+    kept = {(rank, place) for _, rank, place in others[: max(0, count - len(hits))]}
+    return [
+        (hit, sentence)
+        for rank, hit in enumerate(hits)
+        for place, sentence in enumerate(hit.sentences or [None])
+        if not place or (rank, place) in kept
+    ]
+
+
+def _by_document(items: Sequence[IndexedDocument]) -> list[IndexedDocument]:
+    """Join documents with one sentence each: those of one document follow each other."""
+    documents = []
+    for _, group in groupby(items, key=lambda item: item.file):
+        same = list(group)
+        sentences = [sentence for item in same for sentence in item.sentences]
+        documents.append(same[0].model_copy(update={"sentences": sentences}))
+    return documents
 
 
 def _bounded(place: P, most: int) -> P:
@@ -438,24 +559,27 @@ def _bounded(place: P, most: int) -> P:
     return replace(place, id=id, text=place.text[:most], table_row=row, headings=headings)
 
 
-def _document(name: str, hit: Hit, most: int) -> IndexedDocument:
-    sentences = [
-        _sentence(replace(sentence, file=name, id=None), most) for sentence in hit.sentences
-    ]
+def _listed(name: str, hit: Hit, sentence: AnsweringSentence | None, most: int) -> IndexedDocument:
+    """Return a document with one of its sentences."""
+    sentences = [] if sentence is None else [_sentence(replace(sentence, file=name, id=None), most)]
     return IndexedDocument(
-        file=name, source=hit.source, title=_short(hit.title, most), sentences=sentences
+        file=name,
+        source=_short(hit.source, max(most, _LABEL_CHARS)),
+        title=_short(hit.title, most),
+        sentences=sentences,
     )
 
 
-def _sentence(sentence: AnsweringSentence, most: int) -> ListedSentence:
-    also = tuple(_bounded(place, most // 4) for place in sentence.also[:_ALSO])
+def _sentence(sentence: AnsweringSentence, most: int) -> AnsweringSentence:
+    listed = sentence.also[: min(_ALSO, most // 160)]
+    also = tuple(_bounded(place, most // 4) for place in listed)
     around = {
         "before": sentence.before[-(most // 2) :],
         "after": sentence.after[: most // 2],
         "also": also,
         "also_omitted": sentence.also_omitted + len(sentence.also) - len(also),
     }
-    return ListedSentence(**vars(_bounded(sentence, most)) | around)
+    return AnsweringSentence(**vars(_bounded(sentence, most)) | around)
 
 
 def _quote(quoted: QuotedPlace, most: int) -> ListedQuote:
@@ -491,29 +615,33 @@ def _cut(text: str, first: int, stop: int, most: int) -> int:
     return line_end + 1 if line_end >= 0 else first + most
 
 
+def _printable(text: str) -> str:
+    """Return a text in one line: names of files can have line breaks."""
+    return text if text.isprintable() else json.dumps(text)
+
+
 def refusal(error: Exception, most: int) -> str:
     """Return an error as text. It may quote documents and names of files, so it is marked and cut
     as they are.
     """
-    reason = describe(error)
-    cut = f"; here the first {most:,} of {len(reason):,} characters" if len(reason) > most else ""
-    return "\n".join(
-        [
-            f"the reason may quote documents{cut}:",
-            *_quotation(reason[:most], secrets.token_hex(_MARK_BYTES)),
-        ]
-    )
+    reason = _printable(describe(error))
+    length = (most - _MESSAGE_CHARS) // 2  # JSON escapes each backslash and quotation mark
+    cut = ""
+    if len(reason) > length:
+        cut = f"; here the first {length:,} of {len(reason):,} characters"
+    quoted = _quotation(reason[:length], secrets.token_hex(_MARK_BYTES))
+    return "\n".join([f"the reason may quote documents{cut}:", *quoted])
 
 
-def shown(answer: ToolResult | ServerStatus) -> str:
+def shown(answer: ToolResult | Status) -> str:
     """Return an answer as text."""
     mark = secrets.token_hex(_MARK_BYTES)
-    if isinstance(answer, ServerStatus):
-        return answer.model_dump_json(indent=2)
+    if isinstance(answer, dict):
+        return json.dumps(answer, indent=1, ensure_ascii=False)
     warning = unanswered(answer.answers) if isinstance(answer, Found | Searched) else ""
     lines = [*([warning] if warning else []), *_lines(answer, mark)]
     # Notes may have names of files, and words of what their parsers say.
-    lines += _quotation("\n".join(f"note: {_name(note)}" for note in answer.notes), mark)
+    lines += _quotation("\n".join(f"note: {_printable(note)}" for note in answer.notes), mark)
     if answer.next_cursor is not None:
         lines.append(f"continues with cursor {answer.next_cursor}")
     return "\n".join(lines)
@@ -521,99 +649,89 @@ def shown(answer: ToolResult | ServerStatus) -> str:
 
 def _lines(answer: ToolResult, mark: str) -> Iterator[str]:
     if isinstance(answer, Read):
-        yield (
-            f"{_place(answer.place)}; the document has {answer.characters} characters and"
-            f" {answer.lines} lines"
-        )
-        yield from _labels(answer.place, mark)
-        yield from _quotation(answer.place.text, mark)
-    elif isinstance(answer, Searched):
-        yield counted(answer.total, "document")
-        for rank, document in enumerate(answer.documents, start=answer.first):
-            digests = [f" sha256 {s.sha256[:_SHOWN_DIGITS]}" for s in document.sentences[:1]]
-            yield "".join([f"{rank}.", *digests])
-            yield from _quotation(f"{_name(document.file)} {json.dumps(document.title)}", mark)
-            for sentence in document.sentences:
-                yield f"- {_where(sentence)}{_found(sentence)}"
-                yield from _labels(replace(sentence, file=""), mark)
-                yield from _marked(sentence, mark)
-    elif isinstance(answer, Found):
-        yield counted(answer.total, "sentence")
-        for rank, sentence in enumerate(answer.sentences, start=answer.first):
-            yield f"{rank}. {_place(sentence)}{_found(sentence)}"
-            yield from _labels(sentence, mark)
-            yield from _marked(sentence, mark)
+        yield f"the document has {answer.characters} characters and {answer.lines} lines"
     elif isinstance(answer, VerifiedQuote):
-        yield (
-            f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word, similarity"
-            f" {answer.similarity}"
-        )
-        for place in answer.places:
-            yield f"{place.match}{' except for case' if place.case_differs else ''}"
-            yield from _passage(place, mark)
-            changes = [
-                f"quote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
-                for change in place.changes
-            ]
-            yield from _quotation("\n".join(changes), mark)
+        verdict = f"{answer.match}: {'' if answer.word_for_word else 'not '}word for word"
+        yield f"{verdict}, similarity {answer.similarity}"
+        yield from _quotation("\n".join(_place_lines(answer.places, mark)), mark)
+    elif isinstance(answer, ToolList):
+        yield f"{answer.total} in all"
+    if isinstance(answer, Read | ReadPlaces):
+        for place in [answer.place] if isinstance(answer, Read) else answer.places:
+            yield _where(place)
+            yield from _quotation(f"{_heading(place)}{_under(place)}", mark)
+            yield from _quotation(place.text, mark)
+    elif isinstance(answer, ListedFiles):
+        yield from _quotation("\n".join(map(_printable, answer.files)), mark)
+    elif isinstance(answer, Searched):
+        lines = chain.from_iterable(_document_lines(one, mark) for one in answer.documents)
+        yield from _quotation("\n".join(lines), mark)
+    elif isinstance(answer, Found):
+        yield from _quotation("\n".join(_place_lines(answer.sentences, mark)), mark)
 
 
-def _found(sentence: ListedSentence) -> str:
-    """Return whether a sentence is cut, its probability and the number of its other places."""
-    others = len(sentence.also) + sentence.also_omitted
-    also = f", and {counted(others, 'more place')}" if others else ""
-    chance = "" if sentence.answers is None else f", probability {percent(sentence.answers)}"
-    return f"{_cut_note(sentence)}{chance}{also}"
+def _document_lines(document: IndexedDocument, mark: str) -> Iterator[str]:
+    title = json.dumps(_short(document.title, _TITLE_CHARS), ensure_ascii=False)
+    named = f"{_printable(document.file)} {title}" if document.title else _printable(document.file)
+    return _place_lines(document.sentences, mark, named) if document.sentences else iter([named])
 
 
-def _marked(sentence: ListedSentence, mark: str) -> list[str]:
-    """Return a sentence, marked, in the text around it."""
-    words = sentence.table_row or sentence.text
-    marked = f"{sentence.before}[answer {mark}]{words}[/answer {mark}]{sentence.after}"
-    return _quotation(marked, mark)
-
-
-def _passage(place: Place, mark: str) -> Iterator[str]:
-    yield _place(place) + _cut_note(place)
-    yield from _labels(place, mark)
-    yield from _quotation(place.table_row or place.text, mark)
-
-
-def _cut_note(place: Place) -> str:
-    return (
-        ""
-        if len(place.text) == place.end - place.start
-        else f", here only its first {len(place.text)}"
-    )
-
-
-def _quotation(text: str, mark: str) -> list[str]:
-    return [f"[document text {mark}]", text, f"[end {mark}]"] if text else []
-
-
-def _place(place: Place) -> str:
-    """Return a place in one line, without words of documents: the path of a file is the agent's
-    own.
+def _place_lines(
+    places: Sequence[AnsweringSentence | ListedQuote], mark: str, named: str = ""
+) -> Iterator[str]:
+    """Yield a line for each place, below the names of its document and its row: the probability or
+    the match, the place, the headings and the words.
     """
-    name = "" if place.file.startswith(INDEXED) else f"{_name(place.file)}, "
-    return f"{name}{_where(place)}, sha256 {place.sha256[:_SHOWN_DIGITS]}"
+    last = ""
+    for place in places:
+        heading = _heading(place, named)
+        if heading != last:
+            yield heading
+        last = heading
+        labels = [_where(place)]
+        words = _flowed(place.table_row or place.text, place.kind)
+        if isinstance(place, ListedQuote):
+            labels.insert(0, f"{place.match}{' except for case' if place.case_differs else ''}")
+            words += "".join(
+                f"\nquote: {json.dumps(change.quote)}  document: {json.dumps(change.text)}"
+                for change in place.changes
+            )
+        else:
+            if place.answers is not None:
+                labels.insert(0, percent(place.answers))
+            if others := len(place.also) + place.also_omitted:
+                labels.append(f"and {counted(others, 'more place')}")
+            if place.before or place.after:
+                before, after = (_flowed(text, place.kind) for text in (place.before, place.after))
+                words = f"{before} [answer {mark}]{words}[/answer] {after}".strip()
+        yield f"{', '.join(labels)}{_under(place)}: {words}"
+
+
+def _heading(place: Place, named: str = "") -> str:
+    """Return the line with the name of a document, its row and its digest."""
+    row = "" if place.id is None else f", row {json.dumps(place.id)}"
+    return f"{named or _printable(place.file)}{row}, sha256 {place.sha256[:_DIGITS]}"
+
+
+def _under(place: Place) -> str:
+    """Return the last headings above a place."""
+    titles = [_short(normalize(title), _TITLE_CHARS) for title in place.headings]
+    return f", under {' > '.join(titles[-_HEADINGS_SHOWN:])}" if titles else ""
+
+
+def _flowed(text: str, kind: str) -> str:
+    """Return words of a document in one line; of code in lines with more indentation."""
+    if kind == "code":
+        return "\n    ".join(text.strip("\n").splitlines())
+    return normalize(text)
 
 
 def _where(place: Place) -> str:
     where = f"line {place.line}" if place.page is None else f"page {place.page}"
-    return f"{where}, characters {place.start}-{place.end}"
+    whole = len(place.text) == place.end - place.start
+    cut = "" if whole else f", here only its first {len(place.text)}"
+    return f"{where}, characters {place.start}-{place.end}{cut}"
 
 
-def _labels(place: Place, mark: str) -> list[str]:
-    """Return the words of documents that belong to a place, quoted and without line breaks: row,
-    headings, name in an index.
-    """
-    name = [json.dumps(place.file)] if place.file.startswith(INDEXED) else []
-    row = [] if place.id is None else [f"row {json.dumps(place.id)}"]
-    under = [f"under {json.dumps(' > '.join(place.headings))}"] if place.headings else []
-    return _quotation(", ".join([*name, *row, *under]), mark)
-
-
-def _name(name: str) -> str:
-    """Return the name of a file in one line: a name can have line breaks."""
-    return name if name.isprintable() else json.dumps(name)
+def _quotation(text: str, mark: str) -> list[str]:
+    return [f"[document text {mark}]", text, f"[end {mark}]"] if text else []

@@ -187,7 +187,13 @@ def _find_in_files(
     cache = files.cache(lambda: retriever, retriever.model.source, remember)
     with files.reader() as reader, Meter("reading") as meter:
         documents = read_documents(
-            paths, reader, skipped, selection=files.selection(), cache=cache, report=say
+            paths,
+            reader,
+            skipped,
+            selection=files.selection(),
+            cache=cache,
+            report=say,
+            through=meter.files,
         )
         findings = find(
             retriever,

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from runnel.commands.parameters import refuse
 from runnel.errors import InputError
-from runnel.jobs.progress import WorkProgress
+from runnel.jobs.progress import Item, WorkProgress
 from runnel.redaction import redact
 
 if TYPE_CHECKING:
@@ -245,6 +245,7 @@ class Meter(WorkProgress):
 
     def __init__(self, label: str, unit: str = "tokens") -> None:
         self.label, self._unit = label, unit
+        self._work = label
         self._start = time.monotonic()
         self._done = 0
         self._total: int | None = None
@@ -266,7 +267,16 @@ class Meter(WorkProgress):
         if self._bar is not None:
             self._bar.stop()
 
+    def files(self, files: Sequence[Item]) -> Iterator[Item]:
+        """Yield files, and show which one is being read, if there are several."""
+        for number, file in enumerate(files, start=1):
+            if len(files) > 1:
+                self.label = f"{self._work} file {number:,} of {len(files):,}"
+            yield file
+
     def __call__(self, done: int, total: int | None = None) -> None:
+        if self.label != self._work:
+            total = None  # the tokens of later files are not known yet
         self._done, self._total = done, total
         if not (_progress_shown and self._on_terminal) or time.monotonic() - self._start < _BAR_S:
             return

@@ -199,7 +199,13 @@ def find(
     stored = reading.cache(load, model, remember, unit)
     with reading.reader() as reader, display.Meter("reading") as meter:
         documents = read_documents(
-            paths, reader, skipped, selection=reading.selection(), cache=stored, report=display.say
+            paths,
+            reader,
+            skipped,
+            selection=reading.selection(),
+            cache=stored,
+            report=display.say,
+            through=meter.files,
         )
         documents = iter(_timed(seconds, "read")(partial(next, documents, None)), None)
         first = next(documents, None)

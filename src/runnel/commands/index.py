@@ -93,7 +93,7 @@ def index(
 
 def _update(index: Index, files: IndexedFiles) -> Changes:
     with display.Meter("indexing") as meter:
-        return files.update(index, meter)
+        return files.update(index, meter, meter.files)
 
 
 def _watch(index: Index, files: IndexedFiles, shown: str) -> int:

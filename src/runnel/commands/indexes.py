@@ -186,7 +186,12 @@ def refresh_project(project: Project, index: Index, ocr: Ocr | None = None) -> N
     try:
         with index, display.Meter("indexing") as meter:
             changes = project.update(
-                index, retry=ocr is not None, keep_missing=True, ocr=ocr, progress=meter
+                index,
+                retry=ocr is not None,
+                keep_missing=True,
+                ocr=ocr,
+                progress=meter,
+                through=meter.files,
             )
     except (StoreError, OSError) as error:  # another process writes, or the disk is full
         display.say(f"note: {describe(error)}; searching the last commit of {place}")

@@ -1,17 +1,21 @@
 """`runnel mcp`: tools for language-model agents."""
 
+import os
 import sys
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from runnel.agents.clients import configure
 from runnel.commands.display import print_json, print_text, say
 from runnel.commands.indexes import find_project
 from runnel.commands.parameters import Json, Model, NoUpdate, refuse
 from runnel.errors import InputError, needing
 from runnel.jobs.loading import note_compiling
+
+Program = Literal["claude-code", "cursor", "vscode", "codex", "gemini"]
 
 
 def mcp(
@@ -33,7 +37,7 @@ def mcp(
         ),
     ] = None,
     max_characters: Annotated[
-        int, typer.Option(min=1000, help="Characters of documents in one answer.")
+        int, typer.Option(min=1000, help="Characters of one answer, as it is sent.")
     ] = 20_000,
     http: Annotated[
         bool, typer.Option("--http", help="Serve HTTP on this machine, not stdin and stdout.")
@@ -41,6 +45,13 @@ def mcp(
     port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, help="Port for --http; 0: any free one (default: 8676)."),
+    ] = None,
+    install: Annotated[
+        Program | None,
+        typer.Option("--install", help="Write the configuration of an agent's program, and exit."),
+    ] = None,
+    uninstall: Annotated[
+        Program | None, typer.Option("--uninstall", help="Take it out again, and exit.")
     ] = None,
     skill: Annotated[
         bool, typer.Option("--skill", help="Print SKILL.md, for agents that use a shell, and exit.")
@@ -51,6 +62,9 @@ def mcp(
 
     Answers to their tools search, find, read and verify, on standard output or with --http.
     Example: runnel mcp --in library
+
+    --install writes the configuration with the other options, in the working directory's .mcp.json
+    (claude-code), .cursor, .vscode or .gemini, or in ~/.codex; other entries stay as they are.
     """
     if skill:
         print_text(
@@ -59,12 +73,26 @@ def mcp(
         return 0
     if not http:
         refuse({"--port": port, "--json": as_json}, "needs --http")
+    refuse({"--http": http and (install or uninstall)}, "has no effect on a configuration")
     with needing("runnel mcp needs the MCP SDK", "agents"):
         from runnel.agents.documents import AgentSettings
         from runnel.agents.server import create_server, serve_http, serve_stdio
         from runnel.agents.tools import Tools
     refuse({"--no-update": no_update and index}, "has no effect with --in, which is never updated")
     folders = tuple(roots or [Path()])
+    program = install or uninstall
+    if program is not None:
+        refuse({"--uninstall": install and uninstall}, "cannot be given with --install")
+        place = index and (index if "://" in index else os.path.abspath(index))
+        options = {"--model": model, "--max-characters": str(max_characters), "--in": place}
+        command = [
+            *(sys.executable, "-m", "runnel", "mcp"),
+            *(part for folder in folders for part in ("--root", str(folder.resolve()))),
+            *(part for name, value in options.items() if value for part in (name, value)),
+            *(["--no-update"] if no_update else []),
+        ]
+        print_text(str(configure(program, command if install else None)))
+        return 0
     if not roots and Path.cwd() == Path(Path.cwd().anchor):
         raise InputError(
             f"the working directory is {Path.cwd()}, which holds every file; give --root DIR"

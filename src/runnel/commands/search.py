@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +15,10 @@ import typer
 from runnel.commands import display, parameters
 from runnel.commands.find import other_places, place_link
 from runnel.commands.indexes import expect_or_make_project, expect_project, refresh_project
-from runnel.errors import InputError, counted
+from runnel.errors import counted
 from runnel.jobs.loading import note_compiling
 from runnel.records import Explanation, Hit, highest, normalize, percent
-from runnel.search.records import IndexSettings
+from runnel.search.filters import parse_conditions
 from runnel.text.documents.ocr import Ocr
 
 if TYPE_CHECKING:
@@ -28,13 +27,6 @@ if TYPE_CHECKING:
     from runnel.search.index import Index
 
 log = logging.getLogger("runnel")
-_CONDITION = re.compile(r"\s*(.*?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
-_TYPES: dict[str, Callable[[str], object]] = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bool": lambda text: {"true": True, "false": False}[text.lower()],
-}
 
 In = Annotated[
     str | None,
@@ -126,7 +118,7 @@ def search(
     index = open_index(
         place, model, timings, update=not no_update, ocr=None if ocr is None else Ocr(ocr)
     )
-    where = parse_conditions(conditions or [], index.store.settings)
+    where = parse_conditions(conditions or [], index.store.settings.fields)
     hits = index.search(
         query,
         top_k,
@@ -205,25 +197,6 @@ def open_index(
         refresh_project(project, index, ocr)
         timings["update"] = time.perf_counter() - start - timings["open"]
     return index
-
-
-def parse_conditions(given: Sequence[str], settings: IndexSettings) -> dict[str, dict[str, object]]:
-    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the
-    field's type says.
-    """
-    where: dict[str, dict[str, object]] = {}
-    for text in given:
-        match = _CONDITION.fullmatch(text)
-        name, sign, value = match.groups() if match else ("", "", "")
-        try:
-            where.setdefault(name, {})[sign] = _TYPES[settings.fields[name]](value)
-        except (KeyError, ValueError):
-            fields = [f"{field} ({kind})" for field, kind in sorted(settings.fields.items())]
-            raise InputError(
-                f"--where is {text!r}; expected NAME=VALUE or another comparison with a field:"
-                f" {', '.join(fields) or 'none'}"
-            ) from None
-    return where
 
 
 def _file(hit: Hit) -> str:

@@ -7,7 +7,8 @@ meets no condition on it.
 
 import math
 import operator
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,13 @@ _EXPECTED = {
     "int": "a whole number of 64 bits",
     "float": "a finite number",
     "bool": "True or False",
+}
+_CONDITION = re.compile(r"\s*(.*?)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*", re.DOTALL)
+_READ: Mapping[FieldType, Callable[[str], object]] = {
+    "str": str,
+    "int": int,
+    "float": float,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
 }
 Condition = tuple[str, str, Any]  # field, comparison or "in", value
 IDS = ""  # in the place of a field: the documents' ids
@@ -68,6 +76,27 @@ def matches(given: Filter, metadata: Mapping[str, object]) -> bool:
     return given.keys() <= fields.keys() and all(
         _COMPARISONS[sign](metadata[name], value) for name, sign, value in conditions(given, fields)
     )
+
+
+def parse_conditions(
+    given: Sequence[str], fields: Mapping[str, FieldType]
+) -> dict[str, dict[str, object]]:
+    """Parse a filter from NAME=VALUE, NAME!=VALUE, NAME>=VALUE and so on; values are read as the
+    field's type says.
+    """
+    where: dict[str, dict[str, object]] = {}
+    for text in given:
+        match = _CONDITION.fullmatch(text)
+        name, sign, value = match.groups() if match else ("", "", "")
+        try:
+            where.setdefault(name, {})[sign] = _READ[fields[name]](value)
+        except (KeyError, ValueError):
+            known = [f"{field} ({kind})" for field, kind in sorted(fields.items())]
+            raise InputError(
+                f"the condition {text!r} cannot be used; expected NAME=VALUE or another comparison"
+                f" with a field: {', '.join(known) or 'none'}"
+            ) from None
+    return where
 
 
 def typed(name: str, value: Any, kind: FieldType) -> Any:

@@ -33,7 +33,7 @@ from runnel.text.documents.document import DocumentText
 from runnel.text.documents.reader import DocumentReader, Skipped, files_at
 from runnel.text.documents.rows import NO_ROWS
 from runnel.text.documents.table import row_words
-from runnel.text.folders import Selection, other_kinds
+from runnel.text.folders import Selection, Through, other_kinds
 
 if TYPE_CHECKING:
     from runnel.models.pocket.sentence_vectors import SentenceVectors
@@ -121,6 +121,7 @@ def read_documents(
     selection: Selection | None = None,
     cache: DocumentCache | None = None,
     report: Callable[[str], None] = log.warning,
+    through: Through = iter,
 ) -> Iterator[FileDocument]:
     """Yield the documents of files; what cannot be read is added to `skipped`, and the next file is
     read.
@@ -132,8 +133,10 @@ def read_documents(
         cache: documents that have been read before.
         report: receives a line for each warning about a document ("note: ...") and each error
             ("error: ...").
+        through: yields the files of a list, for example to show which one is read.
     """
-    for name, named in files_at(paths, skipped, selection=selection, report=report):
+    files = list(files_at(paths, skipped, selection=selection, report=report))
+    for name, named in through(files):
         shown = STANDARD_INPUT if name == "-" else name
         document = None
         content = None if cache is None else cache.content(name)

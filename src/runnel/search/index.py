@@ -25,7 +25,13 @@ from runnel.search.records import DocumentRow, FieldType, OnCommit
 from runnel.search.stores import Store, create_store, open_store
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import EVERYTHING, Root, Selection, find_files
+from runnel.text.folders import (
+    EVERYTHING,
+    Root,
+    Selection,
+    Through,
+    find_files,
+)
 
 
 @dataclass(slots=True)
@@ -207,6 +213,7 @@ class Index:
         limits: Limits | None = None,
         ocr: Ocr | None = None,
         progress: Progress | None = None,
+        through: Through = iter,
         on_commit: OnCommit | None = None,
     ) -> Changes:
         """Update the documents of files, folders and globs: read new and changed files, delete
@@ -223,6 +230,7 @@ class Index:
                 read (default: compute all).
             prune: whether to delete documents of removed files below `paths`.
             limits, ocr: as for `DocumentReader`.
+            through: yields the files of a list, for example to show which one is read.
 
         Raises:
             InputError: a path does not exist.
@@ -232,7 +240,8 @@ class Index:
         scan = Scan()
         stored = by_file(self.store.content_hashes())
         files = list(find_files(roots, selection, scan.fail_folder))
-        rows = read_found(files, stored, scan, {root.path for root in roots}, hashes, limits, ocr)
+        named = {root.path for root in roots}
+        rows = read_found(through(files), stored, scan, named, hashes, limits, ocr)
         changes = self._add(rows, progress, on_commit)
         scan.finish(roots, stored, set(map(str, files)))
         self.finish_files(changes, scan, prune=prune)

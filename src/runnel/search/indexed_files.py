@@ -19,7 +19,7 @@ from runnel.search.index import Changes, Index
 from runnel.search.project import Project
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import Selection, find_files
+from runnel.text.folders import Selection, Through, find_files
 
 Signatures = dict[str, tuple[int, int, int]]  # of each file
 _SHARE = 0.05  # of the time may be spent on looking
@@ -43,7 +43,12 @@ class IndexedFiles:
         files = [project.folder / path for path in project.paths]
         return replace(self, paths=files, selection=project.selection, project=project)
 
-    def update(self, index: Index, progress: Progress | None = None) -> Changes:
+    def update(
+        self,
+        index: Index,
+        progress: Progress | None = None,
+        through: Through = iter,
+    ) -> Changes:
         """Read new and changed files into the index, and delete documents of removed files.
 
         Files that failed before are read again. See `Index.add_files`, and `Project.update`, which
@@ -57,6 +62,7 @@ class IndexedFiles:
                 limits=self.limits,
                 ocr=self.ocr,
                 progress=progress,
+                through=through,
             )
         if self.hashes is not None:
             self.hashes.failures.clear()
@@ -68,6 +74,7 @@ class IndexedFiles:
             limits=self.limits,
             ocr=self.ocr,
             progress=progress,
+            through=through,
         )
 
     def look(self) -> Signatures:

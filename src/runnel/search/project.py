@@ -27,7 +27,7 @@ from runnel.search.files import left_out
 from runnel.search.index import Changes, Index
 from runnel.text.documents.document import Limits
 from runnel.text.documents.ocr import Ocr
-from runnel.text.folders import Root, Selection, find_files, fixed_part
+from runnel.text.folders import Root, Selection, Through, find_files, fixed_part
 
 log = logging.getLogger("runnel")
 NAME = ".runnel"
@@ -149,6 +149,7 @@ class Project:
         limits: Limits | None = None,
         ocr: Ocr | None = None,
         progress: Progress | None = None,
+        through: Through = iter,
     ) -> Changes:
         """Bring the project's index up to date; other documents than those of its files are
         deleted.
@@ -182,6 +183,7 @@ class Project:
                 limits=limits,
                 ocr=ocr,
                 progress=progress,
+                through=through,
             )
             # documents of files that were not among the roots' files, by their source
             stale: dict[str, list[str]] = {}

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from runnel.errors import InputError, ReadError
 from runnel.files import near_names
@@ -172,6 +172,8 @@ _INDEX = {"commits.lance", "documents.lance"}  # what an index of runnel has at 
 _SHOWN = 3  # names in one message
 
 OnError = Callable[[OSError], None]  # called with an error that names the folder or file
+# yields all of a list of files, for example to show the number of the one that is read
+Through = Callable[[Sequence[Any]], Iterable[Any]]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,192 @@
+"""`runnel mcp --install`: the entry is written and taken out again, and nothing else changes."""
+
+import json
+import os
+import re
+import stat
+import sys
+import tomllib
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp import Client, StdioServerParameters
+
+from runnel.agents.clients import NAME, PROGRAMS, _changed_json, _changed_toml, _load_json
+
+ENTRY = {"command": "python", "args": ["-m", 'a "b" // c']}
+OTHER = {"command": "other", "args": ["// no comment", "a, }"]}
+JSON = [
+    "",
+    "{}",
+    "{\n}\n",
+    '{"mcpServers": {}}',
+    json.dumps({"mcpServers": {"other": OTHER}}),
+    json.dumps({"theme": "dark", "mcpServers": {"other": OTHER}}, indent=4),
+    json.dumps({"mcpServers": {"z": OTHER, "a": OTHER}, "nested": {"mcpServers": {"runnel": 1}}}),
+    json.dumps({"mcpServers": {"other": OTHER}}, indent=2).replace("\n", "\r\n"),
+    '\ufeff{\n\t"mcpServers": { // mine\n\t\t"other": {"url": "http://a//b"}, // keep\n\t},\n}\n',
+    '/* a, } */ {\n  // "mcpServers": {\n  "mcpServers": {\n    /* b */\n  }\n}',
+    '{"mcpServers":\n{"other":{"a":[1,2,],},},}',
+]
+TOML = [
+    "",
+    'model = "x"\n',
+    '# mine\n[mcp_servers.other]\ncommand = "a" # why\nargs = [\n  "b", # c\n]\n\n[tools]\nx = 1\n',
+    '[mcp_servers]\nother = { command = "a" }\n',
+    'mcp_servers.other.command = "a"\n',
+    'text = """\n[mcp_servers.runnel]\n"""\n',
+    "[a]\r\nb = 1\r\n",
+]
+COMMENT = re.compile(r'"(?:\\.|[^"\\])*"|(//[^\r\n]*|/\*.*?\*/)', re.DOTALL)
+
+
+def comments(text):
+    return [found for found in COMMENT.findall(text) if found]
+
+
+@pytest.mark.parametrize("text", JSON)
+def test_json_keeps_all_else(text):
+    before = _load_json(text)
+    written = _changed_json(text, "mcpServers", ENTRY)
+    after = _load_json(written)
+    assert after["mcpServers"].pop(NAME) == ENTRY
+    assert after == {"mcpServers": {}} | before and comments(written) == comments(text)
+    assert ("\r\n" in written) == ("\r\n" in text) and "\r\r" not in written
+    assert text.startswith("\ufeff") == written.startswith("\ufeff")
+    assert _changed_json(written, "mcpServers", ENTRY) == written
+    removed = _changed_json(written, "mcpServers", {})
+    assert _load_json(removed) == {"mcpServers": {}} | before and comments(removed) == comments(
+        text
+    )
+    if before.get("mcpServers"):
+        assert removed == text
+    assert _changed_json(removed, "mcpServers", {}) == removed
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(
+    st.dictionaries(st.text(), VALUES, max_size=4),
+    st.none() | st.dictionaries(st.text() | st.just(NAME), VALUES, max_size=3),
+    st.sampled_from([None, 1, 2, "\t"]),
+    st.integers(0, 4),
+)
+def test_any_json_keeps_all_else(content, servers, width, at):
+    items = list(content.items())
+    if servers is not None:
+        items.insert(at, ("mcpServers", servers))
+    content = dict(items)
+    if not isinstance(content.get("mcpServers", {}), dict):
+        return
+    text = json.dumps(content, indent=width)
+    others = {name: one for name, one in content.get("mcpServers", {}).items() if name != NAME}
+    written = _changed_json(text, "mcpServers", ENTRY)
+    assert _load_json(written) == content | {"mcpServers": others | {NAME: ENTRY}}
+    removed = _changed_json(written, "mcpServers", {})
+    assert _load_json(removed) == content | {"mcpServers": others}
+
+
+@pytest.mark.parametrize("text", TOML)
+def test_toml_keeps_all_else(text):
+    before = tomllib.loads(text)
+    written = _changed_toml(text, "mcp_servers", ENTRY)
+    after = tomllib.loads(written)
+    assert after["mcp_servers"].pop(NAME) == ENTRY
+    assert after == {"mcp_servers": {}} | before
+    rest = iter(written.splitlines())
+    assert all(line in rest for line in text.splitlines() if line)  # in their order
+    removed = tomllib.loads(_changed_toml(written, "mcp_servers", {}))
+    assert {"mcp_servers": {}} | removed == {"mcp_servers": {}} | before
+    assert _changed_toml(text, "mcp_servers", {}) == text
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "project").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CODEX_HOME", raising=False)
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "home"
+
+
+def entry_of(program):
+    path = Path(PROGRAMS[program][0]).expanduser()
+    text = path.read_text(encoding="utf-8")
+    content = tomllib.loads(text) if path.suffix == ".toml" else _load_json(text)
+    return path, content.get(PROGRAMS[program][1], {}).get(NAME)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_documented_configuration_is_written_and_taken_out(run, home, program):
+    done = run("mcp", "--install", program, "--in", "library", "-m", "tiny")
+    path, entry = entry_of(program)
+    assert (done.code, done.out) == (0, f"{path.resolve()}\n")
+    assert (entry.get("type") == "stdio") == (program == "vscode")
+    assert entry["command"] == sys.executable and entry["args"][:3] == ["-m", "runnel", "mcp"]
+    for part in (str(Path.cwd()), str(Path.cwd() / "library"), "tiny"):
+        assert part in entry["args"]
+    assert run("mcp", "--uninstall", program).code == 0 and entry_of(program)[1] is None
+    assert run("mcp", "--uninstall", program).code == 0
+    assert run("mcp", "--uninstall", program, "--install", program).code == 2
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_the_command_that_is_written_starts_the_server(run, home):
+    Path("a.md").write_text("The dog barked.")
+    assert run("mcp", "--install", "claude-code").code == 0
+    _, entry = entry_of("claude-code")
+    command = StdioServerParameters(**entry, env=dict(os.environ), cwd="/")
+    with anyio.fail_after(120):
+        async with Client(command) as client:
+            read = await client.call_tool("read", {"file": "a.md"})
+    assert "The dog barked." in read.content[0].text
+
+
+def test_links_and_modes_stay(run, home):
+    target = home / "shared.json"
+    target.write_text('{"mcpServers": {"other": {}}}')
+    target.chmod(0o640)
+    Path(".mcp.json").symlink_to(target)
+    assert run("mcp", "--install", "claude-code").code == 0
+    assert Path(".mcp.json").is_symlink() and NAME in target.read_text()
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    assert run("mcp", "--uninstall", "claude-code").code == 0
+    assert target.read_text() == '{"mcpServers": {"other": {}}}'
+    assert sorted(path.name for path in home.iterdir()) == ["shared.json"]
+
+
+@pytest.mark.parametrize(
+    ("program", "damaged"),
+    [
+        ("claude-code", b'{"mcpServers": {'),
+        ("claude-code", b"[]"),
+        ("claude-code", b'{"mcpServers": []}'),
+        ("cursor", b'{"mcpServers": {}} {}'),
+        ("cursor", b"\xff\xfe{}"),
+        ("vscode", b'{"servers": null}'),
+        ("gemini", b"[" * 100_000),
+        ("codex", b"[mcp_servers\n"),
+        ("codex", b'mcp_servers = "none"\n'),
+        ("codex", b"[[mcp_servers]]\n"),
+    ],
+)
+def test_a_damaged_configuration_is_refused_and_stays(run, home, program, damaged):
+    path = Path(PROGRAMS[program][0]).expanduser()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(damaged)
+    for option in ("--install", "--uninstall"):
+        done = run("mcp", option, program)
+        assert done.code == 1 and done.out == "" and done.err.count("\n") == 1
+        assert str(path.resolve()) in done.err and "nothing was written" in done.err
+        assert path.read_bytes() == damaged and list(path.parent.iterdir()) == [path]
