@@ -16,6 +16,7 @@ from runnel.models.recurrent.adapters import expect_trainable
 from runnel.models.recurrent.graph import WHOLE, Long, read
 from runnel.models.recurrent.scanner import Scanner
 from runnel.models.recurrent.units import unit_scores
+from runnel.text.joined import as_read
 from runnel.text.sentences import read_sentences, read_spans
 
 
@@ -52,14 +53,16 @@ def make_item(
 ) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
-    `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.
+    `spans` (S, 2) tile the document, which is then read as it is, by default in the model's units;
+    `labels` (S,) are of these.
     """
     scanner = Scanner(model)
-    encoded = [scanner.encode(document)]
     if spans is None:
-        tokens = read_sentences(document, encoded, unit=model.unit)
+        text, kept = as_read(document, model.unit)
+        tokens = read_sentences(document, [scanner.encode(text)], unit=model.unit, kept=kept)
     else:
-        tokens = read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
+        spans = np.asarray(spans, np.int64).reshape(-1, 2)
+        tokens = read_spans(document, [scanner.encode(document)], spans)
     return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
 
 
