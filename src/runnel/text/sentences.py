@@ -333,6 +333,22 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenUnits:
+    """The units of a text as ranges of its tokens, without the text: three fields of
+    `SentenceTokens`.
+    """
+
+    ids: np.ndarray
+    bounds: np.ndarray
+    ends: np.ndarray
+
+    @property
+    def full(self) -> np.ndarray:
+        """(S,) bool: the units with a token."""
+        return np.diff(self.bounds) > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SentenceTokens:
     """The units of a text as ranges of its tokens."""
 

@@ -134,6 +134,8 @@ class Decontaminator:
         )
 
     def _shares_sentences(self, document: str) -> bool:
+        if not self._sentences:
+            return False
         if document != self._last[0]:  # lines of one document are next to each other
             sentences = _sentences(document)
             common = sum(key in self._sentences for key in sentences)

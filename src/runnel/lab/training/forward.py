@@ -14,10 +14,8 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import expect_trainable
 from runnel.models.recurrent.graph import WHOLE, Long, read
-from runnel.models.recurrent.scanner import Scanner
+from runnel.models.recurrent.scanner import ItemMaker
 from runnel.models.recurrent.units import unit_scores
-from runnel.text.joined import as_read
-from runnel.text.sentences import read_sentences, read_spans
 
 
 def trainable(model: Model) -> None:
@@ -56,14 +54,10 @@ def make_item(
     `spans` (S, 2) tile the document, which is then read as it is, by default in the model's units;
     `labels` (S,) are of these.
     """
-    scanner = Scanner(model)
-    if spans is None:
-        text, kept = as_read(document, model.unit)
-        tokens = read_sentences(document, [scanner.encode(text)], unit=model.unit, kept=kept)
-    else:
-        spans = np.asarray(spans, np.int64).reshape(-1, 2)
-        tokens = read_spans(document, [scanner.encode(document)], spans)
-    return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
+    maker = ItemMaker(model)
+    if labels is not None:
+        labels = np.asarray(labels, np.float32)
+    return maker.item(maker.encode_query(query), maker.read(document, spans), labels)
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:
