@@ -24,6 +24,7 @@ from helpers.tiny_examples import tiny_recipe
 from runnel.errors import InputError
 from runnel.lab.training import processes, recipes
 from runnel.lab.training.data import Evidence
+from runnel.lab.training.decontaminate import SENTENCES, Decontaminator
 from runnel.lab.training.processes import in_processes
 from runnel.lab.training.recipes import DataSet
 from runnel.lab.training.run_data import DataFiles, read_run_data
@@ -74,6 +75,18 @@ def test_rows_of_several_processes_are_those_of_one(tmp_path, monkeypatch, few):
     with pytest.raises(InputError, match="evidence example x19: "):
         SentenceData.write(tmp_path / "bad.arrow", model, bad)
     assert not (tmp_path / "bad.arrow").exists()
+
+
+@pytest.mark.usefixtures("few")
+def test_evidence_is_compared_with_test_sets_by_other_processes(tmp_path):
+    made = examples(12)
+    rows_of_test = [{"query": "some other query", "document": made[n].document} for n in (3, 8, 9)]
+    guard = Decontaminator([write_rows(tmp_path / "test.jsonl", rows_of_test)])
+    one = list(guard.clean(made))
+    assert len(one) < 10 and guard.counts[SENTENCES] == 12 - len(one)
+    again = Decontaminator([tmp_path / "test.jsonl"])
+    assert list(again.clean_documents(made)) == one and again.counts == guard.counts
+    assert list(Decontaminator(()).clean_documents(made)) == made
 
 
 def rows(count: int) -> list[dict[str, object]]:

@@ -105,7 +105,7 @@ def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
 def _read_set(path: str, recipe: Recipe, guard: Decontaminator) -> Iterator[Any]:
     if recipe.job == "generate":
         return read_exchanges(path, recipe.data.target, guard)
-    return guard.clean(read_evidence(path, within=recipe.data.within))
+    return guard.clean_documents(read_evidence(path, within=recipe.data.within))
 
 
 def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontaminator) -> RunData:
