@@ -5,6 +5,7 @@ tokenizers that are missing.
 import json
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,10 @@ from runnel import Embedder, Reranker, SentenceRetriever
 from runnel.backbones.families import BACKBONES
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
 from runnel.errors import CheckpointError
+from runnel.lab.evaluation.evidence import by_retriever
+from runnel.lab.training.forward import make_item
 from runnel.models.foreign.bare import markers, vocabulary_name
+from runnel.records import Sentence
 from runnel.text.library import LibraryTokenizer
 from runnel.text.tokenizer import LIBRARY_FILE, WORLD_FILE
 
@@ -232,6 +236,14 @@ def test_adapters_are_no_models(tmp_path: Path) -> None:
         Embedder.load(tmp_path)
 
 
+def by_units(result: tuple[np.ndarray, np.ndarray]) -> list[Sentence]:
+    bounds, scores = result
+    return [
+        Sentence("", a, b, s, n)
+        for n, ((a, b), s) in enumerate(zip(bounds.tolist(), scores, strict=True))
+    ]
+
+
 def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
     torch.manual_seed(0)
     backbone = Mamba2(
@@ -242,7 +254,7 @@ def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors")
     write_tokenizer(tmp_path)
     retriever = SentenceRetriever.load(tmp_path, dtype="float32")
-    document = "The cat sat on the mat. A river runs to the sea."
+    document = "The cat sat on the mat.A river runs to the sea."
     assert len(retriever.score("cat", document)) == 1, (
         "the released weights score groups of clauses"
     )
@@ -254,3 +266,19 @@ def test_a_single_pass_scanner_retrieves_sentences(tmp_path: Path) -> None:
     hidden = backbone(torch.tensor(ids))[0][[-8, -1]]
     expected = hidden @ tensors["binary_head.weight"][0] + tensors["binary_head.bias"]
     np.testing.assert_allclose([first.score, second.score], expected.detach().numpy(), atol=1e-4)
+    # sentences are read without the whitespace between them, as in training, by all that reads
+    plain = "\n\nThe cat sat on the mat.\n A river runs to the sea.  "
+    edges = [0, plain.index("A river"), len(plain)]
+    spans = [(a, b) for a, b in pairwise(edges)]
+    for found in (
+        retriever.score("cat", plain, unit="sentence"),
+        retriever.score("cat", plain, spans=spans),
+        retriever.score("cat", plain, unit="sentence", window=99, stride=99),
+        next(retriever.score_many("cat", [plain], unit="sentence")),
+        by_units(by_retriever(retriever)("cat", plain, spans)),
+    ):
+        assert [(s.start, s.end) for s in found] == spans
+        np.testing.assert_allclose([s.score for s in found], [first.score, second.score], atol=1e-4)
+    item = make_item(retriever.model, "cat", plain)
+    assert item.request.ids.tolist() == ids, "training too"
+    assert item.sentences.spans.tolist() == [[0, len(plain)]]

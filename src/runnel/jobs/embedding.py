@@ -7,7 +7,9 @@ yet, and `BlockEmbedder.finish` writes the files. `embed_file` does this for `ru
 
 from __future__ import annotations
 
+import glob
 import itertools
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,9 +18,9 @@ import numpy as np
 
 from runnel.batching import grouped
 from runnel.errors import InputError, counted, describe
-from runnel.files import digest, replacing, write_jsonl
+from runnel.files import digest, replacing, sibling, write_jsonl
 from runnel.jobs.progress import notify, open_progress
-from runnel.jobs.rows import RowFile, read_rows
+from runnel.jobs.rows import RowFile, Shard, read_rows
 from runnel.jobs.runs import note_resumed
 from runnel.journal import Journal, Row
 from runnel.models.precision import CALIBRATED, quantize, value_ranges
@@ -109,6 +111,86 @@ def embed_corpus(
             work.finish()
     rows = [row for row, document in enumerate(corpus) if not embedder.is_empty(document.text)]
     return np.load(path, mmap_mode="r"), np.array(rows, dtype=np.int64)
+
+
+class VectorFiles:
+    """Vectors (N, d) in arrays, one after the other, that are read when they are used."""
+
+    def __init__(self, parts: Sequence[np.ndarray]) -> None:
+        self._parts = parts
+        self._starts = np.cumsum([0, *map(len, parts)])
+
+    def __getitem__(self, rows: slice | np.ndarray) -> np.ndarray:
+        """Return some vectors, in memory."""
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(int(self._starts[-1])))
+        owners = np.searchsorted(self._starts, rows, side="right") - 1
+        chosen = np.empty((len(rows), self._parts[0].shape[1]), self._parts[0].dtype)
+        for number in np.unique(owners).tolist():
+            mine = owners == number
+            chosen[mine] = self._parts[number][rows[mine] - self._starts[number]]
+        return chosen
+
+
+def read_vectors(
+    path: Path, corpus: Iterable[Document], embedder: Embedder, max_tokens: int | None = None
+) -> tuple[VectorFiles, np.ndarray]:
+    """Return the vectors that `runnel embed` wrote to a .npy file, or to all shards of it, and
+    their rows in the corpus.
+
+    Raises InputError for a shard that is missing, vectors of another model or with other options,
+    and a document without one.
+    """
+    # 1. The files.
+    remedy = f"write it with: runnel embed CORPUS -m {embedder.model.source} --to {path}"
+    pattern = f"{glob.escape(path.stem)}-?????-of-?????{path.suffix}"
+    files = [path] if path.exists() else sorted(path.parent.glob(pattern))
+    if not files:
+        raise InputError(f"neither {path} nor a shard of it exists; {remedy}")
+    if not path.exists():
+        count = int(files[0].stem[-5:])
+        wanted = [Shard(number, count) for number in range(1, count + 1)]
+        files = [shard.output_path(path) for shard in wanted]
+        for shard, file in zip(wanted, files, strict=True):
+            if not file.exists():
+                raise InputError(f"{file} is missing; {remedy} --shard {shard}")
+    # 2. What they were made with.
+    expected = {
+        "fingerprint": embedder.model.fingerprint(),
+        "prompt": "document",
+        **dict.fromkeys(("pooling", "truncate_dim", "precision")),
+        "max_tokens": max_tokens,
+    }
+    for file in files:
+        made_with = json.loads(sibling(file, ".json").read_text(encoding="utf-8"))
+        for name, value in expected.items():
+            if made_with.get(name) != value:
+                raise InputError(
+                    f"{file} was made with {name} = {made_with.get(name)!r}, here it is {value!r};"
+                    f" {remedy}"
+                )
+    # 3. The documents that they are of.
+    names = (
+        name
+        for file in files
+        for name in file.with_suffix(".ids").read_text(encoding="utf-8").split("\n")[:-1]
+    )
+    following = next(names, None)
+    rows = []
+    for row, document in enumerate(corpus):
+        if document.id == following:
+            rows.append(row)
+            following = next(names, None)
+        elif not embedder.is_empty(document.text):
+            break
+    else:
+        if following is None:
+            arrays = [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
+            return VectorFiles(arrays), np.array(rows, dtype=np.int64)
+    raise InputError(
+        f"vector {len(rows) + 1:,} of {path} is of {following!r}, and not of the next document of"
+        f" the corpus; {remedy}, of this corpus"
+    )
 
 
 class BlockEmbedder:

@@ -15,6 +15,7 @@ from runnel.models.model import Model
 from runnel.models.scored import Scored
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
+from runnel.text.joined import as_read
 from runnel.text.kinds import text_of
 from runnel.text.ranked import RankedText
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
@@ -79,25 +80,29 @@ def sentence_tokens(
     unit: Unit | None = None,
     language: str = "en",
 ) -> Iterator[SentenceTokens]:
-    """Yield the tokens of each document as it is ranked, in units (default: the model's)."""
+    """Yield the tokens of each document as it is ranked and as the model reads it (`as_read`), in
+    units (default: the model's).
+    """
     for group in grouped(
         documents, lambda document: len(text_of(document)), _TOGETHER_CHARS, _TOGETHER
     ):
         ranked = [RankedText.of(document) for document in group]
-        texts = [document.text for document in ranked]
+        texts = [as_read(document.text, model.unit, language) for document in ranked]
         short = iter(
             template.encode_batch(
-                model.tokenizer, "document", [t for t in texts if len(t) <= _PIECES_CHARS]
+                model.tokenizer, "document", [t for t, _ in texts if len(t) <= _PIECES_CHARS]
             )
         )
-        for document, text in zip(ranked, texts, strict=True):
+        for document, (text, kept) in zip(ranked, texts, strict=True):
             whole = len(text) <= _PIECES_CHARS
             pieces = (
                 [next(short)]
                 if whole
                 else template.encode_pieces(model.tokenizer, "document", text)
             )
-            yield read_sentences(document, pieces, unit=unit or model.unit, language=language)
+            yield read_sentences(
+                document, pieces, unit=unit or model.unit, language=language, kept=kept
+            )
 
 
 def no_vectors_error(model: Model) -> InputError:

@@ -31,6 +31,7 @@ from runnel.models.scoring import SentenceScorer, no_vectors_error, sentence_tok
 from runnel.records import Sentence
 from runnel.request import Progress
 from runnel.text.documents.document import DocumentText
+from runnel.text.joined import as_read
 from runnel.text.kinds import text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_spans
 
@@ -135,7 +136,7 @@ class SentenceRetriever:
             )
             wanted = np.ones(len(tokens.spans), dtype=bool)
         else:
-            tokens, wanted = self._spans(text_of(document), spans)
+            tokens, wanted = self._spans(text_of(document), spans, language)
         read = self.scorer.read_query(query)
         if window is None:
             (scored,) = self.second_look(list(self.scorer.scan(read, [tokens], progress)))
@@ -342,7 +343,7 @@ class SentenceRetriever:
         return cast("Scanner", self.scorer)
 
     def _spans(
-        self, text: str, spans: np.ndarray | Sequence[tuple[int, int]]
+        self, text: str, spans: np.ndarray | Sequence[tuple[int, int]], language: str
     ) -> tuple[SentenceTokens, np.ndarray]:
         """Return the tokens of the spans and of the text between them, and (S,) bool, True for the
         spans.
@@ -350,8 +351,9 @@ class SentenceRetriever:
         given = spans_in(text, spans, apart=True)
         edges = np.unique([0, *given.ravel().tolist(), len(text)])
         tiles = np.stack([edges[:-1], edges[1:]], axis=1)
-        pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", text)
-        return read_spans(text, pieces, tiles), np.isin(tiles[:, 0], given[:, 0])
+        read, kept = as_read(text, self.model.unit, language)
+        pieces = self.scorer.template.encode_pieces(self.model.tokenizer, "document", read)
+        return read_spans(text, pieces, tiles, kept), np.isin(tiles[:, 0], given[:, 0])
 
 
 def _check_units(

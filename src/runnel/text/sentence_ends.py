@@ -238,9 +238,10 @@ def _matches(
 ) -> bool:
     """Return whether a pair of patterns matches before and after a place."""
     near = max(0, at - _NEAR)
-    return any(
-        after.match(window, at) and before.search(window, near, at) for before, after in pairs
-    )
+    for before, after in pairs:  # a loop, as `any` takes a third longer
+        if after.match(window, at) and before.search(window, near, at):
+            return True
+    return False
 
 
 def _is_name(previous: str, begin: str, following: str) -> bool:

@@ -333,6 +333,22 @@ def _short_pieces(text: str, start: int, end: int, max_words: int = 50) -> list[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TokenUnits:
+    """The units of a text as ranges of its tokens, without the text: three fields of
+    `SentenceTokens`.
+    """
+
+    ids: np.ndarray
+    bounds: np.ndarray
+    ends: np.ndarray
+
+    @property
+    def full(self) -> np.ndarray:
+        """(S,) bool: the units with a token."""
+        return np.diff(self.bounds) > 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class SentenceTokens:
     """The units of a text as ranges of its tokens."""
 
@@ -370,10 +386,12 @@ def read_sentences(
     *,
     unit: Unit = "sentence",
     language: str = "en",
+    kept: np.ndarray | None = None,
 ) -> SentenceTokens:
     """Split a text into units and find their tokens, and the kinds of sentences.
 
-    Of a `RankedText` the tokens are of the text as it is ranked, and the spans of its source.
+    Of a `RankedText` the tokens are of the text as it is ranked, and the spans of its source. With
+    `kept` the tokens are of a text that has only these of its characters (`joined.as_read`).
 
     Source: paper E scores a sentence at its last token. Its released weights were trained on
     "clauses": clauses joined until they have `CLAUSE_TOKENS` tokens, without whitespace at their
@@ -390,11 +408,12 @@ def read_sentences(
     if unit == "sentence":
         spans = split_document(source, language)
         kinds = sentence_kinds(text, spans, None if isinstance(source, str) else source.kind_at)
-        units = replace(read_spans(text, pieces, spans), kinds=kinds)
+        units = replace(read_spans(text, pieces, spans, kept), kinds=kinds)
     elif unit == "paragraph":
-        units = read_spans(text, pieces, split_paragraphs(text))
+        units = read_spans(text, pieces, split_paragraphs(text), kept)
     else:
-        units = _joined(read_spans(text, pieces, split_clauses(text, language)), CLAUSE_TOKENS)
+        clauses = read_spans(text, pieces, split_clauses(text, language), kept)
+        units = _joined(clauses, CLAUSE_TOKENS)
     if not isinstance(document, RankedText):
         return units
     return replace(units, text=document.source, spans=document.origin(units.spans))
@@ -422,14 +441,21 @@ def whole_spans(spans: object) -> np.ndarray:
     return array.astype(np.int64)
 
 
-def read_spans(text: str, pieces: Iterable[Encoded], spans: np.ndarray) -> SentenceTokens:
-    """Find the tokens of spans (S, 2) that tile a text; `pieces` as in `read_sentences`."""
+def read_spans(
+    text: str, pieces: Iterable[Encoded], spans: np.ndarray, kept: np.ndarray | None = None
+) -> SentenceTokens:
+    """Find the tokens of spans (S, 2) that tile a text; `pieces` and `kept` as in
+    `read_sentences`.
+    """
     visible = np.fromiter(
         (start + len(text[start:end].rstrip()) for start, end in spans.tolist()),
         np.int64,
         len(spans),
     )
-    ids, counts = _count(pieces, np.stack([spans[:, 0], visible], axis=1).ravel())
+    offsets = np.stack([spans[:, 0], visible], axis=1).ravel()
+    if kept is not None:
+        offsets = np.searchsorted(kept, offsets)
+    ids, counts = _count(pieces, offsets)
     bounds = np.append(counts[::2], len(ids))
     bounds[0] = 0
     last = counts[1::2] - 1

@@ -86,7 +86,12 @@ def test_examples_for_training(run, stub, books, tmp_path, strategy, requests, u
     found = read_rows(tmp_path / "out" / f"{strategy}.jsonl")
     for row in found:
         source = open(row["source"], encoding="utf-8").read()
-        assert source[row["source_start"] :].startswith(row["document"])
+        document = row["document"]
+        source = source[row["source_start"] :]
+        if unit == "clauses":  # as the models of this unit read it
+            assert ". " not in document.removesuffix(". ") and ". " in source
+            source, document = ("".join(one.split()) for one in (source, document))
+        assert source.startswith(document)
         spans, places = row["evidence"], row["places"]
         shown = [row["document"][a:b] for a, b in spans]
         assert len(spans) == 2 and [one.strip() for one in shown] == shown

@@ -3,6 +3,7 @@
 import logging
 import re
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -517,11 +518,14 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     )
     model = tiny_model(tmp_path / "model")
     _, item = SentenceData.write(tmp_path / "t.arrow", model, [example], tokens=lengths)[0]
-    scored = [item.sentences.text[a:b] for a, b in item.sentences.spans.tolist()]
-    first = units.index(scored[0])
-    assert scored == units[first : first + len(scored)] and (len(scored) < 20) == (
-        lengths is not None
-    )
+    bounds = item.sentences.bounds.tolist()
+    scored = [item.sentences.ids[a:b].tolist() for a, b in pairwise(bounds)]
+    encoded = [model.tokenizer.encode(example.document)]
+    read = read_spans(example.document, encoded, np.array(example.units))
+    in_tokens = [read.ids[a:b].tolist() for a, b in pairwise(read.bounds)]
+    first = in_tokens.index(scored[0])
+    assert scored == in_tokens[first : first + len(scored)]
+    assert (len(scored) < 20) == (lengths is not None)
     assert item.labels.tolist() == labels[first : first + len(scored)] and item.labels.sum() == 2
     # each at its last token, which in the authors' tokens is where the released says
     tokens = read_spans(

@@ -60,7 +60,9 @@ def bm25_by_hand(query, texts, k1=0.9, b=0.4):
     ("depth", "k1", "b"),
     [(1, 0.9, 0.4), (7, 0.9, 0.4), (100, 0.9, 0.4), (100, 0.1, 0), (100, 4.46, 0.82)],
 )
-def test_bm25_is_exact(depth, k1, b):
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_bm25_is_exact(monkeypatch, depth, k1, b, block):
+    monkeypatch.setattr("runnel.lab.training.mining._TEXTS", block)
     texts = [*random_texts(60, seed=0), "", "The of and", "Elephant! ELEPHANT"]
     queries = ["red cat where", "the of", "unheard of words", "elephant sleeps", "dog dog fish"]
     found = search_by(bm25_ranker(pool(*texts), k1=k1, b=b))(

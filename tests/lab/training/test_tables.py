@@ -140,8 +140,12 @@ def test_examples_have_the_units_of_the_model(tmp_path: Path, model: Model, monk
     for unit in UNITS:
         monkeypatch.setattr(model, "unit", unit)
         item = SentenceData.write(tmp_path / f"{unit}.arrow", model, [example], tokens=None)[0][1]
-        expected = make_item(model, example.query, example.document).sentences.spans
-        np.testing.assert_array_equal(item.sentences.spans, expected)
+        expected = make_item(model, example.query, example.document)
+        for name in ("ids", "bounds", "ends"):
+            stored, made = (getattr(one.sentences, name) for one in (item, expected))
+            np.testing.assert_array_equal(stored, made)
+        np.testing.assert_array_equal(item.request.ids, expected.request.ids)
+        np.testing.assert_array_equal(item.request.positions, expected.request.positions)
         counts[unit] = len(item.full)
         assert item.labels.sum() == 1
     assert counts["paragraph"] < counts["clauses"] < counts["sentence"]

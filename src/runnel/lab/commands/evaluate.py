@@ -9,6 +9,7 @@ import typer
 from runnel.commands.display import print_json, print_table, print_text
 from runnel.commands.parameters import Bm25Options, Dtype, Json, PromptOptions
 from runnel.errors import counted
+from runnel.lab.commands.mine import VectorsPath
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def evaluate(
     run: Annotated[
         str | None, typer.Option(help="With --as rerank: run to reorder (default: BM25's best).")
     ] = None,
+    vectors: VectorsPath = None,
     out: Annotated[
         str | None, typer.Option(metavar="FOLDER", help="Keep runs and results, and resume there.")
     ] = None,
@@ -120,6 +122,7 @@ def evaluate(
         corpus=corpus,
         queries=queries,
         place=place,
+        vectors=vectors,
         weight=weight,
         rerank=rerank,
         dtype=dtype,

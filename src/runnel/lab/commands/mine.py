@@ -10,6 +10,13 @@ from runnel.commands.display import print_json, print_text
 from runnel.commands.parameters import Bm25Options, Json, PromptOptions, TestSets, given
 from runnel.errors import InputError, counted
 
+VectorsPath = Annotated[
+    str | None,
+    typer.Option(
+        metavar="VECTORS.npy", help="Of the documents, by `runnel embed`, or all shards of it."
+    ),
+]
+
 
 def mine(
     data: Annotated[
@@ -32,6 +39,7 @@ def mine(
         str | None,
         typer.Option(help="Instead of a search: a run (TREC, MS MARCO) of these queries."),
     ] = None,
+    vectors: VectorsPath = None,
     to: Annotated[Path, typer.Option(metavar="TEXT", help="OUT.jsonl, which training reads.")],
     judge: Annotated[
         str | None, typer.Option(help="Embedder for these scores (default: the one that searches).")
@@ -82,6 +90,7 @@ def mine(
         corpus=corpus,
         queries=queries,
         exclude=exclude or (),
+        vectors_path=vectors,
     )
     if as_json:
         print_json({"out": str(to), **counts})

@@ -34,6 +34,7 @@ from runnel.files import replacing, write_jsonl
 from runnel.lab.evaluation.metrics import METRICS
 from runnel.lab.evaluation.qa.json_values import expect_object, read_values
 from runnel.lab.evaluation.tasks import TaskFiles, expect_task, find_task
+from runnel.lab.training.triples import paper_text
 from runnel.records import titled
 from runnel.text.lines import find, keys, read_json, text_of
 from runnel.text.tables import read_parquet
@@ -308,27 +309,7 @@ def _papers(files: list[Path], kind: str) -> Iterator[tuple[str, str]]:
     released = ((f"{files[0]}, paper {name}", row) for (name,), row in read_values(files[0], 1))
     for where, row in released if files[0].suffix == ".json" else read_rows(files):
         row = expect_object(row, where)
-        yield _full_text(row, where), text_of(row, kind, where)
-
-
-def _full_text(row: Mapping[str, Any], where: object) -> str:
-    """Return a paper's text as LoCo's authors join it: a line for a section's name, and one for its
-    paragraphs.
-    """
-    sections = row.get("full_text")
-    try:
-        if isinstance(sections, dict):  # columns, as in the hub's data set
-            parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
-        else:
-            parts = [(part["section_name"], part["paragraphs"]) for part in sections or ()]
-        return "\n".join(
-            line for name, found in parts for line in (name, " ".join(found)) if line is not None
-        ).strip()
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f'{where}: expected sections with "section_name" and "paragraphs" as "full_text"'
-            f" ({error!r})"
-        ) from error
+        yield paper_text(row, where), text_of(row, kind, where)
 
 
 def _loco_rows(files: list[Path], *names: str) -> Iterator[Row]:

@@ -24,7 +24,7 @@ import numpy as np
 from runnel.errors import InputError
 from runnel.files import digest, file_digest
 from runnel.generation.endpoint import Endpoint
-from runnel.jobs.embedding import embed_corpus
+from runnel.jobs.embedding import VectorFiles, embed_corpus, read_vectors
 from runnel.jobs.loading import DTYPES, note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.ranking import Candidates, rank_all
@@ -218,6 +218,7 @@ class System:
     place: str | None = None  # of an existing index: one is made of the task's corpus
     context: int | None = None  # tokens that a sentence retriever reads together
     chunk_words: int | None = None  # of evidence: its sentences are ranked
+    vectors: str | None = None  # of the documents, from `runnel embed`: they are computed
 
 
 def kind_of(model: str, how: How | None) -> How | None:
@@ -352,6 +353,7 @@ def _write_run(task: Task, system: System, folder: Path, name: str) -> Path:
         "queries": digest(*task.queries),
         **system.bm25,
         **system.search,
+        **({} if system.vectors is None else {"vectors": system.vectors}),
         "prompts": dict(system.prompts),
         **system.reading.settings(),
     }
@@ -450,7 +452,10 @@ def _searcher(task: Task, system: System, model: Any, folder: Path) -> Search:
         }
         for name in ("max_query_tokens", "aggregate"):  # of the search alone
             made_from.pop(name, None)
-        if reading.segment_tokens is None:
+        vectors: np.ndarray | VectorFiles
+        if system.vectors is not None:
+            vectors, rows = read_vectors(Path(system.vectors), corpus, model, reading.max_tokens)
+        elif reading.segment_tokens is None:
             vectors, rows = embed_corpus(model, corpus, path, made_from, reading.max_tokens)
         else:
             segments, owners = reading.cut_all(corpus, model.model.tokenizer)

@@ -67,8 +67,8 @@ def evaluate(
             kept.
         options: those of `runnel lab evaluate`: depth, run, corpus, queries, dtype, k1, b, prompt,
             document_prompt, weight, rerank, max_tokens, max_query_tokens, segment_tokens, stride,
-            aggregate, remember, context, chunk_words, and place, of an existing index. Options
-            without effect on any task are refused.
+            aggregate, remember, context, chunk_words, vectors, and place, of an existing index.
+            Options without effect on any task are refused.
 
     Raises:
         InputError: a task, a metric or an option cannot be used.
@@ -184,8 +184,12 @@ def _system(model: str, kind: str, how: How, options: Options) -> System:
         fields |= options.take("depth")
     if how == "bm25" or (kind == "documents" and how == "rerank"):  # of BM25's best
         fields["bm25"] = options.take("k1", "b")
+    if how == "embed" and kind == "documents" and "segment_tokens" not in options.given:
+        fields |= options.take("vectors")
     if how in ("embed", "index"):
-        fields["prompts"] = options.take(prompt="query", document_prompt="document")
+        fields["prompts"] = options.take(prompt="query")
+    if how in ("embed", "index") and "vectors" not in fields:
+        fields["prompts"] |= options.take(document_prompt="document")
     if how == "index":
         fields["search"] = options.take("rerank", weight="dense_weight")
         fields |= options.take("place") if kind == "documents" else {}

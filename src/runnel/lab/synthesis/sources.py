@@ -25,6 +25,7 @@ from runnel.search.stores import Store, open_store
 from runnel.text.documents.document import HEAD_BYTES, recognize
 from runnel.text.documents.reader import DocumentReader, Skipped
 from runnel.text.folders import find_files, is_index
+from runnel.text.joined import as_read
 from runnel.text.lines import read_head, read_json, text_of
 from runnel.text.sentences import SentenceTokens, Unit, read_sentences
 from runnel.text.tokenizer import Tokenizer
@@ -48,7 +49,7 @@ class Source:
 @dataclass(frozen=True, eq=False)
 class Subsequence:
     """Neighboring units of a document, from its first to its last visible character: the document
-    of an example.
+    of an example. Text in clauses is joined as models with this unit read it (`as_read`).
     """
 
     source: str  # where its document is from
@@ -151,13 +152,13 @@ class Cutter:
 
     def cuts(self, sources: Iterable[Source]) -> Iterator[Subsequence]:
         for source in sources:
-            units = read_sentences(
-                source.text, [self.tokenizer.encode(source.text)], unit=self.unit
-            )
+            text, kept = as_read(source.text, self.unit)
+            encoded = [self.tokenizer.encode(text)]
+            units = read_sentences(source.text, encoded, unit=self.unit, kept=kept)
             rng = np.random.default_rng([self.seed, int(digest(source.text), 16)])
             chosen = self._choose(len(units.ids), rng)
             self.short += not chosen
-            yield from self._cut(source, units, chosen, rng)
+            yield from self._cut(source, units, (text, kept), chosen, rng)
 
     def _choose(self, tokens: int, rng: np.random.Generator) -> list[int]:
         """Return lengths that fill a document; the rarest so far first, in random order."""
@@ -171,8 +172,14 @@ class Cutter:
         return chosen
 
     def _cut(
-        self, source: Source, units: SentenceTokens, lengths: list[int], rng: np.random.Generator
+        self,
+        source: Source,
+        units: SentenceTokens,
+        as_read: tuple[str, np.ndarray | None],
+        lengths: list[int],
+        rng: np.random.Generator,
     ) -> Iterator[Subsequence]:
+        text, kept = as_read
         if not lengths:
             return
         start_token = rng.integers(0, len(units.ids) - sum(lengths) + 1)
@@ -188,11 +195,12 @@ class Cutter:
                 if (span := trim(source.text, *unit))[0] < span[1]
             ]
             spans = np.array(visible, dtype=np.int64).reshape(-1, 2)
-            start, stop = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
+            start = int(spans[0, 0]) if visible else 0
+            if kept is not None:
+                spans = np.searchsorted(kept, spans)
+            begin, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
             tokens = int(units.bounds[last] - units.bounds[first])
-            yield Subsequence(
-                source.name, start, source.text[start:stop], spans - start, tokens, length
-            )
+            yield Subsequence(source.name, start, text[begin:end], spans - begin, tokens, length)
             first = last
 
 

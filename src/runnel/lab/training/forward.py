@@ -14,9 +14,8 @@ from runnel.models.items import Item
 from runnel.models.model import Model
 from runnel.models.recurrent.adapters import expect_trainable
 from runnel.models.recurrent.graph import WHOLE, Long, read
-from runnel.models.recurrent.scanner import Scanner
+from runnel.models.recurrent.scanner import ItemMaker
 from runnel.models.recurrent.units import unit_scores
-from runnel.text.sentences import read_sentences, read_spans
 
 
 def trainable(model: Model) -> None:
@@ -52,15 +51,13 @@ def make_item(
 ) -> Item:
     """Make an item of a query and a document as `SentenceRetriever.score` reads them.
 
-    `spans` (S, 2) tile the document, by default in the model's units; `labels` (S,) are of these.
+    `spans` (S, 2) tile the document, which is then read as it is, by default in the model's units;
+    `labels` (S,) are of these.
     """
-    scanner = Scanner(model)
-    encoded = [scanner.encode(document)]
-    if spans is None:
-        tokens = read_sentences(document, encoded, unit=model.unit)
-    else:
-        tokens = read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
-    return scanner.item(query, tokens, None if labels is None else np.asarray(labels, np.float32))
+    maker = ItemMaker(model)
+    if labels is not None:
+        labels = np.asarray(labels, np.float32)
+    return maker.item(maker.encode_query(query), maker.read(document, spans), labels)
 
 
 def sentence_scores(model: Model, items: Sequence[Item], long: Long = WHOLE) -> list[Tensor]:

@@ -11,8 +11,10 @@ Source: paper E, sections 7.3 and 7.4, a conditional language modeling objective
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, get_args
 
@@ -29,7 +31,7 @@ from runnel.lab.training.data import Evidence
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.document_trainer import ModelModule, PackedTrainer
 from runnel.lab.training.evidence import read_evidence
-from runnel.lab.training.tables import RowData, label_sentences, units_of, write_rows
+from runnel.lab.training.tables import RowData, label_sentences, make_rows, units_of, write_rows
 from runnel.models.model import Model
 from runnel.models.recurrent.graph import Long, read
 from runnel.models.recurrent.language_model import embedding_table, encode_prompt, lm_head
@@ -43,6 +45,7 @@ from runnel.text.dialogue import (
     dialogue,
 )
 from runnel.text.lines import keys, read_json, text_of, texts_of
+from runnel.text.tokenizer import Tokenizer
 
 log = logging.getLogger("runnel")
 
@@ -121,13 +124,14 @@ class CompletionData(RowData[Completion]):
     """Completions in the tokens of the model."""
 
     @classmethod
-    def write(cls, path: str | Path, model: Model, exchanges: Iterable[Exchange]) -> Self:
-        """Encode exchanges as the model reads and writes them, one at a time, and write them to a
-        file.
-        """
-        rows = (_completion_row(model, exchange) for exchange in exchanges)
-        write_rows(Path(path), _FEATURES, rows)
-        data = cls(model, path)
+    def write(
+        cls, path: str | Path, model: Model, exchanges: Iterable[Exchange], fingerprint: str = ""
+    ) -> Self:
+        """Encode exchanges as the model reads and writes them, and write them to a file."""
+        make = partial(_completion_row, model.tokenizer)
+        rows = make_rows(_FEATURES, make, exchanges, Counter())
+        write_rows(Path(path), _FEATURES, rows, fingerprint=fingerprint)
+        data = cls(path)
         log.info("%d examples, %d tokens", len(data), data.lengths.sum())
         return data
 
@@ -135,10 +139,12 @@ class CompletionData(RowData[Completion]):
         return make_completion(np.asarray(row["ids"], dtype=np.int32), int(row["start"]))
 
 
-def _completion_row(model: Model, exchange: Exchange) -> dict[str, object]:
-    prompt = encode_prompt(model.tokenizer, exchange.prompt)
-    reply = model.tokenizer.encode_inside(f" {exchange.reply}").ids
-    end = np.array([model.tokenizer.end_id], dtype=np.int32)
+def _completion_row(
+    tokenizer: Tokenizer, number: int, exchange: Exchange, counts: Counter[str]
+) -> dict[str, object]:
+    prompt = encode_prompt(tokenizer, exchange.prompt)
+    reply = tokenizer.encode_inside(f" {exchange.reply}").ids
+    end = np.array([tokenizer.end_id], dtype=np.int32)
     ids = np.concatenate([prompt, reply, end])
     return {"id": exchange.id, "ids": ids, "start": len(prompt), "tokens": len(ids) - 1}
 

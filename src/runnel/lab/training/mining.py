@@ -18,7 +18,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
@@ -29,7 +31,8 @@ import numpy as np
 from runnel.batching import top
 from runnel.errors import InputError
 from runnel.files import digest, file_digest, sibling, write_jsonl
-from runnel.jobs.embedding import embed_corpus
+from runnel.hardware import cores
+from runnel.jobs.embedding import VectorFiles, embed_corpus, read_vectors
 from runnel.jobs.loading import note_compiling
 from runnel.jobs.progress import notify, open_progress
 from runnel.jobs.runs import note_resumed
@@ -55,6 +58,7 @@ Ranker = Callable[[Sequence[str], int], list[tuple[np.ndarray, np.ndarray]]]
 K1, B = 0.9, 0.4  # the defaults of Anserini, used by the BEIR paper's baselines
 _ROWS = 1 << 16  # document vectors in memory at a time
 _BLOCK = 256  # queries searched together
+_TEXTS = 1 << 18  # documents in one index of words
 _CACHED = 100_000  # cached vectors of candidates, as many queries share candidates
 _COPY = 0.9  # least share of common word triples in copies
 
@@ -77,11 +81,7 @@ def bm25_scorer(
     """
     index = bm25().BM25(k1=k1, b=b)
     tokens = numbered_words(texts)
-    if not tokens.vocab or not (0 <= k1 < math.inf and 0 <= b <= 1):
-        raise InputError(
-            f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and"
-            f" {b:g}"
-        )
+    _expect_bm25(len(tokens.vocab), k1, b)
     index.index(tokens, show_progress=False)
     count = len(tokens.ids)
 
@@ -92,11 +92,34 @@ def bm25_scorer(
     return score
 
 
+def _expect_bm25(words: int, k1: float, b: float) -> None:
+    if not words or not (0 <= k1 < math.inf and 0 <= b <= 1):
+        raise InputError(
+            f"expected a corpus with words, k1 of at least 0 and b from 0 to 1, got {k1:g} and"
+            f" {b:g}"
+        )
+
+
+def _holding(index: Any) -> np.ndarray:
+    """Return how many documents of an index of bm25s hold each of its words."""
+    return np.diff(index.scores["indptr"])
+
+
+def _idf(holding: np.ndarray, documents: int) -> np.ndarray:
+    """Return the weights of words that so many of the documents hold, as in Lucene's BM25."""
+    return np.log1p((documents - holding + 0.5) / (holding + 0.5))
+
+
 def bm25_ranker(
-    corpus: Texts, progress: Progress = lambda done, total: None, **bm25: float
+    corpus: Texts,
+    progress: Progress = lambda done, total: None,
+    *,
+    k1: float = K1,
+    b: float = B,
 ) -> Ranker:
-    """Return a ranker by `bm25_scorer`. Documents that share no word with the query are left out;
-    ties go to the earlier row.
+    """Return a ranker with the scores of `bm25_scorer`, from an index for each `_TEXTS` documents:
+    one of all would take 2.4 kB a document while it is made. Documents that share no word with the
+    query are left out; ties go to the earlier row.
     """
 
     def texts() -> Iterator[str]:
@@ -104,51 +127,118 @@ def bm25_ranker(
             yield document.text
             progress(done, len(corpus))
 
-    score = bm25_scorer(texts(), **bm25)
+    # 1. The words of each block as numbers, of 4 bytes each.
+    rest = texts()
+    blocks: list[tuple[np.ndarray, np.ndarray, list[str]]] = []
+    while (tokens := numbered_words(itertools.islice(rest, _TEXTS))).ids:
+        lengths = np.array([len(ids) for ids in tokens.ids])
+        ids = np.fromiter(itertools.chain.from_iterable(tokens.ids), np.int32, lengths.sum())
+        blocks.append((ids, lengths, sorted(tokens.vocab, key=tokens.vocab.__getitem__)))
+    total = sum(len(ids) for ids, _, _ in blocks)
+    _expect_bm25(total, k1, b)
+    count = sum(len(lengths) for _, lengths, _ in blocks)
+    # 2. An index of each, with the k1 and b that give its mean length the effect of that of all.
+    frequency: Counter[str] = Counter()  # documents that have a word
+    indexes: list[Any] = []
+    for ids, lengths, vocabulary in blocks:
+        share = float(lengths.mean()) * count / total
+        scale = k1 * (1 - b + b * share)
+        index = bm25().BM25(k1=scale, b=k1 * b * share / scale if scale else 0.0)
+        if vocabulary:
+            parts = [part.tolist() for part in np.split(ids, np.cumsum(lengths)[:-1])]
+            numbers = {word: number for number, word in enumerate(vocabulary)}
+            index.index(type(tokens)(parts, numbers), show_progress=False)
+            frequency.update(dict(zip(vocabulary, _holding(index).tolist(), strict=True)))
+        indexes.append(index if vocabulary else None)
+    # 3. The weight of a word in all.
+    for index, (_, lengths, vocabulary) in zip(indexes, blocks, strict=True):
+        if index is not None:
+            holding = _holding(index)
+            of_all = np.array([frequency[word] for word in vocabulary])
+            ratio = _idf(of_all, count) / _idf(holding, len(lengths))
+            index.scores["data"] *= np.repeat(ratio, holding).astype(np.float32)
+    starts = np.cumsum([0, *(len(lengths) for _, lengths, _ in blocks)])
+
+    def rank_one(words: list[str], depth: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = [np.empty(0, np.int64)]
+        scores = [np.empty(0, np.float32)]
+        for index, start in zip(indexes, starts, strict=False):
+            if index is not None and words:
+                of_block = index.get_scores(words)
+                sharing = np.flatnonzero(of_block > 0)
+                best = sharing[top(of_block[sharing], depth)]
+                rows.append(best + start)
+                scores.append(of_block[best])
+        both = np.concatenate(scores)
+        best = top(both, depth)
+        return np.concatenate(rows)[best], both[best]
 
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
-        ranked = []
-        for scores in map(score, queries):
-            best = top(scores, depth)
-            best = best[scores[best] > 0]
-            ranked.append((best, scores[best]))
-        return ranked
+        with ThreadPoolExecutor(cores()) as pool:
+            return list(pool.map(partial(rank_one, depth=depth), words_of(queries)))
 
     return rank
 
 
 def dense_ranker(
     embedder: Embedder,
-    vectors: np.ndarray,
+    vectors: np.ndarray | VectorFiles,
     rows: np.ndarray,
     combine: np.ufunc = np.maximum,
     max_query_tokens: int | None = None,
 ) -> Ranker:
-    """Return a ranker by exact inner products with the query's vector.
+    """Return a ranker by exact inner products with the query's vector, on all GPUs or on the CPU, a
+    block of vectors each at a time; of a block only what may be among the best is sorted.
 
     `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus
-    ascend; `combine` makes one score of those of a row.
+    ascend; `combine` makes one score of those of a row. Ties go to the earlier row.
     """
+    import torch
+
+    devices = [torch.device("cuda", number) for number in range(torch.cuda.device_count())]
+    devices = devices or [torch.device("cpu")]
     first = np.flatnonzero(np.diff(rows, prepend=-1))  # vector of each document
     starts = np.arange(0, len(rows), _ROWS)
     blocks = np.unique(first[np.searchsorted(first, starts, side="right") - 1])
 
+    def score(
+        encoded: np.ndarray, bars: np.ndarray, depth: int, block: tuple[int, int], device: Any
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the queries, documents (places in `first`) and scores of a block's products that
+        reach the query's bar (B,), by query and place; without a bar, its best `depth` products.
+        """
+        start, end = block
+        low, high = np.searchsorted(first, block)
+        block_vectors = torch.from_numpy(np.array(vectors[start:end])).to(device)
+        products = torch.from_numpy(encoded).to(device) @ block_vectors.T
+        if high - low < end - start:
+            of_vectors = products.cpu().numpy()
+            products = torch.from_numpy(combine.reduceat(of_vectors, first[low:high] - start, 1))
+        bar = torch.from_numpy(bars).to(products)
+        if np.isinf(bars).any() and high - low > depth:
+            bar = torch.maximum(bar, products.topk(depth).values[:, -1])
+        query, place = (products >= bar[:, None]).nonzero(as_tuple=True)
+        return query.cpu().numpy(), place.cpu().numpy() + low, products[query, place].cpu().numpy()
+
     def rank(queries: Sequence[str], depth: int) -> list[tuple[np.ndarray, np.ndarray]]:
         encoded = embedder.encode_query(list(queries), max_tokens=max_query_tokens)  # (B, d)
-        scores = np.empty((len(encoded), 0), np.float32)
-        places = np.empty((len(encoded), 0), np.int64)
-        for start, end in pairwise([*blocks, len(rows)]):
-            inside = first[(first >= start) & (first < end)]
-            products = encoded @ vectors[start:end].T
-            if len(inside) < end - start:
-                products = combine.reduceat(products, inside - start, axis=1)
-            best = np.stack([top(row, depth) for row in products])
-            scores = np.hstack([scores, np.take_along_axis(products, best, 1)])
-            places = np.hstack([places, inside[best]])
-            best = np.stack([top(row, depth) for row in scores])
-            scores = np.take_along_axis(scores, best, 1)
-            places = np.take_along_axis(places, best, 1)
-        return list(zip(rows[places], scores, strict=True))
+        best = [(np.empty(0, np.int64), np.empty(0, np.float32))] * len(encoded)
+        bars = np.full(len(encoded), -np.inf, np.float32)  # the scores at `depth` so far
+        spans = pairwise([*blocks.tolist(), len(rows)])
+        with ThreadPoolExecutor(len(devices)) as pool:
+            while group := list(itertools.islice(spans, len(devices))):
+                work = partial(score, encoded, bars.copy(), depth)
+                for query, places, scores in pool.map(work, group, devices):
+                    ends = np.searchsorted(query, np.arange(len(encoded) + 1))
+                    for number in np.unique(query).tolist():
+                        part = slice(ends[number], ends[number + 1])
+                        both = np.concatenate([best[number][1], scores[part]])
+                        chosen = top(both, depth)
+                        joined = np.concatenate([best[number][0], places[part]])
+                        best[number] = (joined[chosen], both[chosen])
+                        if len(chosen) == depth:
+                            bars[number] = both[chosen[-1]]
+        return [(rows[first[places]], scores) for places, scores in best]
 
     return rank
 
@@ -356,6 +446,7 @@ def mine_negatives(
     corpus: str | None = None,
     queries: str | None = None,
     exclude: Sequence[str] = (),
+    vectors_path: str | None = None,
 ) -> dict[str, Any]:
     """Write the examples of `data` with negatives drawn for each to the jsonl file `to`; return
     settings and counts.
@@ -363,7 +454,8 @@ def mine_negatives(
     The arguments are those of `runnel lab mine`: `model` is "bm25" (None) or an embedder that
     searches, `judge` the embedder for the scores that `mining` compares (None: the one that
     searches), and `prompts` are of the one that searches, else of the judge. The vectors of an
-    embedder that searches are written next to `to`; interrupted work resumes. Raises InputError if
+    embedder that searches are written next to `to`, unless they are in `vectors_path` (see
+    `read_vectors`); interrupted work resumes. Raises InputError if
     arguments contradict each other or have no effect, or no example is left.
     """
     # 1. Refuse options that contradict each other or would have no effect.
@@ -393,6 +485,11 @@ def mine_negatives(
             "--prompt and --document-prompt are put before texts that an embedder reads; give"
             " --model or --judge too"
         )
+    if vectors_path is not None and (not dense or "document" in prompts):
+        raise InputError(
+            "--vectors are of an embedder that searches, read with its own document prompt; give"
+            " --model, and no --document-prompt"
+        )
     # 2. Load the embedders.
     source = find_source(data, corpus, queries)
     searcher = _load_embedder(str(model), prompts) if dense else None
@@ -406,6 +503,7 @@ def mine_negatives(
         "judge": judge,
         "fingerprints": [e and e.model.fingerprint() for e in (searcher, judging)],
         "prompts": [e and _prompts(e) for e in (searcher, judging)],
+        **({"vectors": vectors_path} if vectors_path else {}),
         **bm25,
         **asdict(mining),
         "ranks": list(mining.ranks),
@@ -425,7 +523,11 @@ def mine_negatives(
                 "fingerprint": searcher.model.fingerprint(),
                 "prompt": _prompts(searcher)["document"],
             }
-            vectors, rows = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
+            vectors: np.ndarray | VectorFiles
+            if vectors_path is not None:
+                vectors, rows = read_vectors(Path(vectors_path), pool, searcher)
+            else:
+                vectors, rows = embed_corpus(searcher, pool, sibling(to, ".vectors.npy"), made_from)
             search = search_by(dense_ranker(searcher, vectors, rows))
             if judging is searcher:
                 vectors_of = lambda members: vectors[np.searchsorted(rows, members)]  # noqa: E731

@@ -36,6 +36,7 @@ from runnel.jobs.progress import open_progress
 from runnel.lab.training import recipes
 from runnel.lab.training.document_trainer import AveragedTrainer
 from runnel.lab.training.forward import finished
+from runnel.lab.training.processes import writers_first
 from runnel.lab.training.progress import Recorder, find_whole_checkpoint, logged_steps
 from runnel.lab.training.recipes import Recipe
 from runnel.lab.training.run_data import DataFiles, RunData, locate_data, read_run_data
@@ -122,7 +123,7 @@ def _run(recipe: Recipe, folder: Path, data: Path, state: PartialState, share: i
         recipe = replace(recipe, train=replace(recipe.train, learning_rate=rate))
     # 3. Load the model, and read the data in its tokens.
     model = load_start(recipe)
-    with state.main_process_first():
+    with writers_first(state):
         data.mkdir(mode=0o700, exist_ok=True)  # it holds texts
         files = DataFiles(data, state.is_local_main_process, share)
         examples = read_run_data(recipe, model, files)

@@ -8,12 +8,15 @@ import itertools
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from datasets import Dataset, DatasetDict
 
 from runnel.errors import InputError
+from runnel.files import digest, file_digest
 from runnel.lab.training import tables
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -48,6 +51,7 @@ class DataFiles:
     folder: Path
     write: bool  # whether this process writes the files, not only reads them
     share: int = 1  # 1/share of the examples
+    fingerprint: str = ""  # of what the files are made of
 
 
 def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None) -> Recipe:
@@ -78,6 +82,8 @@ def locate_data(recipe: Recipe, data: str | Path | None, home: str | Path | None
 def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
     """Read the examples of a recipe in the form that the Trainer of its job takes."""
     stored = recipe.job == "sentences" and model.stores_vectors("sentences")
+    if files.write and not stored:
+        files = replace(files, fingerprint=_fingerprint(recipe, model))
     # The examples for heads over stored vectors are in no file, so every process reads and filters
     # them.
     guard = Decontaminator(recipe.data.exclude if files.write or stored else ())
@@ -99,7 +105,7 @@ def read_run_data(recipe: Recipe, model: Model, files: DataFiles) -> RunData:
 def _read_set(path: str, recipe: Recipe, guard: Decontaminator) -> Iterator[Any]:
     if recipe.job == "generate":
         return read_exchanges(path, recipe.data.target, guard)
-    return guard.clean(read_evidence(path, within=recipe.data.within))
+    return guard.clean_documents(read_evidence(path, within=recipe.data.within))
 
 
 def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontaminator) -> RunData:
@@ -109,8 +115,8 @@ def _triple_data(recipe: Recipe, model: Model, files: DataFiles, guard: Decontam
     rows: dict[str, Dataset] = {}
     for number, data in enumerate(table.sets):
         path = files.folder / f"{number}.arrow"
-        if files.write:
-            tables.write_triple_table(path, data, recipe, guard, model.prompts)
+        if files.write and not tables.is_written(path, files.fingerprint):
+            tables.write_triple_table(path, data, recipe, guard, model.prompts, files.fingerprint)
         stem = Path(data.path).stem
         rows[stem if stem not in rows else f"{stem} {len(rows)}"] = Dataset.from_file(str(path))
     by_columns = DatasetDict
@@ -163,20 +169,48 @@ def _document_data(
     """
     table = recipe.data
 
-    def read_part(name: str, part: Iterator[Any]) -> SentenceData | CompletionData:
-        path = files.folder / f"{name}.arrow"
+    def write(path: Path, part: Iterator[Any]) -> None:
         if recipe.job == "generate":
-            write = CompletionData.write
-            return write(path, model, part) if files.write else CompletionData(model, path)
-        if not files.write:
-            return SentenceData(model, path)
-        lengths = table.lengths or None
-        return SentenceData.write(path, model, part, tokens=lengths, seed=recipe.train.seed)
+            CompletionData.write(path, model, part, files.fingerprint)
+            return
+        SentenceData.write(
+            path,
+            model,
+            part,
+            tokens=table.lengths or None,
+            seed=recipe.train.seed,
+            fingerprint=files.fingerprint,
+        )
 
-    held_out = None
-    if table.held_out:
-        held_out = read_part("held_out", itertools.islice(examples, table.held_out))
-    first = list(itertools.islice(examples, 1))
-    tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
-    others = itertools.islice(itertools.chain(first, examples), 0, None, files.share)
-    return RunData(read_part("train", others), held_out)
+    paths = [files.folder / f"{name}-{files.share}.arrow" for name in ("held_out", "train")]
+    # the training data are written last
+    if files.write and not tables.is_written(paths[1], files.fingerprint):
+        if table.held_out:
+            write(paths[0], itertools.islice(examples, table.held_out))
+        first = list(itertools.islice(examples, 1))
+        tables.expect_left(first, ", ".join(data.path for data in table.sets), table.held_out)
+        write(paths[1], itertools.islice(itertools.chain(first, examples), 0, None, files.share))
+    read = CompletionData if recipe.job == "generate" else partial(SentenceData, model)
+    return RunData(read(paths[1]), read(paths[0]) if table.held_out else None)
+
+
+def _fingerprint(recipe: Recipe, model: Model) -> str:
+    """Return what the rows of a run depend on: settings, the content of the files, and how the
+    model reads.
+    """
+    names = [*(data.path for data in recipe.data.sets), *recipe.data.exclude]
+    files = [
+        file
+        for path in map(Path, names)
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+        if file.is_file()
+    ]
+    with TemporaryDirectory() as folder:
+        model.tokenizer.save(Path(folder))
+        reads = [file_digest(file) for file in sorted(Path(folder).iterdir())]
+    templates = {name: str(template) for name, template in sorted(model.templates.items())}
+    return digest(
+        repr((recipe.job, recipe.data, recipe.train.seed)),
+        repr((reads, templates, model.prompts, model.unit)),
+        *map(file_digest, files),
+    )

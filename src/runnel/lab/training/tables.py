@@ -14,14 +14,17 @@ origin of a row, for messages.
 S  sentences of a document   E  evidence spans of an example
 """
 
+import json
 import logging
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
+import pyarrow as pa
 import torch.utils.data
 from datasets import Dataset, DatasetDict, Features, List, Value
 from datasets.arrow_writer import ArrowWriter
@@ -32,12 +35,13 @@ from runnel.files import replacing
 from runnel.lab.training.data import Evidence, Triple
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
-from runnel.lab.training.forward import make_item
+from runnel.lab.training.processes import in_processes
 from runnel.lab.training.recipes import DataSet, DataTable, Recipe
 from runnel.lab.training.triples import read_triples
 from runnel.models.items import Item
 from runnel.models.model import Model
-from runnel.text.sentences import split_sentences
+from runnel.models.recurrent.scanner import ItemMaker
+from runnel.text.sentences import TokenUnits, split_sentences
 
 log = logging.getLogger("runnel")
 
@@ -50,20 +54,73 @@ _NOT_THE_ONE = float("-inf")  # 0 after a softmax over labels
 
 
 def write_rows(
-    path: Path, features: Features, rows: Iterable[dict[str, object]], source: object = "the data"
+    path: Path,
+    features: Features,
+    rows: Iterable[dict[str, object] | pa.Table],
+    *,
+    source: object = "the data",
+    fingerprint: str = "",
 ) -> None:
-    """Write rows to a file, one at a time. Raises InputError, which names their source, if there
-    are none.
+    """Write rows, or tables of some, to a file, one at a time. `fingerprint`: see `is_written`.
+    Raises InputError, which names their source, if there are none.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = 0
-    with replacing(path) as file, ArrowWriter(path=str(file), features=features) as writer:
+    written = False
+    with (
+        replacing(path) as file,
+        ArrowWriter(path=str(file), features=features, fingerprint=fingerprint) as writer,
+    ):
         for row in rows:
-            writer.write(row)
-            written += 1
+            write = writer.write_table if isinstance(row, pa.Table) else writer.write
+            write(row)
+            written = True
         if not written:
             raise InputError(f"{source} has no examples to train on")
         writer.finalize()
+
+
+def is_written(path: Path, fingerprint: str) -> bool:
+    """Return whether a file of rows is there, whole, and made of what this fingerprint stands for.
+
+    Raises InputError for one that is made of something else.
+    """
+    if not path.exists():
+        return False
+    with pa.memory_map(str(path)) as file:
+        stored = json.loads(pa.ipc.open_stream(file).schema.metadata[b"huggingface"])
+    if stored["fingerprint"] == fingerprint:
+        log.info("%s is prepared already", path)
+        return True
+    raise InputError(
+        f"{path} was prepared from other files, settings or another tokenizer than this run's: the"
+        f" data or the model have changed; train in another folder (--to), or delete {path.parent}"
+        " to prepare them again"
+    )
+
+
+def make_rows(
+    features: Features,
+    make: Callable[[int, Any, Counter[str]], dict[str, object]],
+    examples: Iterable[Any],
+    counts: Counter[str],
+) -> Iterator[pa.Table]:
+    """Yield tables of the rows that `make` makes of examples and their numbers, in all processes;
+    what it counts is added to `counts`.
+    """
+    for _, (table, new) in in_processes(partial(_make_table, features, make), enumerate(examples)):
+        counts.update(new)
+        yield table
+
+
+def _make_table(
+    features: Features,
+    make: Callable[[int, Any, Counter[str]], dict[str, object]],
+    examples: list[tuple[int, Any]],
+) -> tuple[pa.Table, Counter[str]]:
+    counts: Counter[str] = Counter()
+    rows = [make(number, example, counts) for number, example in examples]
+    columns = {name: [row[name] for row in rows] for name in features}
+    return pa.table(columns, schema=features.arrow_schema), counts
 
 
 def expect_left(rows: object, source: object, held_out: int) -> None:
@@ -76,12 +133,11 @@ def expect_left(rows: object, source: object, held_out: int) -> None:
 
 
 class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
-    """Rows with an "id" and a number of "tokens" in a file from `write`, made into items of a model
+    """Rows with an "id", token ids and a number of "tokens" in a file from `write`, made into items
     on access.
     """
 
-    def __init__(self, model: Model, path: str | Path) -> None:
-        self._model = model
+    def __init__(self, path: str | Path) -> None:
         self._table = Dataset.from_file(str(path)).with_format("numpy")
         self.lengths: NDArray[np.int64] = np.asarray(self._table["tokens"][:], dtype=np.int64)
 
@@ -100,9 +156,10 @@ class RowData(torch.utils.data.Dataset[tuple[str, Made]], Generic[Made]):
 _FEATURES = Features(
     {
         "id": Value("string"),
-        "query": Value("string"),
-        "document": Value("large_string"),
-        "edges": List(Value("int64")),  # starts of the sentences, and the end of the last
+        "query": List(Value("int32")),  # token ids, without the template
+        "ids": List(Value("int32")),  # of the document
+        "bounds": List(Value("int32")),  # of `SentenceTokens`, as the next
+        "ends": List(Value("int32")),
         "labels": List(Value("bool")),
         "tokens": Value("int64"),  # of the item
     }
@@ -183,7 +240,11 @@ def choose_window(
 
 
 class SentenceData(RowData[Item]):
-    """Examples, made into items with the tokenizer and the templates of the model."""
+    """Examples in the tokens of a model, made into items with its templates."""
+
+    def __init__(self, model: Model, path: str | Path) -> None:
+        super().__init__(path)
+        self._maker = ItemMaker(model)
 
     @classmethod
     def write(
@@ -194,16 +255,15 @@ class SentenceData(RowData[Item]):
         *,
         tokens: Sequence[int] | None = None,
         seed: int = 0,
+        fingerprint: str = "",
     ) -> Self:
-        """Label and cut examples, one at a time, and write them to a file. Equal arguments give an
-        equal file.
+        """Label, tokenize and cut examples, and write them to a file. Equal arguments give an equal
+        file.
         """
         counts: Counter[str] = Counter()
-        rows = (
-            _sentence_row(model, example, tokens, np.random.default_rng((seed, index)), counts)
-            for index, example in enumerate(evidence)
-        )
-        write_rows(Path(path), _FEATURES, rows)
+        make = partial(_sentence_row, ItemMaker(model), tokens, seed)
+        rows = make_rows(_FEATURES, make, evidence, counts)
+        write_rows(Path(path), _FEATURES, rows, fingerprint=fingerprint)
         log.info(
             "%d examples, %d tokens; %d were cut to windows; %d stay whole because no window holds"
             " their evidence; %d documents have no answer",
@@ -212,46 +272,43 @@ class SentenceData(RowData[Item]):
         return cls(model, path)
 
     def _make(self, row: dict[str, Any]) -> Item:
-        edges = np.asarray(row["edges"], dtype=np.int64)
-        spans = np.stack([edges[:-1], edges[1:]], axis=1)
-        labels = np.asarray(row["labels"], dtype=np.float32)
-        return make_item(self._model, str(row["query"]), str(row["document"]), spans, labels)
+        bounds, ends = (np.asarray(row[name], np.int64) for name in ("bounds", "ends"))
+        tokens = TokenUnits(np.asarray(row["ids"], np.int32), bounds, ends)
+        labels = np.asarray(row["labels"], np.float32)
+        return self._maker.item(np.asarray(row["query"], np.int32), tokens, labels)
 
 
 def _sentence_row(
-    model: Model,
+    maker: ItemMaker,
+    lengths: Sequence[int] | None,
+    seed: int,
+    number: int,
     example: Evidence,
-    tokens: Sequence[int] | None,
-    rng: np.random.Generator,
     counts: Counter[str],
 ) -> dict[str, object]:
-    document = example.document
-    units = np.array(example.units) if example.units else None
-    item = make_item(model, example.query, document, units)
-    assert item.sentences is not None
-    sentences = item.sentences.spans  # or other units, of the example or the model
-    bounds = item.sentences.bounds
-    labels = label_sentences(document, sentences, example.spans)
-    if tokens is not None:
-        window = choose_window(bounds, labels, tokens, rng)
+    query_ids = maker.encode_query(example.query)
+    # units of the example or of the model
+    tokens = maker.read(example.document, np.array(example.units) if example.units else None)
+    labels = label_sentences(example.document, tokens.spans, example.spans)
+    if lengths is not None:
+        rng = np.random.default_rng((seed, number))
+        window = choose_window(tokens.bounds, labels, lengths, rng)
         if window != slice(0, len(labels)):
             counts["windows"] += 1
-            start = sentences[window.start, 0]
-            document = document[start : sentences[window.stop - 1, 1]]
-            sentences = sentences[window] - start
+            tokens = tokens.part(window.start, window.stop)
             labels = labels[window]
-            item = make_item(model, example.query, document, sentences, labels)
-        elif bounds[-1] > max(tokens):
+        elif len(tokens.ids) > max(lengths):
             counts["whole"] += 1  # longer than every length, kept whole for its evidence
-    expect_tokens(item.full, example.id)
-    count = len(item.request.ids)
+    expect_tokens(tokens.full, example.id)
+    count = len(maker.prefix(query_ids)[0]) + len(tokens.ids)
     counts.update(examples=1, tokens=count, unanswered=not labels.any())
     return {
         "id": example.id,
-        "query": example.query,
-        "document": document,
-        "edges": [0, *sentences[:, 1].tolist()],
-        "labels": labels.tolist(),
+        "query": query_ids,
+        "ids": tokens.ids,
+        "bounds": tokens.bounds,
+        "ends": tokens.ends,
+        "labels": labels,
         "tokens": count,
     }
 
@@ -261,7 +318,12 @@ def _visible(text: str) -> int:
 
 
 def write_triple_table(
-    path: Path, data: DataSet, recipe: Recipe, guard: Decontaminator, prompts: Mapping[str, str]
+    path: Path,
+    data: DataSet,
+    recipe: Recipe,
+    guard: Decontaminator,
+    prompts: Mapping[str, str],
+    fingerprint: str = "",
 ) -> Dataset:
     """Write the rows of one data set of a recipe. Equal arguments and files give equal rows."""
     most = recipe.data.negatives
@@ -291,7 +353,13 @@ def write_triple_table(
                     "row": row,
                 }
 
-    write_rows(path, Features({**columns, "row": Value("string")}), rows(), data.path)
+    write_rows(
+        path,
+        Features({**columns, "row": Value("string")}),
+        rows(),
+        source=data.path,
+        fingerprint=fingerprint,
+    )
     if fewer := ", ".join(f"{counts[n]:,} with {n}" for n in sorted(counts) if n < most):
         total = counts.total()
         log.warning("%s: of %d rows, data.negatives = %d: %s", data.path, total, most, fewer)

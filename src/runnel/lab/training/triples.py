@@ -31,6 +31,7 @@ _QUERY = {"query", "question", "anchor", "sentence1", "sentence_a"}
 _POSITIVE = set("positive positives pos document answer passage sentence2 sentence_b".split())
 _NEGATIVE = re.compile(r"neg|negatives?([_ ]?\d+)?")
 _INSTRUCTIONS = ("instruction", "prompt")
+_PAPER = {"title", "abstract", "full_text"}  # of Qasper
 _DOCUMENTS = {"docs", "documents", "passages"}
 _LABELS = {"label", "labels", "score", "scores"}
 _ADVICE = (
@@ -221,9 +222,35 @@ def _columns(path: Path) -> Iterator[tuple[str, Triple]]:
     roles: dict[tuple[str, ...], _Roles] = {}
     for where, row in read_named(path):
         names = tuple(row)
+        if _PAPER <= row.keys():
+            part = path.name.partition(".")[0].removeprefix("qasper_")
+            expect_choice(part, ("title", "abstract"), f"{where}: after qasper_ the file's name")
+            text = paper_text(row, where)
+            yield where, Triple(text_of(row, part, where), (text,), (), str(row.get("id", "")))
+            continue
         if names not in roles:
             roles[names] = _roles(names, where)
         yield where, _triple_of(row, roles[names], where)
+
+
+def paper_text(row: Mapping[str, Any], where: object) -> str:
+    """Return a paper of Qasper as LoCo's authors join it: a line for a section's name, and one for
+    its paragraphs.
+    """
+    sections = row.get("full_text")
+    try:
+        if isinstance(sections, dict):  # columns, as in the hub's data set
+            parts = list(zip(sections["section_name"], sections["paragraphs"], strict=True))
+        else:
+            parts = [(part["section_name"], part["paragraphs"]) for part in sections or ()]
+        return "\n".join(
+            line for name, found in parts for line in (name, " ".join(found)) if line is not None
+        ).strip()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f'{where}: expected sections with "section_name" and "paragraphs" as "full_text"'
+            f" ({error!r})"
+        ) from error
 
 
 def _roles(names: tuple[str, ...], where: str) -> _Roles:

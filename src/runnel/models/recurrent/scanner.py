@@ -23,8 +23,14 @@ from runnel.models.pocket.lexical import piece_features
 from runnel.models.recurrent.units import UnitScores
 from runnel.models.scored import Scored
 from runnel.request import Array, OpenRequest, Progress, Request, TokenCount
-from runnel.text.sentences import SentenceTokens
-from runnel.text.tokenizer import Encoded
+from runnel.text.joined import as_read
+from runnel.text.sentences import (
+    SentenceTokens,
+    TokenUnits,
+    read_sentences,
+    read_spans,
+    split_sentences,
+)
 
 
 @dataclass(frozen=True)
@@ -36,54 +42,65 @@ class ScannedQuery:
     mean: Tensor  # (D,), for `MatchScore`
 
 
-class Scanner:
-    """A scorer of sentences with a recurrent model that reads the query first."""
-
-    remembers = calibrated = False
+class ItemMaker:
+    """Makes the rows that a scanner reads. It has the model's tokenizer, but not its weights, so
+    that other processes can make rows too.
+    """
 
     def __init__(self, model: Model) -> None:
-        self.model = model
-        self._head = model.head("sentences")
-        template = None if self._head.inputs == "vectors" else model.templates["sentences"]
+        inputs = model.head("sentences").inputs
+        template = None if inputs == "vectors" else model.templates["sentences"]
         if template is None or template.fields[0] != "query" or template.parts[-1].kind != "field":
             raise InputError(
                 f"{model.source} does not read documents after a query, with nothing behind them:"
                 f" its template for sentences is {template}; use a recurrent model"
             )
-        self._prefix = template.before("document")
+        self.tokenizer = model.tokenizer
         self.template = template.starting_at("document")
+        self._prefix = template.before("document")
+        self._unit = model.unit
+        self._matches = inputs == "matches"
         self._idf = np.zeros(0, np.float32) if model.features is None else model.features.static_idf
 
-    def read_query(self, query: str) -> ScannedQuery:
-        query_ids, ids, place = self.prefix(query)
-        (result,) = self.model.engine.run(
-            [Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)]
-        )
-        assert result.state is not None
-        return ScannedQuery(query_ids, result.state, result.means[0])
-
-    def prefix(self, query: str) -> tuple[np.ndarray, np.ndarray, slice]:
-        """Return the query's ids, all ids that are read before a document, and the slice of those
-        from the query to the end.
-
-        Whitespace around the query is removed, as in the training of the published scanners.
+    def encode_query(self, query: str) -> np.ndarray:
+        """Return the ids of a query, without whitespace around it, as in the training of the
+        published scanners.
         """
         expect_text(query, "the query")
-        ids = self._prefix.encode_query(self.model.tokenizer, query.strip())
-        rendered = self._prefix.render(self.model.tokenizer, query=ids)
-        return ids, rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
+        return self._prefix.encode_query(self.tokenizer, query.strip())
 
-    def encode(self, document: str) -> Encoded:
-        """Return the tokens of a document as they are read after a query."""
-        return self.template.encode(self.model.tokenizer, "document", document)
+    def prefix(self, query_ids: np.ndarray) -> tuple[np.ndarray, slice]:
+        """Return the ids that are read before a document, and the slice of those from the query to
+        the end.
+        """
+        rendered = self._prefix.render(self.tokenizer, query=query_ids)
+        return rendered.ids, slice(rendered.slices["query"].start, len(rendered.ids))
 
-    def item(self, query: str, tokens: SentenceTokens, labels: np.ndarray | None = None) -> Item:
+    def read(self, document: str, spans: np.ndarray | None = None) -> SentenceTokens:
+        """Return the tokens of a document as they are read after a query.
+
+        `spans` (S, 2) tile the document, which is then read as it is; default: the model's units.
+        """
+        if spans is None and self._unit == "sentence":
+            spans = split_sentences(document)  # their kinds are not needed
+        text, kept = (document, None) if spans is not None else as_read(document, self._unit)
+        encoded = [self.template.encode(self.tokenizer, "document", text)]
+        if spans is None:
+            return read_sentences(document, encoded, unit=self._unit, kept=kept)
+        return read_spans(document, encoded, np.asarray(spans, np.int64).reshape(-1, 2))
+
+    def item(
+        self,
+        query_ids: np.ndarray,
+        tokens: SentenceTokens | TokenUnits,
+        labels: np.ndarray | None = None,
+    ) -> Item:
         """Return a query and a document as one row."""
-        query_ids, before, place = self.prefix(query)
+        before, place = self.prefix(query_ids)
         ids = np.concatenate([before, tokens.ids])
         start = len(before)
-        ends, ranges, marks, lexical = self._units(query_ids, tokens)
-        if self._head.inputs != "matches":
+        ends, ranges, marks, lexical = self.units(query_ids, tokens)
+        if not self._matches:
             return Item(Request(ids, ends + start), sentences=tokens, labels=labels)
         ranges = np.concatenate([[[place.start, place.stop]], ranges + start])
         marks = np.pad(marks, ((start, 0), (0, 0)))
@@ -93,8 +110,8 @@ class Scanner:
             labels=labels,
         )
 
-    def _units(
-        self, query_ids: np.ndarray, tokens: SentenceTokens
+    def units(
+        self, query_ids: np.ndarray, tokens: SentenceTokens | TokenUnits
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return the ends (n,), ranges (n, 2), marks (T, K) and lexical features (n, F) of the
         sentences with a token.
@@ -103,10 +120,31 @@ class Scanner:
         edges = np.unique(tokens.bounds)
         marks = np.zeros((len(tokens.ids), MARKS), np.float32)
         lexical = np.zeros((len(edges) - 1, 0), np.float32)
-        if self._head.inputs == "matches":
+        if self._matches:
             marks = mark(tokens.ids, np.unique(query_ids), self._idf, MARK_DOCUMENT)
             lexical = piece_features(tokens.ids, edges, query_ids, self._idf)
         return tokens.ends[full], np.stack([edges[:-1], edges[1:]], axis=1), marks, lexical
+
+
+class Scanner:
+    """A scorer of sentences with a recurrent model that reads the query first."""
+
+    remembers = calibrated = False
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._maker = ItemMaker(model)
+        self._head = model.head("sentences")
+        self.template = self._maker.template
+
+    def read_query(self, query: str) -> ScannedQuery:
+        query_ids = self._maker.encode_query(query)
+        ids, place = self._maker.prefix(query_ids)
+        (result,) = self.model.engine.run(
+            [Request(ids, ranges=np.array([[place.start, place.stop]]), keep_state=True)]
+        )
+        assert result.state is not None
+        return ScannedQuery(query_ids, result.state, result.means[0])
 
     def scan(
         self,
@@ -159,7 +197,7 @@ class Scanner:
         )
 
     def _request(self, query: ScannedQuery, tokens: SentenceTokens) -> Request:
-        ends, ranges, marks, lexical = self._units(query.ids, tokens)
+        ends, ranges, marks, lexical = self._maker.units(query.ids, tokens)
         reading = OpenRequest(
             Request(tokens.ids, ends, ranges if self._head.inputs == "matches" else None),
             tokens.ids,

@@ -1,0 +1,102 @@
+"""Work on examples in all cores' processes, in the order of the examples; and processes of a run
+that wait for each other.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import chain, islice
+from multiprocessing import connection, get_context, parent_process
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from accelerate import PartialState
+
+from runnel.errors import InputError
+from runnel.hardware import cores
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+CHUNK = 32  # examples in one call
+# chunks before other processes are started, which takes seconds
+ALONE = 32
+_PATIENCE = timedelta(days=365)  # for as long as data need
+
+
+def in_processes(
+    function: Callable[[list[Item]], Result], items: Iterable[Item]
+) -> Iterator[tuple[list[Item], Result]]:
+    """Yield chunks of items with what a function makes of them, in order: of the first chunks in
+    this process, of the others in a process for each core.
+
+    Function, items and results are pickled; a function's error is raised here. Raises InputError if
+    a process is killed.
+    """
+    rest = iter(items)
+    chunks = iter(lambda: list(islice(rest, CHUNK)), [])
+    for chunk in islice(chunks, ALONE):
+        yield chunk, function(chunk)
+    first = next(chunks, None)
+    if first is None:
+        return
+    waiting: deque[tuple[list[Item], Future[Result]]] = deque()
+    try:
+        with ProcessPoolExecutor(cores(), get_context("spawn"), _start, (function,)) as pool:
+            for chunk in chain([first], chunks):
+                waiting.append((chunk, pool.submit(_call, chunk)))
+                if len(waiting) > 2 * cores():
+                    done, future = waiting.popleft()
+                    yield done, future.result()
+            for done, future in waiting:
+                yield done, future.result()
+    except BrokenProcessPool as error:
+        raise InputError(
+            f"one of the {cores()} processes that prepare data was killed, probably because memory"
+            " ran out; free some, or allow fewer cores (taskset), and repeat the command"
+        ) from error
+
+
+_function: Callable[[Any], Any]  # of this process
+
+
+def _start(function: Callable[[Any], Any]) -> None:
+    global _function
+    _function = function
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes share the cores already
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process if its parent is killed, which would leave it waiting for work forever."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
+
+
+def _call(chunk: list[Any]) -> Any:
+    return _function(chunk)
+
+
+@contextmanager
+def writers_first(state: PartialState) -> Iterator[None]:
+    """Let one process of each machine run the block first, for as long as it takes, and the others
+    after all of these.
+
+    The limit of other collective operations (10 minutes on GPUs) does not count here. If a process
+    ends, those that wait for it fail at once.
+    """
+    group = None
+    if state.num_processes > 1:
+        group = dist.new_group(backend="gloo", timeout=_PATIENCE)
+    if group is not None and not state.is_local_main_process:
+        dist.barrier(group)
+    yield
+    if group is not None and state.is_local_main_process:
+        dist.barrier(group)
