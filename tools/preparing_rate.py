@@ -22,6 +22,7 @@ from pathlib import Path
 from torch import nn
 
 from runnel.backbones.mamba2.model import Mamba2, Mamba2Config
+from runnel.hardware import cores
 from runnel.lab.training import processes, tables
 from runnel.lab.training.decontaminate import Decontaminator
 from runnel.lab.training.evidence import read_evidence
@@ -51,7 +52,7 @@ def main(data: str, tokenizer_file: str, count: int) -> None:
         bare_templates(tokenizer),
         source="tiny",
     )
-    processes.cores = lambda: count
+    processes.cores = lambda: count  # type: ignore[attr-defined]
     processes.ALONE = 0
     started = time.perf_counter()
     before = seconds(resource.RUSAGE_SELF)
@@ -92,4 +93,4 @@ def chunk_rates(data: str, model: TorchModel) -> list[float]:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else processes.cores())
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]) if len(sys.argv) > 3 else cores())

@@ -39,8 +39,8 @@ def write_set(texts: Path, folder: Path, count: int) -> list[str]:
     """Write a BEIR folder; return the texts of its queries."""
     random.seed(0)
     passages: list[str] = []
-    for file in sorted(texts.rglob("*.txt")):
-        words = file.read_text(encoding="utf-8", errors="replace").split()
+    for path in sorted(texts.rglob("*.txt")):
+        words = path.read_text(encoding="utf-8", errors="replace").split()
         passages += [" ".join(words[i : i + WORDS]) for i in range(0, len(words), WORDS)]
     passages = passages[:count]
     (folder / "qrels").mkdir(parents=True)
