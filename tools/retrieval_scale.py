@@ -5,8 +5,8 @@
 Passages of 60 words are made of the texts (*.txt) in the folder; every 500th has a query of 8 of
 its words. Two processes at a time embed four shards (`runnel embed --shard`); then negatives are
 mined by these vectors and by BM25, and the model is evaluated by them. Printed are seconds and peak
-memory of each command, and whether the ranks of the first queries are those of all products at
-once.
+memory of each command, and whether the ranks of the first queries equal the ranks of all products
+at once.
 """
 
 from __future__ import annotations

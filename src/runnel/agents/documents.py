@@ -180,7 +180,7 @@ class AgentDocuments:
                 notes.append(left_out(file, describe(error)))
 
     def files(self, name: str, notes: list[str]) -> list[str]:
-        """Return the names of the files of a folder or of a glob, without those that git would
+        """Return the names of the files of a folder or of a glob, without files that git would
         ignore; or of the file of this name.
 
         Raises:

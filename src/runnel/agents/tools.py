@@ -5,7 +5,7 @@ short.
 An answer is sent as text (`shown`) or, where the agent asks for it, as structure: never as both.
 `max_characters` bounds the answer as it is sent, in JSON. In text all words of documents are
 between two lines that carry a random mark, so that no document can end its own quotation; in a list
-of places each line but those of code has one place, so that no document can add one.
+of places each line, except of code, has one place, so that no document can add one.
 """
 
 import hashlib
@@ -540,7 +540,7 @@ def _best(hits: Sequence[Hit], count: int) -> list[tuple[Hit, AnsweringSentence 
 
 
 def _by_document(items: Sequence[IndexedDocument]) -> list[IndexedDocument]:
-    """Join documents with one sentence each: those of one document follow each other."""
+    """Join documents with one sentence each: sentences of a document follow each other."""
     documents = []
     for _, group in groupby(items, key=lambda item: item.file):
         same = list(group)

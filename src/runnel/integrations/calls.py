@@ -38,7 +38,7 @@ log = logging.getLogger("runnel")
 # The key of a stored text's metadata for what a library keeps with a text besides its metadata:
 # {name of the library: {field: value}}.
 LIBRARY = "_runnel_library"
-_PASSAGES = 4  # that are looked at for each text, and then so many times more, if texts have many
+_PASSAGES = 4  # looked at for each text; as a factor, how many more if texts have many
 _NAMED = 5  # failed texts in an error
 Matches = Callable[[DocumentRow], bool]
 Scored = list[tuple[DocumentRow, float]]
@@ -67,7 +67,7 @@ def document_vectors(
 ) -> list[list[float]]:
     """Return the vectors (n, d) of texts, as documents.
 
-    A text without a token has the vector (1, 0, ..., 0): it is as good as orthogonal to every
+    A text without a token has the vector (1, 0, ..., 0): it is almost orthogonal to every
     text's, and of unit length. Libraries that divide by the length of zeros get what is no number,
     and rank other texts wrongly by it.
     """
@@ -143,7 +143,7 @@ def search_results(
     among: Collection[str] | None = None,
 ) -> Iterator[tuple[Hit, Place, dict[str, object]]]:
     """Search an index, or its documents with the ids `among`, for whole documents, or with
-    `sentences` for so many sentences of each, best first.
+    `sentences` for this number of sentences of each, best first.
 
     Each result is its document, its place there, and its metadata: the document's, with `source`
     (its file, else its id, unless the metadata has one) and `title`; a sentence's also its place.
@@ -212,7 +212,7 @@ class IndexTexts:
         return self._index
 
     def add(self, documents: Iterable[Document]) -> None:
-        """Add texts, replacing those of the same ids; of one id the last counts.
+        """Add texts, replacing texts of the same ids; of one id the last counts.
 
         A text without a token of the model is stored, with one note, and never found by a search.
 

@@ -79,7 +79,7 @@ class RunnelTextEmbedder(_WithModel[Embedder]):
 @component
 class RunnelDocumentEmbedder(_WithModel[Embedder]):
     """An embedder of documents, with the model's own prompt if it has one. Vectors have unit
-    length; that of a text without a token is (1, 0, ..., 0).
+    length; the vector of a text without a token is (1, 0, ..., 0).
 
     Args:
         meta_fields_to_embed: names of metadata whose values come before the text.

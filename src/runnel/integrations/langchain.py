@@ -55,7 +55,7 @@ class RunnelEmbeddings(Embeddings):
         self.max_tokens = max_tokens
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts; that of a text without a token is (1, 0, ..., 0)."""
+        """Return the vectors of texts; for a text without a token (1, 0, ..., 0)."""
         return document_vectors(self.model, texts, self.max_tokens)
 
     def embed_query(self, text: str) -> list[float]:
@@ -125,7 +125,7 @@ class RunnelVectorStore(VectorStore):
         *,
         batch_size: int | None = None,
     ) -> list[str]:
-        """Add documents, replacing those of the same ids, and return their ids: of `ids`, else
+        """Add documents, replacing documents of the same ids, and return their ids: of `ids`, else
         their own, else new ones. `batch_size` has no effect.
 
         Raises:

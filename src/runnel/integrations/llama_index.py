@@ -97,7 +97,7 @@ class _WithModel(_Named, BaseComponent):
 
 class RunnelEmbedding(_Named, BaseEmbedding):
     """An embedder, with its own prompts for queries and documents if it has some. Vectors have unit
-    length; that of a text without a token is (1, 0, ..., 0).
+    length; the vector of a text without a token is (1, 0, ..., 0).
 
     Args:
         fields: of `BaseEmbedding`; `embed_batch_size` is 256 by default.
@@ -239,7 +239,7 @@ class RunnelVectorStore(_Named, BasePydanticVectorStore):
         return self._texts.index
 
     def add(self, nodes: Sequence[BaseNode], **add_kwargs: object) -> list[str]:
-        """Add nodes, replacing those of the same ids, and return the ids. A text without a token is
+        """Add nodes, replacing nodes of the same ids, and return the ids. A text without a token is
         stored and never found.
 
         Raises:

@@ -106,7 +106,7 @@ def _holding(index: Any) -> np.ndarray:
 
 
 def _idf(holding: np.ndarray, documents: int) -> np.ndarray:
-    """Return the weights of words that so many of the documents hold, as in Lucene's BM25."""
+    """Return the weights of words by how many of the documents hold them, as in Lucene's BM25."""
     return np.log1p((documents - holding + 0.5) / (holding + 0.5))
 
 
@@ -137,7 +137,8 @@ def bm25_ranker(
     total = sum(len(ids) for ids, _, _ in blocks)
     _expect_bm25(total, k1, b)
     count = sum(len(lengths) for _, lengths, _ in blocks)
-    # 2. An index of each, with the k1 and b that give its mean length the effect of that of all.
+    # 2. An index of each, with the k1 and b that give its mean length the effect of the mean
+    # length of all.
     frequency: Counter[str] = Counter()  # documents that have a word
     indexes: list[Any] = []
     for ids, lengths, vocabulary in blocks:
@@ -191,7 +192,7 @@ def dense_ranker(
     block of vectors each at a time; of a block only what may be among the best is sorted.
 
     `vectors` (N, d) are of documents, or of their segments, whose rows (N,) int64 in the corpus
-    ascend; `combine` makes one score of those of a row. Ties go to the earlier row.
+    ascend; `combine` makes one score of a row's scores. Ties go to the earlier row.
     """
     import torch
 

@@ -90,7 +90,7 @@ def writers_first(state: PartialState) -> Iterator[None]:
     after all of these.
 
     The limit of other collective operations (10 minutes on GPUs) does not count here. If a process
-    ends, those that wait for it fail at once.
+    ends, processes that wait for it fail at once.
     """
     group = None
     if state.num_processes > 1:

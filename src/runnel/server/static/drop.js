@@ -29,7 +29,7 @@ export function listenToFiles({ chooser, button, sign, open, report }) {
   });
 }
 
-// Return the files of entries and files, those of folders in the order of their names, without hidden ones.
+// Return the files of entries and files, without hidden ones; the files of a folder by name.
 async function filesOf(entries, from = "") {
   const files = [];
   for (const entry of entries) {
