@@ -565,6 +565,55 @@ def test_a_label_at_the_side_does_not_stand_between_lines(read):
     )
 
 
+# ---- headings ------------------------------------------------------------------------------------
+
+
+def headings(document):
+    return [
+        (len(block.headings), " ".join(document.text[block.start : block.end].split()))
+        for block in document.blocks
+        if block.kind == "heading"
+    ]
+
+
+def test_larger_titles_and_numbered_ones_are_headings_without_an_outline(read):
+    pages = [
+        [
+            Placed(60, 740, "Quarries of the east", 18),
+            Placed(60, 710, "1. Permits", 14),
+            *column(60, EAST, 690),
+            Placed(60, 610, "1.1 Noise", 14),
+            *column(60, NOISE, 590),
+            Placed(60, 510, "Exceptions", font="F2"),
+            *column(60, DUST, 490),
+        ],
+        [Placed(60, 740, "2. Dust", 14), *column(60, DUST, 720)],
+    ]
+    document = read(pages)
+    assert headings(document) == [
+        (1, "Quarries of the east"),
+        (2, "1. Permits"),
+        (3, "1.1 Noise"),
+        (3, "Exceptions"),
+        (2, "2. Dust"),
+    ]
+    assert document.blocks[-1].headings == ("Quarries of the east", "2. Dust")
+
+
+def test_large_text_that_is_no_title_is_no_heading(read):
+    labels = [Placed(60 + 60 * at, 300, str(10 * at), 14) for at in range(6)]
+    axis = [
+        Placed(160, 270, "Depth", 14),
+        Placed(60, 500, "Read this before you open the box.", 14),
+    ]
+    assert headings(read([[*column(60, EAST), *labels, *axis]])) == []
+    slides = [
+        [Placed(60, 600, "Wells", 24), Placed(60, 500, "Old", 18), Placed(60, 400, "New", 18)]
+    ]
+    assert headings(read(slides * 3)) == []
+    assert headings(read([column(60, EAST, size=14) + column(60, NOISE, 500, size=14)])) == []
+
+
 # ---- what cannot be seen -------------------------------------------------------------------------
 
 

@@ -19,7 +19,13 @@ from runnel.errors import ReadError, ScannedPdf
 from runnel.text.documents.document import Canonical, DocumentText, Limits
 from runnel.text.documents.pdf_forms import fields_of
 from runnel.text.documents.pdf_layout import PdfPart, lay_out
-from runnel.text.documents.pdf_parts import join_sentences, join_words, mark_asides, split_lists
+from runnel.text.documents.pdf_parts import (
+    join_sentences,
+    join_words,
+    mark_asides,
+    mark_headings,
+    split_lists,
+)
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
 from runnel.text.documents.table import Cell, Table
@@ -31,6 +37,7 @@ _DAMAGED = "damaged, and could not be read"
 _PASSWORD = 4  # FPDF_ERR_PASSWORD
 _UNMAPPED_SHARE = 0.05
 _SHOWN = 12  # the most ranges of pages in a warning
+_ENTRIES = 3  # of an outline that has the document's headings, at least
 _PAGE_BYTES = 8  # a page takes more, even if it is blank and compressed
 # extra characters that a heading may have over its title in the outline: "Chapter 3: "
 _NUMBERING = 12
@@ -217,6 +224,8 @@ def _build(
     parts = join_sentences(parts)
     join_words(parts)
     parts = split_lists(parts, count)
+    if sum(map(len, outline.values())) < _ENTRIES:
+        mark_headings(parts)
     text = "".join(text for part in parts for text in part.texts())
     unmapped = text.count("\ufffd") + text.count("\0")
     if unmapped > _UNMAPPED_SHARE * len(text):
@@ -250,6 +259,8 @@ class _Writer:
         else:
             self.close_table()
             kind, self.waiting = _open_headings(self.canonical, self.waiting, part.text)
+            if part.level:
+                self.canonical.open_heading(part.level, part.text)
             kind = part.kind if part.kind != "paragraph" else kind
             self.canonical.add(part.text, kind, join=part.join)
         self.before = part

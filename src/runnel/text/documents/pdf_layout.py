@@ -96,6 +96,8 @@ class PdfPart:
         gaps: between the columns of a table.
         heads: how many of the first rows of a table are in another font than the others.
         height: of its lines.
+        font: of all its words; None if it has several.
+        level: of a heading, from 1; 0 for other parts.
         flows: whether it begins a column, so that the text before it may go on in it.
         full: whether its last line reaches the end of its column.
         aside: whether a sentence of the text may go on behind it.
@@ -110,6 +112,8 @@ class PdfPart:
     gaps: list[Gap] = field(default_factory=list)
     heads: int = 0
     height: float = 0.0
+    font: str | None = None
+    level: int = 0
     flows: bool = False
     full: bool = False
     aside: bool = False
@@ -762,6 +766,7 @@ def _paragraphs(column: _Column, steps: list[float]) -> Iterator[PdfPart]:
             joined(_join(lines)),
             words=[word for line in lines for word in line.words],
             height=median(line.height for line in lines),
+            font=lines[0].font if len({line.font for line in lines}) == 1 else None,
             flows=column.flows and number == 0,
             full=lines[-1].right >= left + _FULL * (right - left),
         )

@@ -5,11 +5,13 @@ captions and page ends, words that are split at line ends, lists and tables of c
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from runnel.text.documents.document import BREAK, CONTENTS
+from runnel.text.documents.headings import is_title
 from runnel.text.documents.pdf_layout import CAPTION, SENTENCE_END, PdfPart, joined
 from runnel.text.documents.pdf_running import is_roman
 from runnel.text.documents.pdf_words import HYPHEN
@@ -30,6 +32,11 @@ _AHEAD = 24  # parts that are searched for the rest of a sentence
 _LONG_WORD = re.compile(r"[^\W\d_]{3}|[\u3040-\u9fff\uac00-\ud7af]")
 _MARKS = 5  # lines without a word that are a plot's
 _SPARSE = 0.6  # the largest share of cells that marks fill
+_LARGER = 1.1  # the least size of a title, in sizes of the document's text
+_NUMBERED = re.compile(r"(?:\d{1,2}(?:\.\d{1,2}){0,4}\.?|[IVX]+\.|[A-Z]\.)\s+(?=[^\W\d_])")
+_BOLD = re.compile(r"bold|black|heavy|-BX|cmbx", re.IGNORECASE)
+_MOST_ALIKE = 0.6  # of the parts in the font and size of headings, at least
+_MOST_TITLES = 0.25  # of the text, in characters: more are a form or slides
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
@@ -154,6 +161,53 @@ def _end_of_sentence(begin: str, rest: str) -> int:
     return min(end for _, end in sentences.tolist() if end > start) - start
 
 
+# ---- headings ------------------------------------------------------------------------------------
+
+
+def mark_headings(parts: Sequence[PdfPart]) -> None:
+    """Mark headings of a document without an outline: titles in a larger size than its text, and
+    numbered or bold ones of the same size in a font of their own. Larger ones are above others, and
+    numbers tell their depth. The labels of a plot have numbers in the same font and size.
+    """
+    texts = [part for part in parts if part.kind == "paragraph" and not part.aside]
+    styles: dict[tuple[float, str | None], list[PdfPart]] = defaultdict(list)
+    for part in texts:
+        styles[round(part.height, 1), part.font].append(part)
+    lengths = {style: sum(len(p.text) for p in alike) for style, alike in styles.items()}
+    body, usual = max(lengths, key=lengths.__getitem__, default=(0.0, None))
+    titles = []
+    for (height, font), alike in styles.items():
+        own = font not in (None, usual) and height > _SMALLER * body
+        larger = height > _LARGER * body
+        found = [
+            part
+            for part in alike
+            if _is_heading(part)
+            and (larger or (own and (_BOLD.search(font or "") or _number(part))))
+        ]
+        titles += found if len(found) >= _MOST_ALIKE * len(alike) else []
+    if sum(len(part.text) for part in titles) > _MOST_TITLES * sum(lengths.values()):
+        return
+    sizes = sorted({round(part.height / body, 1) for part in titles}, reverse=True)
+    for part in titles:
+        part.kind = "heading"
+        part.level = 1 + sizes.index(round(part.height / body, 1)) + _number(part).count(".")
+
+
+def _is_heading(part: PdfPart) -> bool:
+    """Return whether a part may be a heading: a title with a word, that begins like one."""
+    text = " ".join(part.text.split())
+    letters = sum(map(str.isalpha, text))
+    begins = not text[len(_number(part)) :].lstrip(" .")[:1].islower()
+    return begins and is_title(text, part.kind) and 2 * letters > len(text) and letters > 2
+
+
+def _number(part: PdfPart) -> str:
+    """Return the number at the begin of a heading; "" if it has none."""
+    match = _NUMBERED.match(part.text)
+    return match[0].strip(" .") if match else ""
+
+
 # ---- words that are split, lists, tables of contents ---------------------------------------------
 
 
@@ -225,7 +279,7 @@ def _by_lines(part: PdfPart) -> Iterator[PdfPart]:
     for kind, lines in pieces:
         text = "\n".join(lines)
         if text.strip():
-            yield PdfPart(part.page, kind, text, join=join, height=part.height, aside=part.aside)
+            yield replace(part, kind=kind, text=text, join=join)
             join = BREAK
 
 
