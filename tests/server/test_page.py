@@ -265,7 +265,8 @@ def test_headings_of_a_pdf_without_an_outline(server, open_tab, tmp_path):
     lines += ["2.1 Bees and other guests", None, None, "Bees visit them at noon.", None, None]
     lines += ["REFERENCES", None, None, "1. Ada, The Mill, printed in London."]
     (tmp_path / "book.pdf").write_bytes(pdf([lines]))
-    (tmp_path / "outlined.pdf").write_bytes(pdf([lines], outline=[("REFERENCES", 0)]))
+    outline = [("Bees", 0), ("REFERENCES", 0), ("The Mill", 0)]
+    (tmp_path / "outlined.pdf").write_bytes(pdf([lines], outline=outline))
     tab = open_tab(address(server))
     tab.locator("#query:enabled").wait_for()
     tab.set_input_files("#file", tmp_path / "book.pdf")

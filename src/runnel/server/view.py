@@ -26,7 +26,6 @@ from runnel.models.scored import Scored
 from runnel.records import unanswered
 from runnel.search.finding import STANDARD_INPUT, FileDocument, Findings, answering
 from runnel.text.documents.document import DocumentText
-from runnel.text.documents.headings import titles_in
 from runnel.text.documents.pdf_picture import PagePart, PagePicture, page_part
 from runnel.text.documents.reader import DocumentReader
 from runnel.text.sentences import split_paragraphs
@@ -76,13 +75,6 @@ def document_view(document: DocumentText) -> dict[str, Any]:
         (a, a + len(text[a:b].rstrip()), "paragraph", None)
         for a, b in split_paragraphs(text).tolist()
     ]
-    if document.kind == "pdf" and not any(kind == "heading" for _, _, kind, _ in rows):
-        # without an outline: lines of their own that are numbered or in capitals
-        titles = {start for start, *_ in titles_in(text)}
-        rows = [
-            (start, end, "heading" if kind == "paragraph" and start in titles else kind, page)
-            for start, end, kind, page in rows
-        ]
     blocks = [piece for row in rows if row[0] < row[1] for piece in _pieces(text, row)]
     return {"text": text, "characters": len(text), "blocks": blocks}
 

@@ -600,6 +600,17 @@ def test_larger_titles_and_numbered_ones_are_headings_without_an_outline(read):
     assert document.blocks[-1].headings == ("Quarries of the east", "2. Dust")
 
 
+def test_numbered_titles_and_titles_in_capitals_are_headings_of_typewritten_text(read):
+    titles = ["1. PERMITS", "1.1 The east quarry", "REFERENCES"]
+    page = [
+        piece
+        for at, title in enumerate(titles)
+        for piece in (Placed(60, 730 - 150 * at, title), *column(60, EAST, 700 - 150 * at))
+    ]
+    found = headings(read([[piece._replace(font="F5") for piece in page]]))
+    assert found == [(1, titles[0]), (2, titles[1]), (1, titles[2])]
+
+
 def test_large_text_that_is_no_title_is_no_heading(read):
     labels = [Placed(60 + 60 * at, 300, str(10 * at), 14) for at in range(6)]
     axis = [

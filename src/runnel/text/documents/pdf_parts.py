@@ -167,7 +167,8 @@ def _end_of_sentence(begin: str, rest: str) -> int:
 def mark_headings(parts: Sequence[PdfPart]) -> None:
     """Mark headings of a document without an outline: titles in a larger size than its text, and
     numbered or bold ones of the same size in a font of their own. Larger ones are above others, and
-    numbers tell their depth. The labels of a plot have numbers in the same font and size.
+    numbers tell their depth. The labels of a plot have numbers in the same font and size. Without
+    any of these, numbered titles and titles in capitals are headings.
     """
     texts = [part for part in parts if part.kind == "paragraph" and not part.aside]
     styles: dict[tuple[float, str | None], list[PdfPart]] = defaultdict(list)
@@ -186,6 +187,9 @@ def mark_headings(parts: Sequence[PdfPart]) -> None:
             and (larger or (own and (_BOLD.search(font or "") or _number(part))))
         ]
         titles += found if len(found) >= _MOST_ALIKE * len(alike) else []
+    if not titles:  # written on a typewriter
+        found = filter(_is_heading, texts)
+        titles = [part for part in found if _number(part) or part.text.isupper()]
     if sum(len(part.text) for part in titles) > _MOST_TITLES * sum(lengths.values()):
         return
     sizes = sorted({round(part.height / body, 1) for part in titles}, reverse=True)
