@@ -36,7 +36,7 @@ _LARGER = 1.1  # the least size of a title, in sizes of the document's text
 _NUMBERED = re.compile(r"(?:\d{1,2}(?:\.\d{1,2}){0,4}\.?|[IVX]+\.|[A-Z]\.)\s+(?=[^\W\d_])")
 _BOLD = re.compile(r"bold|black|heavy|-BX|cmbx", re.IGNORECASE)
 _MOST_ALIKE = 0.6  # of the parts in the font and size of headings, at least
-_MOST_TITLES = 0.25  # of the text, in characters: more are a form or slides
+_MOST_TITLES = 0.4  # of the text, in characters: more are a form or slides
 _TAIL = 2000  # characters around a page end in which its sentence is searched
 
 
