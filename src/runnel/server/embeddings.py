@@ -360,11 +360,13 @@ async def embed_texts(
 
     def call(rows: list[np.ndarray], job: QueuedRequest) -> str:
         vectors = embedder.encode_rows(rows, job, normalize)
-        shortened = (
-            truncated(vector, width or len(vector)) if normalize else vector[:width]
-            for vector in vectors
-        )
-        return write(shortened, job.tokens)
+
+        def shorten(vector: np.ndarray) -> np.ndarray:
+            if normalize:
+                return truncated(vector, width or len(vector))
+            return vector[:width]
+
+        return write(map(shorten, vectors), job.tokens)
 
     return await read_rows(context, request, wanted, call)
 

@@ -198,7 +198,8 @@ class Cutter:
             start = int(spans[0, 0]) if visible else 0
             if kept is not None:
                 spans = np.searchsorted(kept, spans)
-            begin, end = (int(spans[0, 0]), int(spans[-1, 1])) if visible else (0, 0)
+            begin = int(spans[0, 0]) if visible else 0
+            end = int(spans[-1, 1]) if visible else 0
             tokens = int(units.bounds[last] - units.bounds[first])
             yield Subsequence(source.name, start, text[begin:end], spans - begin, tokens, length)
             first = last

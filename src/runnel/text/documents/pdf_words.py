@@ -339,7 +339,7 @@ class _Reader:
         yield word
 
     def _gap(self, start: int, end: int, look: _Look, least: float) -> int:
-        """Return the place of the first character behind a gap as wide as one between words; 0 if
+        """Return the place of the first character after a gap as wide as one between words; 0 if
         there is none, or one between all of several letters, as in the boxes of a form.
         """
         boxes = [self.box(at) for at in range(start, end)]
