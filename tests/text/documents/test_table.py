@@ -3,14 +3,14 @@
 import pytest
 
 from runnel.text.documents.document import Canonical, DocumentText
-from runnel.text.documents.table import Cell, Table, row_words
+from runnel.text.documents.table import Table, row_words
 
 
 def rows_of(rows: list[list[str]], *, heads: int = 0, caption: str = "") -> DocumentText:
     canonical = Canonical()
     table = Table(canonical, caption)
     for number, row in enumerate(rows):
-        table.add_row([Cell(cell) for cell in row], head=number < heads)
+        table.add_row(row, head=number < heads)
     table.close()
     return canonical.finish("docx")
 

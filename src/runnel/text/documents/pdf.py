@@ -28,7 +28,7 @@ from runnel.text.documents.pdf_parts import (
 )
 from runnel.text.documents.pdf_running import NEAR, Edges, RunningLines, edges_of
 from runnel.text.documents.pdf_words import Box, Word, words_of, words_of_text
-from runnel.text.documents.table import Cell, Table
+from runnel.text.documents.table import Table
 
 if TYPE_CHECKING:
     from pypdfium2 import PdfDocument
@@ -288,7 +288,7 @@ class _Writer:
         elif part.rows[: len(self.heads)] == self.heads:
             part.rows = part.rows[len(self.heads) :]  # repeated on each page
         for number, row in enumerate(part.rows):
-            self.table.add_row([Cell(cell) for cell in row], head=number < heads)
+            self.table.add_row(row, head=number < heads)
 
     def close_table(self) -> None:
         if self.table is not None:

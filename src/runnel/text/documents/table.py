@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 from runnel.text.documents.document import HEADS, Block, Canonical
 
@@ -36,12 +35,6 @@ _LIST = 4  # rows with amounts, at least, of two columns with names
 _LEAST_COLUMNS = 3  # of a table whose first row is taken for names without being marked as such
 
 
-class Cell(NamedTuple):
-    """A cell of a row."""
-
-    text: str
-
-
 class Table:
     """A table while it is read; `close` adds its rows to the canonical text."""
 
@@ -52,10 +45,10 @@ class Table:
         self._pages: list[int | None] = []  # of the rows
         self._heads = 0  # the first rows, which are marked as names
 
-    def add_row(self, cells: Sequence[Cell], *, head: bool = False) -> None:
+    def add_row(self, cells: Sequence[str], *, head: bool = False) -> None:
         """Add a row. `head`: the file says that its cells are names of columns."""
         self._heads += head and self._heads == len(self._rows)
-        self._rows.append([" ".join(cell.text.split()) for cell in cells])
+        self._rows.append([" ".join(cell.split()) for cell in cells])
         self._pages.append(self._canonical.page)
 
     def close(self) -> None:
