@@ -390,10 +390,11 @@ def test_tables_beside_each_other_with_a_total_are_read_one_after_the_other(read
 
 @pytest.mark.parametrize("shift", [0, 0.4])
 def test_text_that_is_drawn_again_to_look_bold_is_read_once(read, shift):
-    words = [Placed(60, 700, "Doug had had"), Placed(160, 700, "enough of it.")]
-    copies = [Placed(piece.x + shift, piece.y, piece.text) for piece in words]
-    assert flat(read([words + copies])) == "Doug had had enough of it."
-    assert flat(read([copies[::-1] + words])) == "Doug had had enough of it."
+    title = [Placed(60, 740, "Rules"), Placed(100, 740, "of"), Placed(120, 740, "work")]
+    copies = [piece._replace(x=piece.x + shift) for piece in title]
+    # PDFium itself leaves out a copy that follows soon
+    page = [*title, *column(60, EAST + DUST), *copies]
+    assert flat(read([page])) == " ".join(["Rules of work", *EAST, *DUST])
 
 
 def test_digits_of_two_cells_are_not_one_number(read):
