@@ -188,8 +188,9 @@ def mark_headings(parts: Sequence[PdfPart]) -> None:
         ]
         titles += found if len(found) >= _MOST_ALIKE * len(alike) else []
     if not titles:  # written on a typewriter
-        found = filter(_is_heading, texts)
-        titles = [part for part in found if _number(part) or part.text.isupper()]
+        titles = [
+            part for part in texts if _is_heading(part) and (_number(part) or part.text.isupper())
+        ]
     if sum(len(part.text) for part in titles) > _MOST_TITLES * sum(lengths.values()):
         return
     sizes = sorted({round(part.height / body, 1) for part in titles}, reverse=True)
