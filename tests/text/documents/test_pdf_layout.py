@@ -707,3 +707,23 @@ def test_a_sentence_of_a_column_that_is_drawn_row_by_row_is_found_on_its_page(tm
         part = page_part(document.text, document.places(), start, start + 40)
         boxes = reader.picture(path, part).boxes
     assert len(boxes) == 2 and all(box[0] * 600 > 250 for box in boxes)
+
+
+def test_spaces_between_words_are_measured_in_their_own_height(read):
+    """Most words of the page are small labels of a figure: beside them a space is wide."""
+    lines = [
+        "The fine is due in June and",
+        "The fine is due in July too",
+        "The fine is due in May.",
+    ]
+    begins = [60, 82, 103, 114, 135, 147, 174]  # 3 points after the word before
+    prose = [
+        Placed(x, 700 - 14 * row, word)
+        for row, line in enumerate(lines)
+        for x, word in zip(begins, line.split(), strict=False)
+    ]
+    labels = [
+        Placed(60 + 40 * (at % 11), 400 - 30 * (at // 11) + 7 * (at % 3), f"node{at}", size=3)
+        for at in range(66)
+    ]
+    assert " ".join(lines) in flat(read([[*prose, *labels]]))

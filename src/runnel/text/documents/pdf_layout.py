@@ -214,11 +214,12 @@ class _Row:
         free: the gaps between the words, also at the sides.
         is_phrase: whether no gap is as wide as one between columns.
         is_entry: whether it is a line of a table of contents.
-        height: of most words of the page or column.
+        height: of most words of the page or column, or of its own words if these are larger.
     """
 
     def __init__(self, words: list[Word], height: float) -> None:
         self.words = words
+        height = max(height, median(word.height for word in words))
         self.height = height
         self.left = words[0].left
         self.bottom = min(word.bottom for word in words)
@@ -383,7 +384,7 @@ class _Region:
             return self.runs[start]
         rows = self.rows
         common = [(max(a, self.left), min(b, self.right)) for a, b in rows[start].free]
-        common = [(a, b) for a, b in common if b - a >= _WIDE * self.height]
+        common = [(a, b) for a, b in common if b - a >= _WIDE * rows[start].height]
         states = []  # (end, gaps that are free up to there)
         end = start + 1
         while common and end < len(rows) and rows[end].is_close(rows[end - 1]):
@@ -399,7 +400,7 @@ class _Region:
         for end, gaps in reversed(states):
             inner = self._inner(gaps)
             if end - start > 1 and (end - start) * len(inner) > best.score:
-                counts = [_both_sides(gap, rows[start:end], self.height) for gap in inner]
+                counts = [_both_sides(gap, rows[start:end]) for gap in inner]
                 if sum(counts) > best.score:
                     separating = [gap for gap, count in zip(inner, counts, strict=True) if count]
                     best = _Run(sum(counts), end, separating)
@@ -478,8 +479,9 @@ def _column(rows: list[_Row], flows: bool) -> _Column:
     return _Column([line_of(row.words) for row in rows], flows)
 
 
-def _both_sides(gap: Gap, rows: list[_Row], height: float) -> int:
+def _both_sides(gap: Gap, rows: list[_Row]) -> int:
     """Return how many rows have text on both sides of a gap; 0 if too few for its width."""
+    height = median(row.height for row in rows)
     both = [row for row in rows if row.left < gap[0] and row.words[-1].left >= gap[1]]
     width = (gap[1] - gap[0]) / height
     if any(len(both) >= count and width >= least for count, least in _SEPARATING):
