@@ -109,7 +109,8 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
 
 @pytest.mark.release
 def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
-    wheel, folder = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "installed"
+    wheel = build("wheel", ROOT, tmp_path / "dist")
+    folder = tmp_path / "installed"
     install = [
         sys.executable,
         "-m",
@@ -147,7 +148,8 @@ def test_the_installed_wheel_finds_embeds_and_reranks(tmp_path: Path) -> None:
 @pytest.mark.release
 @pytest.mark.network
 def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
-    wheel, environment = build("wheel", ROOT, tmp_path / "dist"), tmp_path / "environment"
+    wheel = build("wheel", ROOT, tmp_path / "dist")
+    environment = tmp_path / "environment"
     venv.create(environment, with_pip=True)
     python = str(environment / "bin" / "python")
     install = ["-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(wheel)]
@@ -312,10 +314,8 @@ def test_the_container_has_what_is_copied_and_a_user_who_writes_in_the_volume_al
 @pytest.mark.skipif(sys.platform == "win32", reason="the processes are ended by signals")
 @pytest.mark.slow
 def test_the_server_starts_with_the_command_and_the_health_check_reaches_it(tmp_path: Path) -> None:
-    command, check = (
-        json.loads(arguments("ENTRYPOINT")[0]),
-        json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2]),
-    )
+    command = json.loads(arguments("ENTRYPOINT")[0])
+    check = json.loads(arguments("HEALTHCHECK")[0].partition("CMD ")[2])
     assert (command[:2], check[0]) == (["runnel", "serve"], "python")
     assert (
         arguments("EXPOSE") == [PORT] == [str(inspect.signature(serve).parameters["port"].default)]

@@ -187,7 +187,9 @@ def test_partial_files_of_killed_writers_are_swept(tmp_path):
 
 
 def test_a_file_reaches_the_disk_before_it_has_its_name_and_the_name_after(tmp_path, monkeypatch):
-    done, fsync, replace = [], os.fsync, Path.replace
+    done = []
+    fsync = os.fsync
+    replace = Path.replace
 
     def syncing(handle):
         done.append("folder" if os.path.samestat(os.fstat(handle), tmp_path.stat()) else "file")
@@ -270,7 +272,8 @@ def test_a_file_of_our_own_is_never_a_file_of_somebody_else(tmp_path, kind, take
     """A cloned repository may have brought it: git keeps links, and archives
     keep hard links too.
     """
-    mine, own = tmp_path / "mine", tmp_path / "own"
+    mine = tmp_path / "mine"
+    own = tmp_path / "own"
     mine.write_text("" if "empty" in kind else "process of my own\n")
     if "second name" in kind:
         own.hardlink_to(mine)

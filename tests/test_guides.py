@@ -185,7 +185,8 @@ def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
     assert "In the figure A has {A:,} tokens, B {B} and C {C}.".format(**lengths) in page(
         "how-it-works"
     )
-    backbone, read = Embedder.load("pocket-mamba2").model.backbone, []
+    backbone = Embedder.load("pocket-mamba2").model.backbone
+    read = []
 
     def step(ids, cu_seqlens, *rest):
         read.append(cu_seqlens.diff().tolist())

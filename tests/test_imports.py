@@ -50,7 +50,7 @@ text = 'One dog barked. One cat slept.'
 assert embedder.encode_spans(text, [(0, 3)]).shape == (1, 384) and len(embedder.stream().feed(text).embedding()) == 384
 assert embedder.model is reranker.model and retriever.retrieve('dog', text)[0].text == 'One dog barked. '
 with tempfile.TemporaryDirectory() as folder:
-    (hit, _) = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
+    hit, _ = reranker.rank('dog', reranker.remember([text, 'A cat.'], folder))
 assert hit.id == '0'
 """
 
@@ -114,7 +114,8 @@ def distributions_of(requirements):
     """Canonical names of the installed distributions that these requirements
     bring, without extras.
     """
-    names, waiting = set(), [Requirement(line) for line in requirements]
+    names = set()
+    waiting = [Requirement(line) for line in requirements]
     while waiting:
         requirement = waiting.pop()
         name = canonicalize_name(requirement.name)

@@ -61,10 +61,8 @@ def problem(name: str, package: Distribution) -> str | None:
         for c in metadata.get_all("Classifier") or []
         if c.startswith("License ::")
     ]
-    expression, text = (
-        metadata.get("License-Expression") or "",
-        (metadata.get("License") or "").strip()[:80],
-    )
+    expression = metadata.get("License-Expression") or ""
+    text = (metadata.get("License") or "").strip()[:80]
     if re.search(
         r"GPL|General Public|Affero|SSPL|BUSL|Commons Clause|-NC",
         f"{expression} {classifiers} {text}",

@@ -68,7 +68,8 @@ def test_steps_go_by_the_device(monkeypatch):
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 30, 1 << 40))
     assert (Engine(Toy()).step_tokens, Engine(Toy()).text_tokens) == (1024, 1024)
     assert fit(Toy(), 1 << 30).segment == 4096
-    gpu, texts = OnGpu(), [np.zeros(length, dtype=np.int64) for length in (20_000, 300, 3000)]
+    gpu = OnGpu()
+    texts = [np.zeros(length, dtype=np.int64) for length in (20_000, 300, 3000)]
     engine = Engine(gpu)
     assert (engine.step_tokens, engine.text_tokens) == (16_384, 4096)
     assert fit(gpu, 1 << 30).segment == 16_384
@@ -163,7 +164,8 @@ def test_a_budget_is_not_exceeded(architecture, dtype):
     """Measured in a fresh process. What libraries make for themselves has a margin of 16 MiB; a
     step has more than that.
     """
-    budget, plain = 80 << 20, dtype == "plain"
+    budget = 80 << 20
+    plain = dtype == "plain"
     command = [
         sys.executable,
         "-c",

@@ -346,7 +346,8 @@ def test_the_index_of_a_project_is_brought_up_to_date(tmp_path):
     project.save()
     Index.create(project.place).close()
     settings = AgentSettings((tmp_path,), str(project.place), project=project)
-    tools, stale = Tools(settings), Tools(replace(settings, project=None))
+    tools = Tools(settings)
+    stale = Tools(replace(settings, project=None))
     (tmp_path / "dogs.md").write_text("The dog barked all night.")
 
     def stop(done, total):
@@ -530,7 +531,8 @@ def check_bounded(call, *arguments) -> None:
 
 @pytest.mark.parametrize("repeats", [1, 5000])
 def test_ids_headings_and_changes_are_marked_and_bounded(tools, tmp_path, repeats):
-    name, other = INJECTED * repeats, "b" + INJECTED * repeats
+    name = INJECTED * repeats
+    other = "b" + INJECTED * repeats
     rows = [
         {"id": name, "text": f"The dog barked. {name}"},
         {"id": other, "text": "The dog barked."},

@@ -50,11 +50,9 @@ def mamba2(config: Mamba2Config, prefix: str = "backbone.") -> Tensors:
 
 
 SMALL = Mamba2Config(vocab_size=64, hidden_size=32, num_layers=2, state_size=8, head_size=16)
-MAMBA2, MAMBA3, BERT = (
-    mamba2(SMALL),
-    tensors_of("mamba3-mimo-tiny-original"),
-    tensors_of("transformers/bert-mean"),
-)
+MAMBA2 = mamba2(SMALL)
+MAMBA3 = tensors_of("mamba3-mimo-tiny-original")
+BERT = tensors_of("transformers/bert-mean")
 OFFICIAL, FLA, XLSTM = (
     tensors_of(f"{name}") for name in ("rwkv7-tiny-official", "rwkv7-tiny-fla", "xlstm-tiny-hf")
 )
@@ -73,7 +71,8 @@ TRANSFORMERS = {
 }
 TRANSFORMERS |= {"num_heads": 4, "head_dim": 16, "n_groups": 1}
 # of xLSTM with options that choose kernels
-OF_FLA, OF_XLSTM = config_of("rwkv7-tiny-fla"), config_of("xlstm-tiny-hf")
+OF_FLA = config_of("rwkv7-tiny-fla")
+OF_XLSTM = config_of("xlstm-tiny-hf")
 XLSTM_FOLDER = {
     "vocab_size": 256,
     "embedding_dim": 128,
@@ -205,7 +204,8 @@ def stacked(tensors: Tensors) -> Tensors:
 
 @pytest.mark.parametrize("layers", [1, 3])
 def test_every_variant_of_rwkv7_gives_one_backbone(layers: int) -> None:
-    official, fla = cut(OFFICIAL, layers), cut(FLA, layers)
+    official = cut(OFFICIAL, layers)
+    fla = cut(FLA, layers)
     used = {
         name: tensor
         for name, tensor in official.items()
@@ -268,7 +268,8 @@ SIZES = {
 def fused() -> Tensors:
     tensors = dict(XLSTM)
     for i in range(2):
-        mixer, ffn = f"backbone.blocks.{i}.mlstm_layer.", f"backbone.blocks.{i}.ffn."
+        mixer = f"backbone.blocks.{i}.mlstm_layer."
+        ffn = f"backbone.blocks.{i}.ffn."
         parts = [tensors.pop(f"{mixer}{name}.weight") for name in ("q", "k", "v", "ogate_preact")]
         tensors[mixer + "qkv_opreact.weight"] = torch.cat(parts)
         for kind in ("weight", "bias"):

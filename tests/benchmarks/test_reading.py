@@ -41,7 +41,9 @@ def test_the_work_of_chunks_of_ssd_and_of_padding():
     backbone = meta_backbone(
         "mamba2", Mamba2Config(64, 32, 1, state_size=16, head_size=16, groups=2)
     )
-    q, heads, states = 10, 4, 4 * 16 * 16
+    q = 10
+    heads = 4
+    states = 4 * 16 * 16
     products = q * q * 2 * 16 + q * q * heads * 16 + 2 * q * states
     assert ssd_flops(backbone, q) == standard_flops(backbone, q) + 2 * (products + states)
     grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)

@@ -244,7 +244,8 @@ def test_an_index(fake_workers):
         68_500,
         7,
     )
-    whole, first = row["stages"]["whole search"], row["stages"]["first stage"]
+    whole = row["stages"]["whole search"]
+    first = row["stages"]["first stage"]
     assert (whole["median"], whole["p95"], first["min"]) == pytest.approx((200, 290, 10))
     found = row["indexing"]["index"]
     assert found["over_engine"]["median"] == pytest.approx(0.8)  # of the ratios of each round

@@ -174,10 +174,8 @@ def test_an_index(run, stub, mill, tmp_path):
 @pytest.mark.parametrize("fault", ["repeats", "moved with it", 503, "echo"])
 @pytest.mark.parametrize("form", ["--llm", "OPENAI_BASE_URL"])
 def test_no_password_is_shown(run, fake, stub, mill, monkeypatch, fault, form):
-    url, monkeypatched = (
-        stub.url.replace("http://", "http://me:s3cr3t-word@"),
-        "http://127.0.0.1:9/v1",
-    )
+    url = stub.url.replace("http://", "http://me:s3cr3t-word@")
+    monkeypatched = "http://127.0.0.1:9/v1"
     monkeypatch.setenv("OPENAI_BASE_URL", monkeypatched if form == "--llm" else url)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     stub.faults.extend([fault] * 9)

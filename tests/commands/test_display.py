@@ -54,7 +54,8 @@ def documents(folder):
 
 @FORMS
 def test_files_and_rows(run, fake, tmp_path, as_json, terminal):
-    names, rows = documents(tmp_path), f"{NAME}.jsonl"
+    names = documents(tmp_path)
+    rows = f"{NAME}.jsonl"
     row = {"title": HOSTILE, "text": f"one dog {HOSTILE}"}
     (tmp_path / rows).write_text(
         "".join(

@@ -50,7 +50,8 @@ def test_embed_writes_vectors_and_ids(run, fake, corpus, tmp_path, monkeypatch):
         "runnel.models.embedder.Embedder.load",
         lambda name, **options: seen.update(options) or fake.embed,
     )
-    fake.embed.options, seen = [], {}
+    fake.embed.options = []
+    seen = {}
     run(
         "embed",
         "corpus.jsonl",
@@ -106,7 +107,8 @@ def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count
         b"\xef\xbb\xbfone\r\n\r\ntwo words\r\n\xef\xbb\xbfthree\nlast"
     )
     run("embed", "in.txt", "--to", "whole.npy")
-    seen, fake.embed.seen = fake.embed.seen, []
+    seen = fake.embed.seen
+    fake.embed.seen = []
     for i in range(1, count + 1):
         assert run("embed", "in.txt", "--to", "out.npy", "--shard", f"{i}/{count}").code == 0
     parts = [f"out-{i:05d}-of-{count:05d}" for i in range(1, count + 1)]

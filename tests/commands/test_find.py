@@ -333,7 +333,8 @@ def test_memory_does_not_grow_with_the_document(tmp_path):
             command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         with process.stdout, process.stderr:
-            out, err = process.stdout.read(), process.stderr.read()
+            out = process.stdout.read()
+            err = process.stderr.read()
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         assert (

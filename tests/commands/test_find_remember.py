@@ -289,7 +289,8 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
         [stored[name]] = set(entries(tmp_path)) - {*stored.values()}
         os.utime(stored[name], (0, 1000 + ord(name)))
     folder = tmp_path / "cache" / "find"
-    killed, writing = partial_of(stored["a"]), partial_of(stored["b"])
+    killed = partial_of(stored["a"])
+    writing = partial_of(stored["b"])
     for path, used in (killed, 1000), (writing, None):
         path.write_bytes(b"")
         os.utime(path, used and (used, used))
@@ -498,7 +499,8 @@ def test_without_a_home_nothing_is_remembered(find, run, tmp_path, monkeypatch, 
         else:
             monkeypatch.setenv(name, value)
     Path("b.txt").write_text("The cat sat. A river runs.")
-    before, root = contents(tmp_path), Path("/.cache/runnel").exists()
+    before = contents(tmp_path)
+    root = Path("/.cache/runnel").exists()
     done = find("a.md", "b.txt")
     assert done.code == 0 and done.err.count("\n") == 1
     assert "not remembered (no home folder" in done.err

@@ -215,10 +215,8 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
     """The index of a project, and one with a name of its own. A change is indexed once it has
     lasted for an interval.
     """
-    rows, whole = (
-        folder / "notes" / "rows.jsonl",
-        b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n',
-    )
+    rows = folder / "notes" / "rows.jsonl"
+    whole = b'{"id": 1, "text": "one"}\n{"id": 2, "text": "two"}\n'
     steps = iter(
         step
         for change in (

@@ -167,7 +167,8 @@ def after_rows():
 
 
 def after_a_second_time():
-    add, first = Journal.add, iter([True])
+    add = Journal.add
+    first = iter([True])
     Journal.add = lambda journal, *rows: (add(journal, *rows), next(first, False) or die())
 
 
@@ -210,7 +211,8 @@ def killed(place, call):
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.slow
 def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, monkeypatch):
-    log, add = files / "log", Journal.add
+    log = files / "log"
+    add = Journal.add
 
     def logged(journal, *rows):
         add(journal, *rows)
@@ -219,7 +221,8 @@ def test_killed_anywhere_it_resumes_and_writes_nothing_twice(user, work, files, 
 
     monkeypatch.setattr(Journal, "add", logged)
     assert (ended := work(*user.command)).code == 0, ended.err
-    whole, keys = made(files), sorted(log.read_text().splitlines())
+    whole = made(files)
+    keys = sorted(log.read_text().splitlines())
     for place in PLACES:
         shutil.rmtree(files / "work")
         log.unlink()

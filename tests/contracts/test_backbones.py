@@ -43,10 +43,8 @@ recurrent = pytest.mark.parametrize("architecture", RECURRENT, indirect=True)
 compiled = pytest.mark.parametrize("architecture", COMPILED, indirect=True)
 # Each precision and each width of the convolution is compiled separately, for up to a minute. The
 # fast tests have neither the widths of `NARROW` nor bf16 and 8 bits of `RARE`.
-NARROW, RARE = (
-    ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow"),
-    ("mamba1", "mamba2-narrow", "rwkv7"),
-)
+NARROW = ("mamba1-narrow", "mamba1-smallest", "mamba2-narrow")
+RARE = ("mamba1", "mamba2-narrow", "rwkv7")
 
 
 def slow_if(ids: tuple[str, ...], shapes: list[Any]) -> list[Any]:
@@ -102,7 +100,9 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
     model = entry.build(config)
     model.prepare()
     assert (model.fast is not None) == model.has_kernels
-    ids, cu, make = token_ids(sum(LENGTHS)), cumulative(LENGTHS), torch.Generator().manual_seed(5)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
+    make = torch.Generator().manual_seed(5)
     added = torch.randn(len(ids), model.hidden_size, generator=make)  # to the embeddings
     hidden, state = model(ids, cu, added=added)
     with torch.no_grad():
@@ -123,7 +123,9 @@ def test_fast_step_equals_forward_and_double_precision(entry: Architecture, conf
 def test_fast_steps_of_any_lengths_from_states(
     entry: Architecture, config: str, lengths: tuple[int, ...]
 ) -> None:
-    model, ids, cu = entry.build(config), token_ids(sum(lengths)), cumulative(lengths)
+    model = entry.build(config)
+    ids = token_ids(sum(lengths))
+    cu = cumulative(lengths)
     with torch.no_grad():
         _, start = model(token_ids(len(lengths), seed=1), cumulative((1,) * len(lengths)))
         expected, end = model(ids, cu, start)
@@ -142,12 +144,11 @@ def test_fast_steps_of_any_lengths_from_states(
 )
 def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype) -> None:
     """Not even NaN, which stays in memory that later steps of any size reuse."""
-    model, lengths = ARCHITECTURES[name].build(dtype=dtype), (7, 70, 1, 41)
-    ids, cu, zeros = (
-        token_ids(sum(lengths)),
-        cumulative(lengths),
-        torch.zeros(sum(lengths), model.hidden_size),
-    )
+    model = ARCHITECTURES[name].build(dtype=dtype)
+    lengths = (7, 70, 1, 41)
+    ids = token_ids(sum(lengths))
+    cu = cumulative(lengths)
+    zeros = torch.zeros(sum(lengths), model.hidden_size)
     others = [*range(7), *range(77, 119)]
     with torch.no_grad():
         model.prepare()
@@ -174,7 +175,9 @@ def test_neighbors_and_former_steps_change_no_bit(name: str, dtype: torch.dtype)
     "pieces", [(1,) * 12, (2, 1, 3, 0, 6), (11, 1), (63, 87), (64, 86), (65, 64, 21)]
 )
 def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int, ...]) -> None:
-    ids, state, parts = token_ids(sum(pieces)), None, []
+    ids = token_ids(sum(pieces))
+    state = None
+    parts = []
     with torch.set_grad_enabled(plain):
         whole, end = model(ids)
         for piece in ids.split(pieces):
@@ -187,7 +190,8 @@ def test_segments_change_nothing(model: Backbone, plain: bool, pieces: tuple[int
 
 @pytest.mark.parametrize("plain", [True, False])
 def test_packing_changes_nothing(model: Backbone, plain: bool) -> None:
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
     with torch.set_grad_enabled(plain):
         for lengths in ((0,), (0, 0, 0)):
             hidden, state = model(token_ids(0), cumulative(lengths))
@@ -205,10 +209,8 @@ def test_pool_rows_are_read_forked_and_written(
     architecture: Architecture, model: Backbone, fast: bool
 ) -> None:
     """Also by sequences without tokens, which move a state as it is, or zeros."""
-    prefix, ends = (
-        token_ids(6, seed=1),
-        [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)],
-    )
+    prefix = token_ids(6, seed=1)
+    ends = [token_ids(4, seed=2), token_ids(5, seed=3), token_ids(2, seed=4)]
     runner = model if fast else architecture.build()
     pool = runner.new_state(6)
     for tensor in pool.tensors.values():
@@ -216,7 +218,8 @@ def test_pool_rows_are_read_forked_and_written(
     nowhere = torch.tensor([-1])
     runner.step(prefix, cumulative((6,)), pool, nowhere, torch.tensor([2]))
     kept = pool.clone()
-    reads, writes = torch.tensor([2, 2, -1, 2, -1]), torch.tensor([0, -1, 3, 4, 5])
+    reads = torch.tensor([2, 2, -1, 2, -1])
+    writes = torch.tensor([0, -1, 3, 4, 5])
     out = runner.step(torch.cat(ends), cumulative((4, 5, 2, 0, 0)), pool, reads, writes)
     whole = [
         model(ids) for ids in (torch.cat([prefix, ends[0]]), torch.cat([prefix, ends[1]]), ends[2])
@@ -268,7 +271,8 @@ def test_several_threads_at_once(model: Backbone) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) -> None:
     before = torch.get_num_threads()
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
     with torch.no_grad():
         expected, _ = model(ids, cu)
         torch.set_num_threads(threads)
@@ -283,7 +287,8 @@ def test_the_number_of_threads_changes_nothing(model: Backbone, threads: int) ->
 def test_a_copy_has_its_own_kernels_which_training_drops(
     architecture: Architecture, model: Backbone
 ) -> None:
-    twin, ids = copy.deepcopy(model), token_ids(5)
+    twin = copy.deepcopy(model)
+    ids = token_ids(5)
     assert twin.fast is not None and twin.fingerprint() == model.fingerprint()
     with torch.no_grad():
         assert_close(twin(ids)[0], model(ids)[0])
@@ -299,10 +304,12 @@ def test_a_copy_has_its_own_kernels_which_training_drops(
 
 @pytest.mark.parametrize(("entry", "config"), slow_if(RARE, SHAPES))
 def test_bf16_linear_layers_stay_close_to_fp32(entry: Architecture, config: str) -> None:
-    exact, half = entry.build(config), entry.build(config, torch.bfloat16)
+    exact = entry.build(config)
+    half = entry.build(config, torch.bfloat16)
     half.prepare()
     assert (half.fast is not None) == half.has_kernels
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
     with torch.no_grad():
         expected, _ = exact(ids, cu)
         fast, state = half(ids, cu)
@@ -320,12 +327,14 @@ def test_8_bit_linear_layers_stay_close_to_fp32_and_packing_changes_no_bit(
     entry: Architecture, config: str
 ) -> None:
     """The scales of a token's numbers are its own."""
-    exact, small = entry.build(config), int8_backbone(entry, config)
+    exact = entry.build(config)
+    small = int8_backbone(entry, config)
     # Mamba-1's narrow products stay with BLAS in fp32. On Intel processors without bf16 their last
     # bit depends on the rows.
     last_bit = 1e-6 if small.architecture == "mamba1" else 0.0
     assert small.fast is not None
-    ids, cu = token_ids(sum(LENGTHS)), cumulative(LENGTHS)
+    ids = token_ids(sum(LENGTHS))
+    cu = cumulative(LENGTHS)
     with torch.no_grad():
         expected, _ = exact(ids, cu)
         fast, state = small(ids, cu)
@@ -380,7 +389,8 @@ EXTREMES = [
 def test_extreme_gates_give_finite_numbers(
     name: str, config: str, biases: dict[str, float], dtype: torch.dtype
 ) -> None:
-    model, ids = ARCHITECTURES[name].build(config, dtype), token_ids(100)
+    model = ARCHITECTURES[name].build(config, dtype)
+    ids = token_ids(100)
     with torch.no_grad():
         for layer in model.layers:
             for parameter, bias in biases.items():
@@ -398,7 +408,8 @@ def test_extreme_gates_give_finite_numbers(
 
 
 def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> None:
-    model, ids = architecture.build(), token_ids(20)
+    model = architecture.build()
+    ids = token_ids(20)
     expected, _ = model(ids)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden, state = model(ids)
@@ -412,7 +423,8 @@ def test_autocast_lowers_only_the_linear_layers(architecture: Architecture) -> N
 def test_gradients_reach_every_parameter_and_all_inputs_also_where_layers_are_recomputed(
     model: Backbone,
 ) -> None:
-    trained, found = copy.deepcopy(model).train(), []
+    trained = copy.deepcopy(model).train()
+    found = []
     added = torch.randn(9, model.hidden_size, generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         _, start = model(token_ids(4))

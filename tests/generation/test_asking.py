@@ -57,7 +57,8 @@ def test_the_parts_in_which_an_answer_arrives_do_not_matter(
     parts: list[str], size: int, reasoning: str
 ) -> None:
     text = reasoning + "".join(parts)
-    one, whole = checked(text, size), checked(text, len(text) or 1)
+    one = checked(text, size)
+    whole = checked(text, len(text) or 1)
     assert (one.text, one.cited, one.removed, one.unsourced) == (
         whole.text,
         whole.cited,

@@ -77,7 +77,8 @@ def write_sparse(path: Path, shapes: dict[str, tuple[int, ...]], dtype: torch.dt
     header: dict[str, object] = {}
     end = 0
     for name, shape in shapes.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
+        start = end
+        end += math.prod(shape) * dtype.itemsize
         header[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
     text = json.dumps(header)
     text += " " * (-len(text) % 8)

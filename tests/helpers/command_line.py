@@ -66,7 +66,8 @@ def run(
         # pytest has handlers of its own, so `display` adds none
         others = [one for one in logging.root.handlers if not isinstance(one, display.LogLines)]
         monkeypatch.setattr(logging.root, "handlers", [*others, display.LogLines()])
-        handler, level = signal.getsignal(signal.SIGINT), logging.getLogger("runnel").level
+        handler = signal.getsignal(signal.SIGINT)
+        level = logging.getLogger("runnel").level
         try:
             with pytest.raises(SystemExit) as end:
                 runnel.cli.main()
@@ -169,7 +170,8 @@ class FakeEmbedder:
     dimension, truncated = 3, 0
 
     def __init__(self, stop_after: int | None = None) -> None:
-        self.model, self.stop_after = fake_model(), stop_after
+        self.model = fake_model()
+        self.stop_after = stop_after
         self.seen: list[str] = []
         self.options: list[tuple[str | None, int | None]] = []
 
@@ -217,7 +219,8 @@ class FakeReranker:
     reads_pairs = True
 
     def __init__(self, remembers: bool = True) -> None:
-        self.model, self.remembers = fake_model(), remembers
+        self.model = fake_model()
+        self.remembers = remembers
         self.remembered: list[tuple[list[str], Path | None, str]] = []
         self.ranked: list[str] = []
 

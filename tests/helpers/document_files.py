@@ -176,7 +176,8 @@ def _escape(line: str) -> str:
 
 
 def _assemble(objects: Sequence[str], extra: str) -> bytes:
-    out, places = bytearray(b"%PDF-1.4\n"), []
+    out = bytearray(b"%PDF-1.4\n")
+    places = []
     for number, body in enumerate(objects, start=1):
         places.append(len(out))
         out += f"{number} 0 obj\n{body}\nendobj\n".encode("cp1252")

@@ -183,7 +183,8 @@ def _trapezoid(heads: int, rank: int, width: int, size: int) -> Operator:
     )
 
 
-_MODERATE, _STRONG = ((-5.0, 8.0), (-3.0, 6.0)), ((-15.0, 15.0), (-15.0, 15.0))
+_MODERATE = ((-5.0, 8.0), (-3.0, 6.0))
+_STRONG = ((-15.0, 15.0), (-15.0, 15.0))
 
 
 def _gated_norm(channels: int, groups: int) -> Operator:

@@ -31,7 +31,8 @@ class S3Server:
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> list[bytes]:
         match = re.search(r"Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
-        key, path = match[1] if match else "", environ["PATH_INFO"]
+        key = match[1] if match else ""
+        path = environ["PATH_INFO"]
         if self.refuse:
             start_response("403 Forbidden", [("Content-Type", "application/xml")])
             return [f"<Error><Code>{self.refuse}</Code><Message>no</Message></Error>".encode()]

@@ -60,11 +60,9 @@ def multiply_rows(
     bits = as_bits(left)
     for c in range(0, min(BLOCK, right_row), TILE_COLUMNS):
         for r in range(0, rows, TILE_ROWS):
-            own, row, factor = (
-                shift(sums, r * sums_row + c),
-                shift(left, r * left_row),
-                0.0 if fresh else 1.0,
-            )
+            own = shift(sums, r * sums_row + c)
+            row = shift(left, r * left_row)
+            factor = 0.0 if fresh else 1.0
             strided_product(
                 bits, own, sums_row, factor, row, left_row, 1, shift(right, c), right_row, depth
             )

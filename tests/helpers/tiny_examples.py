@@ -163,7 +163,8 @@ def write_examples(path: Path, *, evidence: bool, number: int = 0) -> None:
     """Made-up examples, others for each set. A query of triples has two positives, a sentence and
     its document.
     """
-    made, rows = examples(100, seed=number, sentences=(3, 6)), list[dict[str, Any]]()
+    made = examples(100, seed=number, sentences=(3, 6))
+    rows = list[dict[str, Any]]()
     for place, one in enumerate(made):
         [(start, end)] = one.spans
         sentence = one.document[start:end]

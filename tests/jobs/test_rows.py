@@ -27,7 +27,8 @@ def test_shards_part_the_lines_exactly(content, count):
     shards = [Shard(number, count).of(len(content)) for number in range(1, count + 1)]
     sizes = [end - start for start, end in shards]
     assert max(sizes) - min(sizes) <= 1
-    parts, before = [], 0  # lines, as Python counts them
+    parts = []
+    before = 0  # lines, as Python counts them
     for edges in shards:
         start, end = (line_start(io.BytesIO(content), at) for at in edges)
         parts.append(FileRange(io.BytesIO(content), start, end).readall())

@@ -73,10 +73,10 @@ def test_adapters_act_and_learn(tmp_path: Path, architecture: str) -> None:
         if parameter.requires_grad:
             assert parameter.grad is not None and bool(parameter.grad.any()), name
     assert all(parameter.requires_grad for parameter in model.heads.parameters())
-    layers, ids = (
-        [name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")],
-        [np.arange(5, 14)],
-    )
+    layers = [
+        name for name, module in model.backbone.named_modules() if hasattr(module, "base_layer")
+    ]
+    ids = [np.arange(5, 14)]
     assert layers == linear and len(lora(model.backbone)) == 2 * len(layers)
     with torch.no_grad():
         vector = vectors(model, ids, Long())

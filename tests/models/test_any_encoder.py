@@ -41,7 +41,8 @@ def write_roberta(folder: Path) -> Path:
     sentences is one piece.
     """
     folder.mkdir(parents=True)
-    tokenizer, alphabet = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel.alphabet()
+    tokenizer = Tokenizer(models.BPE())
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     options = {
         "vocab_size": 900,
@@ -83,7 +84,8 @@ def test_remembered_documents_score_as_read_ones(
     retriever: SentenceRetriever, tmp_path: Path
 ) -> None:
     (remembered,) = retriever.remember([TEXT])
-    read, again = retriever.score(QUERY, TEXT), retriever.score(QUERY, remembered)
+    read = retriever.score(QUERY, TEXT)
+    again = retriever.score(QUERY, remembered)
     assert [s.score for s in again] == [s.score for s in read] and "".join(
         s.text for s in read
     ) == TEXT
@@ -195,10 +197,8 @@ def test_an_encoder_without_markers_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mark", ["▁", "Ġ"])
 def test_words_are_those_of_a_wordpiece_vocabulary(mark: str) -> None:
     """The same BM25 as over plain words, one piece each."""
-    texts, queries = (
-        [*SENTENCES, "River (river) mat-sat. ", "Cats! No rivers. "],
-        ["The river runs", "cat dog sea"],
-    )
+    texts = [*SENTENCES, "River (river) mat-sat. ", "Cats! No rivers. "]
+    queries = ["The river runs", "cat dog sea"]
 
     def features(split: Callable[[str], list[str]], query: str) -> np.ndarray:
         pieces = dict.fromkeys(
@@ -206,10 +206,8 @@ def test_words_are_those_of_a_wordpiece_vocabulary(mark: str) -> None:
         )
         numbers = {piece: number for number, piece in enumerate(pieces)}
         *rows, asked = ([numbers[piece] for piece in split(text)] for text in [*texts, query])
-        table, bounds = (
-            word_table(numbers, np.ones(len(numbers), np.float32)),
-            np.cumsum([0, *map(len, rows)]),
-        )
+        table = word_table(numbers, np.ones(len(numbers), np.float32))
+        bounds = np.cumsum([0, *map(len, rows)])
         found = sentence_features(np.concatenate(rows), bounds, np.array(asked), table)
         return found[:, [0, 1, 4, 8, 12]]
 

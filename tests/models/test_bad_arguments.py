@@ -48,7 +48,8 @@ def refused(message: str, call: Callable[..., Any], *arguments: Any, **options: 
 
 
 def test_rerankers_and_retrievers(reranker: Reranker) -> None:
-    retriever, memory = SentenceRetriever(reranker.model), reranker.remember([TEXT])
+    retriever = SentenceRetriever(reranker.model)
+    memory = reranker.remember([TEXT])
     for query in NO_TEXTS:
         for call, document in (
             (reranker.score, [TEXT]),

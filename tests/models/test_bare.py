@@ -95,7 +95,8 @@ def test_texts_and_templates_stand_between_the_markers(case: str, tmp_path: Path
     hidden = embedder.model.backbone(torch.tensor(ids))[0][-1]
     np.testing.assert_allclose(vector, (hidden / hidden.norm()).numpy(), atol=1e-5)
 
-    templates, before = embedder.model.templates, "{begin}" if begin else ""
+    templates = embedder.model.templates
+    before = "{begin}" if begin else ""
     assert str(templates["rerank"]) == before + "document: {document}\n\nquery: {query}{end}"
     assert str(templates["document"]) == before + "{document}{end}"
     assert str(templates["sentences"]) == before + "{query}\n{document}"

@@ -170,11 +170,9 @@ def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None
     assert again[0].tokens_read < again[0].tokens
     expected = reranker.remember([*texts, TEXT * 3], dtype="fp32")
     for (name, _), one in zip(expected.entries(), [*read, *again], strict=True):
-        right, found, states = (
-            expected[name],
-            one.memory,
-            [embedder.model.backbone.new_state(1) for _ in range(2)],
-        )
+        right = expected[name]
+        found = one.memory
+        states = [embedder.model.backbone.new_state(1) for _ in range(2)]
         assert (
             isinstance(right, DocumentState)
             and isinstance(found, DocumentState)
@@ -197,7 +195,8 @@ def test_the_pass_also_gives_what_the_reranker_remembers(tmp_path: Path) -> None
 
 def test_a_reranker_that_reads_documents_otherwise_does_not_share(tmp_path: Path) -> None:
     model = tiny_model(tmp_path / "a")
-    reranker, embedder = Reranker(model), Embedder(model)
+    reranker = Reranker(model)
+    embedder = Embedder(model)
     assert not reranker.shares(Embedder(tiny_model(tmp_path / "b")))  # another model
     ends = tiny_model(tmp_path / "c", papers_heads=True)
     # it pools the end, and the mean would be missing

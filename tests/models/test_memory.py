@@ -56,7 +56,9 @@ def stored(model: Any, folder: Path) -> Iterator[tuple[bytes, str, Read]]:
     """Yield the bytes of each thing that is stored, what it belongs to, and what reads and uses the
     bytes.
     """
-    embedder, reranker, path = Embedder(model), Reranker(model), folder / "stream"
+    embedder = Embedder(model)
+    reranker = Reranker(model)
+    path = folder / "stream"
     embedder.stream().feed(TEXT + "unfin").save(path)
 
     def go_on(data: bytes) -> object:
@@ -205,11 +207,14 @@ def test_a_damaged_file_of_a_memory_is_reported_and_its_text_read_again(
     model: Any, tmp_path: Path, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     documents = {"a": TEXT, "b": "A river runs to the sea.", "c": "dog"}
-    reranker, read = Reranker(model), list[int]()
+    reranker = Reranker(model)
+    read = list[int]()
     other = Reranker(tiny_model(tmp_path / "tiny", seed=5)).remember(documents, tmp_path / "other")
     memory = reranker.remember(documents, tmp_path / "memory")
     expected = reranker.rank("river", memory)
-    path, data = memory.documents["b"].path, memory.documents["b"].path.read_bytes()  # type: ignore[union-attr]
+    path = memory.documents["b"].path
+    assert path is not None
+    data = path.read_bytes()
     changed = {
         "a bit flipped": data[:-9] + bytes([data[-9] ^ 4]) + data[-8:],
         "cut": data[: len(data) // 2],

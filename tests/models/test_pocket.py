@@ -53,7 +53,8 @@ def test_scores_tell_a_document_that_answers_from_one_that_does_not(model: Model
         "Bread is baked from flour, water, salt and yeast. The dough has to rest for an hour. Knead"
         " it well."
     )
-    retriever, reranker = SentenceRetriever(model), Reranker(model)
+    retriever = SentenceRetriever(model)
+    reranker = Reranker(model)
     assert retriever.calibrated
     for question in QUESTIONS:
         right, wrong = (

@@ -27,7 +27,8 @@ def embedder(tmp_path_factory):
 def test_numbers_equal_those_of_sentence_transformers(precision, count, width):
     from sentence_transformers import quantize_embeddings as theirs
 
-    given, ranges = vectors(count, width), None
+    given = vectors(count, width)
+    ranges = None
     if precision in ("int8", "uint8"):
         ranges = value_ranges(vectors(50, width))  # of others: some values are beyond
         ranges[:, 0] = 0.1  # a number that never varies
@@ -78,7 +79,8 @@ def test_a_cut_vector_has_unit_length():
 def test_encode_cuts_and_quantizes(embedder):
     whole = embedder.encode(TEXTS)
     assert np.array_equal(embedder.encode(TEXTS, precision="binary"), quantize(whole, "binary"))
-    ranges, cut = value_ranges(whole[:, :7] * 2), embedder.encode(TEXTS, truncate_dim=7)
+    ranges = value_ranges(whole[:, :7] * 2)
+    cut = embedder.encode(TEXTS, truncate_dim=7)
     np.testing.assert_allclose(cut, truncated(whole, 7), atol=1e-6)
     short = embedder.encode(TEXTS, truncate_dim=7, precision="int8", ranges=ranges)
     assert np.array_equal(short, quantize(cut, "int8", ranges))

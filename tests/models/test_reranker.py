@@ -173,7 +173,8 @@ def test_rank(reranker: Reranker) -> None:
 def test_a_document_without_a_token_is_not_read_and_ranks_below_all_others(
     reranker: Reranker, tmp_path: Path
 ) -> None:
-    empty, read = ["", "\u200b", "\0\u0301"], list[int]()
+    empty = ["", "\u200b", "\0\u0301"]
+    read = list[int]()
     documents = [empty[0], *DOCUMENTS, *empty[1:]]
     expected = [hit.text for hit in reranker.rank(QUERY, DOCUMENTS)]
     for given in (

@@ -148,10 +148,8 @@ def test_units(retriever: SentenceRetriever) -> None:
         == 24
     )
     for unit in UNITS:
-        found, best = (
-            retriever.score(QUERY, DOCUMENT, unit=unit),
-            next(retriever.scan(QUERY, [DOCUMENT], unit=unit)),
-        )
+        found = retriever.score(QUERY, DOCUMENT, unit=unit)
+        best = next(retriever.scan(QUERY, [DOCUMENT], unit=unit))
         assert "".join(s.text for s in found) == DOCUMENT and all(
             DOCUMENT[s.start : s.end] == s.text for s in found
         )

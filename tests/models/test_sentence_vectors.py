@@ -178,7 +178,8 @@ def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriev
         "river",
     ]
     assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
-    text, long = "".join(SENTENCES), "A river runs to the sea. " * 8
+    text = "".join(SENTENCES)
+    long = "A river runs to the sea. " * 8
     scores = [
         [s.score for s in retriever.score(query, text)]
         for query in (long, long + "cat?", long[:25])
@@ -217,7 +218,8 @@ def test_spans_of_a_long_text_are_means_of_their_own_tokens_and_it_is_cut_only_w
     assert vectors.shape == (2, 32) and np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
     with pytest.raises(InputError, match="holds no token"):
         embedder.encode_spans(" " + text, [(0, 1)])
-    whole, cut = embedder.encode(LONG), embedder.encode(LONG, max_tokens=12)
+    whole = embedder.encode(LONG)
+    cut = embedder.encode(LONG, max_tokens=12)
     assert embedder.truncated == 1 and not np.allclose(whole, cut, atol=1e-3)
     np.testing.assert_allclose(embedder.encode([LONG, "a cat", LONG])[2], whole, atol=1e-5)
 
@@ -291,10 +293,8 @@ def test_a_score_does_not_depend_on_the_other_documents_or_on_being_remembered(
 
 
 def test_what_rankings_cannot_do_says_so(reranker: Reranker, tmp_path: Path) -> None:
-    other, own = (
-        Reranker(tiny_model(tmp_path / "other")),
-        tiny_encoder(tmp_path / "own", sentence_layers=1),
-    )
+    other = Reranker(tiny_model(tmp_path / "other"))
+    own = tiny_encoder(tmp_path / "own", sentence_layers=1)
     memories = reranker.remember(DOCUMENTS[:1]), other.remember(DOCUMENTS[:1])
     sentences = Memory(
         own.backbone, {"a": next(SentenceRetriever(own).remember(["The cat sat. A dog ran."]))}
@@ -330,7 +330,8 @@ def kinds(found: SentenceVectors) -> list[int]:
 
 
 def test_every_reader_of_a_document_keeps_its_kinds(model: Model) -> None:
-    retriever, document = SentenceRetriever(model), read_html(Decoded(PAGE, "utf-8", None))
+    retriever = SentenceRetriever(model)
+    document = read_html(Decoded(PAGE, "utf-8", None))
     expected = [ASIDE] * 3 + [HEADING, TEXT, TEXT, QUESTION, TEXT, TEXT, TEXT]
     (found,) = retriever.remember([document])
     assert kinds(found) == expected and found.text == document.text

@@ -51,7 +51,9 @@ def settle_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
     embedder: Embedder, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, text: str
 ) -> None:
-    stream, read, path = embedder.stream(), "", tmp_path_factory.getbasetemp() / "stream"
+    stream = embedder.stream()
+    read = ""
+    path = tmp_path_factory.getbasetemp() / "stream"
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=12)))
     for start, end in zip([0, *cuts], [*cuts, len(text)], strict=True):
         stream.feed(text[start:end])
@@ -60,7 +62,8 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
             np.testing.assert_allclose(stream.embedding(), embedder.encode(read), atol=2e-5)
         if data.draw(st.booleans()):
             stream.save(path)
-            tokens, stream = stream.tokens, embedder.load_stream(path)
+            tokens = stream.tokens
+            stream = embedder.load_stream(path)
             assert stream.tokens == tokens
     np.testing.assert_allclose(stream.embedding(), embedder.encode(text), atol=2e-5)
 

@@ -121,10 +121,8 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     if dtype == "int8" and int8_problem(torch.device("cpu")):
         pytest.skip("no 8-bit products here")
     folder = Path(spec.origin).parent / "model"
-    theirs, ours = (
-        SentenceTransformer(str(folder), device="cpu"),
-        Embedder.load(folder, dtype, "cpu"),
-    )
+    theirs = SentenceTransformer(str(folder), device="cpu")
+    ours = Embedder.load(folder, dtype, "cpu")
     texts = [
         "A river.",
         "Wer reitet so spät durch Nacht und Wind?",
@@ -238,7 +236,8 @@ def test_published_cross_encoders_give_the_scores_of_the_library(
     tmp_path: Path, architecture: str, labels: int
 ) -> None:
     model = write(tmp_path, architecture, "ForSequenceClassification", num_labels=labels)
-    reranker, q = Reranker.load(tmp_path, "float32"), words(tmp_path, QUERY)
+    reranker = Reranker.load(tmp_path, "float32")
+    q = words(tmp_path, QUERY)
     reranker.save(tmp_path / "saved")
     for found in (reranker, Reranker.load(tmp_path / "saved", "float32")):
         for text, score in zip(TEXTS, found.score(QUERY, TEXTS), strict=True):

@@ -78,10 +78,8 @@ def scan(dtype: torch.dtype, channels: int, cu: Tensor, skip: Tensor | None) -> 
     from runnel.ops.selective_scan.gpu import selective_scan_gpu
 
     tokens = int(cu[-1])
-    x, coefficients = (
-        torch.zeros(tokens, channels, dtype=dtype, requires_grad=True),
-        torch.zeros(tokens, 16, dtype=dtype),
-    )
+    x = torch.zeros(tokens, channels, dtype=dtype, requires_grad=True)
+    coefficients = torch.zeros(tokens, 16, dtype=dtype)
     y, end = selective_scan_gpu(
         x,
         torch.zeros(tokens, channels),
@@ -135,7 +133,8 @@ def through_fla() -> None:
         assert [t.dtype for t in (y, x.grad, end, dt.grad, state.grad)] == [torch.bfloat16] * 2 + [
             torch.float32
         ] * 3
-        w, state = torch.zeros(200, 4, 64, requires_grad=form == "chunk"), torch.zeros(3, 4, 64, 64)
+        w = torch.zeros(200, 4, 64, requires_grad=form == "chunk")
+        state = torch.zeros(3, 4, 64, 64)
         x = x.detach()
         o, end = wkv7_gpu.wkv7_gpu(x, w, x, x, x, x, CU, state)
         assert o.dtype == torch.bfloat16

@@ -177,7 +177,8 @@ def test_any_file_that_is_lost_or_cut_is_told(folder, tmp_path):
     before.
     """
     store = LanceStore.open(str(folder))
-    right, told = seen(store, "cat and"), 0
+    right = seen(store, "cat and")
+    told = 0
     store.close()
     for path in sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file()):
         for damage in ("lost", "cut"):

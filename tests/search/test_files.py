@@ -231,7 +231,9 @@ def test_pipes_sockets_and_devices_are_left_out_at_once(index, folder, tmp_path)
 
 
 def test_files_that_change_or_go_while_the_folder_is_read(index, folder, monkeypatch):
-    changed, gone, digest = folder / "plain.txt", folder / "deep" / "page.html", FileHashes.sha256
+    changed = folder / "plain.txt"
+    gone = folder / "deep" / "page.html"
+    digest = FileHashes.sha256
 
     def late(hashes: FileHashes, file: Path) -> str:
         value = digest(hashes, file)

@@ -271,11 +271,9 @@ def test_sentences_from_memory_are_those_found_by_reading(remembering, encoder, 
 def test_relevance_adds_the_cosine_and_the_share_of_words_to_the_rerankers_score(
     remembering, encoder, dense_weight
 ):
-    store, reranker, vector = (
-        remembering.store,
-        Reranker(encoder.model),
-        encoder.encode_query([QUERY])[0],
-    )
+    store = remembering.store
+    reranker = Reranker(encoder.model)
+    vector = encoder.encode_query([QUERY])[0]
     # Passages come best first, so the last one that is taken for a document is its best.
     dense = (
         {one.document: one.score for one in reversed(store.nearest(vector, 200, []))}
@@ -350,7 +348,8 @@ def test_a_damaged_memory_is_damage_of_the_index(remembering):
     rows = remembering.store.documents(["d5"])
     passages = [row for rows in remembering.store.scan() for row in rows if row.document == "d5"]
     memories = remembering.store.memories(["d4", "d5"])
-    own, other = memories["d5"], memories["d4"]
+    own = memories["d5"]
+    other = memories["d4"]
     # flipped, cut, of another text
     for damaged in (own[:-5] + bytes([own[-5] ^ 16]) + own[-4:], own[:40], other):
         remembering.store.commit([replace(rows["d5"], memory=damaged)], passages, [])

@@ -114,7 +114,8 @@ def test_the_way_up_ends(folder, monkeypatch, boundary):
     """
     for path in (folder, folder / "notes"):
         Project(path).save()
-    deep, notes = folder / "notes" / "deep", folder / "notes"
+    deep = folder / "notes" / "deep"
+    notes = folder / "notes"
     assert Project.find(deep).folder == notes
     if boundary == "ceiling":
         monkeypatch.setenv(
@@ -286,7 +287,10 @@ def test_files_that_fail_are_tried_again_only_if_they_change_or_on_request(folde
 )
 def test_updates_follow_changes_that_have_settled(looks, results, expected, monkeypatch):
     """`expected`: the numbers of the looks after which there was an update."""
-    seen, results, taken, updates = iter(looks), iter(results), [], []
+    seen = iter(looks)
+    results = iter(results)
+    taken = []
+    updates = []
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     with pytest.raises(StopIteration):  # after the last look
         watch(

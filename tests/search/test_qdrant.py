@@ -81,7 +81,8 @@ def test_both_stores_find_the_same(both, where, among):
     if among is not None:
         wanted.append((IDS, "in", among))
     for vector in (unit(1, 0, 0, 0), unit(1, -2, 3, 0.5)):
-        ours, theirs = lance.nearest(vector, 500, wanted), qdrant.nearest(vector, 500, wanted)
+        ours = lance.nearest(vector, 500, wanted)
+        theirs = qdrant.nearest(vector, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {
             (one.document, one.number) for one in ours
         }
@@ -91,7 +92,8 @@ def test_both_stores_find_the_same(both, where, among):
         )
         assert [one.score for one in theirs] == sorted((one.score for one in theirs), reverse=True)
     for query in ("zebra", "river tax novel", "the zebra and a VIOLIN"):
-        ours, theirs = lance.lexical(query, 500, wanted), qdrant.lexical(query, 500, wanted)
+        ours = lance.lexical(query, 500, wanted)
+        theirs = qdrant.lexical(query, 500, wanted)
         assert {(one.document, one.number) for one in theirs} == {
             (one.document, one.number) for one in ours
         }
@@ -115,7 +117,8 @@ def test_words_are_weighed_as_by_bm25(both):
     library = bm25().BM25()
     library.index(words_of([row.text for row in rows]), show_progress=False)
     for query in ("zebra", "river tax novel", "zebra violin"):
-        theirs, found = qdrant.lexical(query, 500, []), library.get_scores(words_of([query])[0])
+        theirs = qdrant.lexical(query, 500, [])
+        found = library.get_scores(words_of([query])[0])
         scores = {(row.document, row.number): score for row, score in zip(rows, found, strict=True)}
         assert theirs[0].score == pytest.approx(
             scores[theirs[0].document, theirs[0].number], rel=0.05

@@ -332,7 +332,9 @@ def check_killed(uri: str, acknowledged: int) -> None:
     [("lance", 4, 0.4), pytest.param("lance", 20, 0.4, marks=pytest.mark.release), ("s3", 2, 1.0)],
 )
 def test_a_killed_writer_loses_nothing_that_it_acknowledged(place_of, kind, times, seconds):
-    place, rng, last = place_of(kind), random.Random(7), -1
+    place = place_of(kind)
+    rng = random.Random(7)
+    last = -1
     place.create().close()
     for _ in range(times):
         told = run_and_kill(place.uri, rng.uniform(0, seconds))

@@ -199,7 +199,8 @@ def test_what_is_wrong_with_a_body_is_named(server, content, kind, message):
 
 def test_pages_and_metrics_about_the_server(server, tiny):
     """/docs works offline; every answer, also a refusal, has the headers of the policy."""
-    page, schema = server.get("/docs").text, server.get("/openapi.json").json()
+    page = server.get("/docs").text
+    schema = server.get("/openapi.json").json()
     assert "<script" not in page and "://" not in page and "/openapi.json" in page
     assert all(path in page for path in schema["paths"]) and "/v1/embeddings" in schema["paths"]
     facts = server.get("/info").json()
@@ -316,7 +317,8 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
     monkeypatch.setattr(connections, "UNREAD_S", GIVE_UP_S)
     size, limit = 12_000_000, 10_000_000  # two answers are more than a client may leave unread
     with serving(tiny, name="tiny", max_body_bytes=limit) as client, ExitStack() as stack:
-        unread, address = guard_of(client)._unread, (client.base_url.host, client.base_url.port)
+        unread = guard_of(client)._unread
+        address = (client.base_url.host, client.base_url.port)
         monkeypatch.setattr(client.app, "openapi", lambda: {"large": "a" * size})
         for number in range(10):  # pipelined, too
             connection = stack.enter_context(socket.socket())
@@ -334,7 +336,9 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
         assert client.get("/openapi.json").json() == client.app.openapi()
 
 
-OPENAI, COHERE, TEI = {"error"}, {"message"}, {"error", "error_type"}
+OPENAI = {"error"}
+COHERE = {"message"}
+TEI = {"error", "error_type"}
 POSTS = {  # by route: the fields of an error, and a body
     "/v1/embeddings": (OPENAI, {"input": "a b c d"}),
     "/v1/find": (OPENAI, {"query": "a", "documents": ["b c d"]}),

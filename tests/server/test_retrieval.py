@@ -98,10 +98,8 @@ def test_find_in_other_units_text_without_a_token_and_long_queries(server):
 
 def test_search(server, embedder, place):
     searched = server.post("/v1/search", json={"query": QUERY, "top_k": 2, "sentences": 9}).json()
-    found, expected = (
-        searched["documents"],
-        Index.open(place, embedder).search(QUERY, 2, sentences=9),
-    )
+    found = searched["documents"]
+    expected = Index.open(place, embedder).search(QUERY, 2, sentences=9)
     assert [(one["id"], one["rank"], one["title"], one["metadata"]) for one in found] == [
         (hit.id, hit.rank, hit.title, hit.metadata) for hit in expected
     ]

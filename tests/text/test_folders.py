@@ -141,7 +141,8 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
         with pytest.raises(InputError, match="there is no file or folder"):
             list(find_files([missing]))
     assert names(tree, "*.pdf") == []
-    below, glob = Root.parse(tree), Root.parse(f"{tree}/deep/*.md")
+    below = Root.parse(tree)
+    glob = Root.parse(f"{tree}/deep/*.md")
     assert below.covers(tree / "gone" / "x.txt") and not below.covers(tree.parent / "x.txt")
     assert glob.covers(tree / "deep" / "gone.md") and not glob.covers(tree / "deep" / "gone.txt")
     split = {

@@ -187,7 +187,8 @@ def test_hostile_text_costs_a_fixed_amount_a_character(name, max_chars, monkeypa
         "get_sentence_boundaries",
         lambda *given: seen.append(len(given[1])) or find(*given),
     )
-    counts, longest = [], 20_000 if max_chars == 1000 else 12_000
+    counts = []
+    longest = 20_000 if max_chars == 1000 else 12_000
     for size in (longest // 2, longest):
         seen.clear()
         whole = hostile_text.text(hostile_text.UNITS[name], size)
@@ -273,10 +274,8 @@ def test_pieces_change_nothing_and_a_unit_is_scored_at_its_last_visible_token(
     encoded = build(name).encode(text)
     edges = sorted({0, len(encoded), *(cut % (len(encoded) + 1) for cut in cuts)})
     pieces = [encoded.slice(a, b) for a, b in zip([0, *edges], [*edges, len(encoded)], strict=True)]
-    whole, part = (
-        read_sentences(text, [encoded], unit=unit),
-        read_sentences(text, pieces, unit=unit),
-    )
+    whole = read_sentences(text, [encoded], unit=unit)
+    part = read_sentences(text, pieces, unit=unit)
     for field in SentenceTokens.__slots__:
         assert np.array_equal(getattr(whole, field), getattr(part, field))
     assert np.array_equal(whole.ids, encoded.ids)

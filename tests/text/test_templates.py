@@ -78,7 +78,8 @@ def test_a_saved_prefix_stays_valid(name, pieces, query, document):
     whole = template.render(tokenizer, **ids)
     assert whole.cut == 0 and whole.ids.dtype == np.int32
     for field in template.fields:
-        first, rest = template.before(field), template.starting_at(field)
+        first = template.before(field)
+        rest = template.starting_at(field)
         left = first.render(tokenizer, **{key: ids[key] for key in first.fields})
         right = rest.render(tokenizer, **{key: ids[key] for key in rest.fields})
         np.testing.assert_array_equal(np.concatenate([left.ids, right.ids]), whole.ids)
@@ -108,7 +109,8 @@ def test_the_parts_join_as_the_whole_text_and_offsets_refer_to_the_field(name):
 def test_budgets_and_missing_or_needless_fields():
     tokenizer = build("bert_like")
     template = Template.parse("{begin} a {document}{token:[SEP]}{query}{end}")
-    query, document = np.arange(10, 13), np.arange(20, 25)
+    query = np.arange(10, 13)
+    document = np.arange(20, 25)
     rendered = template.render(tokenizer, query, document)
     fixed = len(rendered.ids) - 5
     for budget in range(fixed, fixed + 7):

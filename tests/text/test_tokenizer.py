@@ -59,7 +59,10 @@ def whole(tokenizer: Tokenizer, text: str) -> Encoded:
     """One call of the library; for the World tokenizer its definition, letter by letter."""
     if not isinstance(tokenizer, WorldTokenizer):
         return tokenizer._encode_parts([text], [0], [0])[0]
-    tokens, data, rows, at = world_tokens(tokenizer), text.encode(), [], 0
+    tokens = world_tokens(tokenizer)
+    data = text.encode()
+    rows = []
+    at = 0
     # of every byte
     character = [number for number, letter in enumerate(text) for _ in letter.encode()]
     while at < len(data):
@@ -102,7 +105,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
         assert 0 <= start <= end <= len(text) and (
             not text[start:end][:1].isspace() or text[start:end].isspace()
         )
-    pieces, position = [], 0
+    pieces = []
+    position = 0
     while position < len(text):
         size = sizes[len(pieces) % len(sizes)]
         pieces.append(text[position : position + size])
@@ -110,7 +114,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
     with small_pieces():
         assert_equal(tokenizer.encode(text), expected)
         assert_equal(Encoded.join(tokenizer.encode_pieces(pieces)), expected)
-        stream, parts = tokenizer.stream(), []
+        stream = tokenizer.stream()
+        parts = []
         for number, piece in enumerate(pieces):
             parts.append(stream.feed(piece))
             if number % 3 == 0:  # what peek says is what the text would give if it ended here
@@ -118,7 +123,8 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
                     Encoded.join([*parts, stream.peek()]),
                     whole(tokenizer, "".join(pieces[: number + 1])),
                 )
-                saved, stream = stream.save(), tokenizer.stream()
+                saved = stream.save()
+                stream = tokenizer.stream()
                 stream.restore(saved)
         assert_equal(Encoded.join([*parts, stream.finish()]), expected)
         assert (stream.position, stream.text) == (len(text), "")
@@ -184,7 +190,8 @@ def test_markers_names_and_texts_that_are_refused():
         tokenizer.token_id("[SEPP]")
     with pytest.raises(InputError, match="marker id 99999"):
         LibraryTokenizer(tokenizer._source, end=99999)
-    bert, world = build("bert_like"), build("rwkv_world")
+    bert = build("bert_like")
+    world = build("rwkv_world")
     stream = world.stream()
     for encode in (
         bert.encode,

@@ -78,11 +78,10 @@ def document(tokens):
     """
     bounds = np.cumsum([0, *tokens])
     spans = np.stack([bounds[:-1], bounds[1:]], axis=1)
-    vectors, ids = (
-        100 * np.eye(len(tokens), D, dtype=np.int8),
-        np.arange(bounds[-1], dtype=np.int32),
-    )
-    scales, kinds = np.array(tokens, np.float32), np.zeros(len(tokens), np.uint8)
+    vectors = 100 * np.eye(len(tokens), D, dtype=np.int8)
+    ids = np.arange(bounds[-1], dtype=np.int32)
+    scales = np.array(tokens, np.float32)
+    kinds = np.zeros(len(tokens), np.uint8)
     return SentenceVectors("x" * int(bounds[-1]), spans, ids, bounds, vectors, scales, kinds)
 
 
@@ -118,7 +117,8 @@ def test_tuning_sees_what_answers_and_what_looks_most_like_it():
 
 def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_the_same_document():
     # 0 answers query 0, 1 query 1, 2 query 2, 3 none
-    queries, passages = 0.05 * torch.eye(3, D), torch.eye(4, D)
+    queries = 0.05 * torch.eye(3, D)
+    passages = torch.eye(4, D)
     loss = passage_loss(queries, passages, (0, 1, 2, 0), (True, True, True, False), ("a", "a", "b"))
     # of 4 passages: query 0 sees its own two and one of another document, query 1 its own and one,
     # query 2 all
@@ -127,7 +127,9 @@ def test_the_loss_of_passages_leaves_out_those_chosen_for_another_question_to_th
 
 
 def test_a_head_learns_what_tells_answers_and_is_calibrated_and_kept(tmp_path):
-    found, held, kept = examples(40), examples(30, seed=1), examples(60, seed=2)
+    found = examples(40)
+    held = examples(30, seed=1)
+    kept = examples(60, seed=2)
     head = train(found, elsewhere(found), seed=0, steps=110, hidden_size=D)
 
     def hits(one):
@@ -165,7 +167,8 @@ def test_context_counts_spans_by_the_length_of_the_document_and_by_their_third()
     found = [replace(one, evidence=((0, 1), (29, 30))) for one in examples(4)]
     documents = {(e.set, e.document): document([50 if e.number < 3 else 400] * 30) for e in found}
     # ten best sentences: one end each
-    first, last = np.arange(30, 0, -1, dtype=np.float32), np.arange(30, dtype=np.float32)
+    first = np.arange(30, 0, -1, dtype=np.float32)
+    last = np.arange(30, dtype=np.float32)
     rows = {ALONE: [last] * 4, LATE: [first] * 4, OTHER: [first] * 4, "**pocket**": [first] * 4}
     lines = context_table(found, documents, rows).splitlines()
     assert lines[2] == "| questions | 3 | 0 | 1 | 4 | 0 | 4 |"

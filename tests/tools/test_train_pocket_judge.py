@@ -90,7 +90,8 @@ def test_the_fit_finds_what_scores_mean():
     rng = np.random.default_rng(0)
     found = []
     for i in range(400):
-        own, scores = i % 2 == 0, rng.normal(0, 3, 40)
+        own = i % 2 == 0
+        scores = rng.normal(0, 3, 40)
         answers = own & (rng.random(40) < 1 / (1 + np.exp(2 - scores)))
         found.append(
             Look(own, scores, answers, rng.normal(8 if own else 4, 1, 40), rng.normal(size=4))

@@ -393,10 +393,8 @@ def test_embedders_and_rerankers_by_segments(run, task, model, tmp_path, aggrega
         for query, text in QUERIES.items():
             products = embedder.encode_document(overlapping) @ embedder.encode_query(text)
             logits = reranker.score(text, apart)
-            best, sums = (
-                (products.max(), logits.max()),
-                (products.sum(), (1 / (1 + np.exp(-logits))).sum()),
-            )
+            best = (products.max(), logits.max())
+            sums = (products.sum(), (1 / (1 + np.exp(-logits))).sum())
             expected = best if aggregate == "max" else sums
             assert (of_vectors[query, name], of_pairs[query, name]) == pytest.approx(
                 expected, abs=1e-4
@@ -410,10 +408,8 @@ def test_texts_are_cut_as_options_or_else_the_recipe_of_the_run_say(
     cut = ("cut", "--max-tokens", 5, "--max-query-tokens", 4)
     assert "texts were cut to 5 tokens" in run("lab", "evaluate", *command, *cut).err
     assert evaluate(*command, *cut)["reading"] == {"max_tokens": 5, "max_query_tokens": 4}
-    embedder, found = (
-        Embedder.load(tmp_path / model, "float32"),
-        scores(tmp_path / "cut" / "task.trec"),
-    )
+    embedder = Embedder.load(tmp_path / model, "float32")
+    found = scores(tmp_path / "cut" / "task.trec")
     for query, text in QUERIES.items():
         vectors = embedder.encode_document(DOCUMENTS.values(), max_tokens=5)
         expected = vectors @ embedder.encode_query(text, max_tokens=4)
@@ -437,7 +433,8 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
     """One set of two queries, of which words find one; and needle in two lengths, in which words
     find 1 of 1 and 0 of 1.
     """
-    found, lost = {"qid": "256q", "context_length": 256}, {"qid": "512q", "context_length": 512}
+    found = {"qid": "256q", "context_length": 256}
+    lost = {"qid": "512q", "context_length": 512}
     needles = [
         {"doc_id": f"{n}{name}", "text": name, "context_length": n}
         for n in (256, 512)
@@ -459,10 +456,8 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
         "needle-512": {"nDCG@1": 0.0},
         "qmsum": {"nDCG@10": 0.5},
     }
-    of_needle, of_all = (
-        {"name": "needle", "sets": 2, "metrics": {"nDCG@1": 0.5}},
-        {"name": "mean", "sets": 2, "metrics": {}},
-    )
+    of_needle = {"name": "needle", "sets": 2, "metrics": {"nDCG@1": 0.5}}
+    of_all = {"name": "mean", "sets": 2, "metrics": {}}
     assert found["means"] == [of_needle, of_all]
     assert (tmp_path / "out" / "needle-256.trec").read_text().startswith("256q Q0 256gold 1 ")
     done = run(*command)
@@ -473,7 +468,8 @@ def test_each_set_has_its_metric_and_a_group_counts_once(run, tmp_path):
 @pytest.fixture
 def checkpoints(beir, tmp_path):
     """Three checkpoints of a run that reads 4 tokens of a query in an evaluation."""
-    model, folder = tiny_encoder(tmp_path / "tokenizer"), tmp_path / "run" / "checkpoints"
+    model = tiny_encoder(tmp_path / "tokenizer")
+    folder = tmp_path / "run" / "checkpoints"
     for step in (4, 5, 6):
         torch.nn.init.normal_(
             model.backbone.embeddings.weight, generator=torch.Generator().manual_seed(step)

@@ -182,7 +182,8 @@ def test_another_judge_and_what_people_say(run, stub, mills, tmp_path):
     given[4]["right"] = False
     del given[5]["right"]
     write_rows(tmp_path / "labeled.jsonl", given)
-    paid, ended = len(stub.asked), run(*BM25, "--labels", "labeled.jsonl")
+    paid = len(stub.asked)
+    ended = run(*BM25, "--labels", "labeled.jsonl")
     assert ended.code == 0 and len(stub.asked) == paid
     assert (
         "agreement with 4 labels: macro F1 0.333 (yes 0.667, no 0.000), 50.0% of verdicts equal\n"

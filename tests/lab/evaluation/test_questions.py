@@ -81,7 +81,8 @@ class FakeIndex:
         ]
 
     def hit(self, name, score, rank, words, count):
-        text, spans = self.texts[name], split_sentences(self.texts[name])
+        text = self.texts[name]
+        spans = split_sentences(self.texts[name])
         found = np.array(
             [len(words & set(text[a:b].lower().replace(".", "").split())) for a, b in spans],
             np.float32,

@@ -47,7 +47,8 @@ def test_ranks_of_evidence(evidence, scores, answers, spans):
 
 def test_metrics():
     metrics = parse_metrics([*METRICS, "AP"])
-    none, one = judged([], [1, 2, 3, 4], name="none"), judged([(9, 19)], [1, 9, 3, 4], name="r")
+    none = judged([], [1, 2, 3, 4], name="none")
+    one = judged([(9, 19)], [1, 9, 3, 4], name="r")
     values = values_of([judged([(0, 3), (35, 40)], [1, 2, 3, 4]), none, one], metrics)
     assert set(values) == {"q", "r"} and list(values["q"]) == list(metrics)
     assert (

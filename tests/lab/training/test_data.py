@@ -473,7 +473,8 @@ def released(tokenizer, units=UNITS, question="Where do rivers run?\n", **change
     """Tokens and ends as the authors make them: the document in one piece, a unit's end at the last
     token that starts in it.
     """
-    asked, text = tokenizer.encode(question).ids, tokenizer.encode("".join(units))
+    asked = tokenizer.encode(question).ids
+    text = tokenizer.encode("".join(units))
     edges = [sum(map(len, units[: i + 1])) for i in range(len(units))]
     made = {
         "input_ids": [*asked.tolist(), *text.ids.tolist()],

@@ -27,7 +27,8 @@ def sentences(count, start=0):
 @pytest.fixture
 def guard(tmp_path):
     row = {"question": "What does a heron eat?", "document": TEST_DOCUMENT, "evidence": [[0, 40]]}
-    test, beir = write_rows(tmp_path / "test.jsonl", [row, row]), tmp_path / "beir"
+    test = write_rows(tmp_path / "test.jsonl", [row, row])
+    beir = tmp_path / "beir"
     texts = ["An answer of more than five words.", "Only in the corpus of the test set.", "Yes."]
     texts.append("The answer to a query for training.")
     write_rows(

@@ -72,7 +72,8 @@ def test_epochs_seeds_and_few_rows() -> None:
     assert all_batches(rows, 120, epoch=0, shuffle=False) == all_batches(
         rows, 120, epoch=1, shuffle=False
     )
-    batches, again = TokenBatches([7] * 50, 21, seed=3), TokenBatches([7] * 50, 21, seed=3)
+    batches = TokenBatches([7] * 50, 21, seed=3)
+    again = TokenBatches([7] * 50, 21, seed=3)
     batches.set_epoch(4)
     again.set_epoch(4)
     whole = [batch.tolist() for batch in DataLoader(list(range(50)), batch_sampler=batches)]  # type: ignore[arg-type]
@@ -95,7 +96,8 @@ documents = st.lists(st.tuples(st.floats(-30, 30), st.booleans()), min_size=1, m
 
 def by_hand(scores: list[float], labels: list[bool]) -> float:
     """Appendix F, sentence by sentence, in Python's numbers."""
-    n, positive = len(labels), sum(labels)
+    n = len(labels)
+    positive = sum(labels)
     total = 0.0
     for score, label in zip(scores, labels, strict=True):
         probability = 1 / (1 + math.exp(-score))
@@ -108,7 +110,8 @@ def by_hand(scores: list[float], labels: list[bool]) -> float:
 
 @given(documents)
 def test_equals_the_papers_formula(document: list[tuple[float, bool]]) -> None:
-    scores, labels = [s for s, _ in document], [r for _, r in document]
+    scores = [s for s, _ in document]
+    labels = [r for _, r in document]
     loss = float(sentence_loss(torch.tensor(scores), torch.tensor(labels)))
     assert loss == pytest.approx(by_hand(scores, labels), rel=1e-4, abs=1e-6)
 

@@ -55,10 +55,8 @@ def test_the_numbers_of_inference(tmp_path: Path, architecture: str, papers_head
 def test_the_numbers_of_pocket_and_of_other_heads(tmp_path: Path) -> None:
     assert_as_inference(load_model("pocket-mamba2", dtype="float32"))
     model = training_model(tmp_path, "mamba2", papers_heads=True)
-    model.heads["embed"], model.heads["rerank"] = (
-        vector_head("mean"),
-        EndScore(32, pooling="cls"),
-    )
+    model.heads["embed"] = vector_head("mean")
+    model.heads["rerank"] = EndScore(32, pooling="cls")
     assert_as_inference(model)
 
 
@@ -119,7 +117,8 @@ def test_sentences_without_tokens(tmp_path: Path) -> None:
     model = training_model(tmp_path, "mamba2")
     spans = np.array([[0, 9], [9, 12], [12, len(NO_TOKENS)]])
     trainable(model)
-    item, empty = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0]), make_item(model, QUERY, "")
+    item = make_item(model, QUERY, NO_TOKENS, spans, [0, 1, 0])
+    empty = make_item(model, QUERY, "")
     assert item.full.tolist() == [True, False, True]
     assert item.labels is not None and item.labels.tolist() == [0, 1, 0]
     found, nothing = sentence_scores(model, [item, empty])

@@ -66,7 +66,8 @@ def plain_losses(model: Model, items: list[Completion]) -> Tensor:
     """The loss of each row as transformers computes it: all logits, labels of -100 for the prompt,
     and a shift by one.
     """
-    losses, head = [], model.heads["generate"]
+    losses = []
+    head = model.heads["generate"]
     for item, (tokens, start) in zip(items, ROWS, strict=True):
         ids = torch.from_numpy(np.append(item.request.ids, item.targets[-1])).long()
         labels = torch.where(torch.arange(tokens) < start, -100, ids)
@@ -91,7 +92,8 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
 ) -> None:
     monkeypatch.setitem(BACKBONES, "mamba3", FAMILIES["mamba3"])
     monkeypatch.setattr(generator, "_LOGITS", 4)
-    model, items = generating(tmp_path, family), completions()
+    model = generating(tmp_path, family)
+    items = completions()
     module = GeneratorModule(model, Long())
     expected = plain_losses(model, items)
     wanted = gradients(module, expected)

@@ -175,7 +175,8 @@ def test_a_stopped_run_goes_on_and_ends_the_same(job, tmp_path):
     assert [step for step, _ in other] == list(range(1, 7)) and np.allclose(
         np.array(one), np.array(other), rtol=1e-4
     )
-    first, second = weights(tmp_path / "whole"), weights(tmp_path / "stopped")
+    first = weights(tmp_path / "whole")
+    second = weights(tmp_path / "stopped")
     assert all(torch.allclose(first[name], second[name], rtol=1e-4, atol=1e-6) for name in first)
     (tmp_path / "whole" / SUMMARY).unlink()  # as if it had been stopped after its last step
     again = run_recipe(recipe, tmp_path / "whole")

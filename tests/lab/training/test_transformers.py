@@ -59,10 +59,8 @@ def test_a_run_resumes_and_its_model_is_read_as_the_library_reads_it(
         )
         np.testing.assert_allclose(loaded.encode(TEXTS), expected, atol=1e-5)
     elif job == "rerank":
-        scores, theirs = (
-            loaded.score("river", TEXTS),
-            CrossEncoder(str(tmp_path / "run/model"), device="cpu"),
-        )
+        scores = loaded.score("river", TEXTS)
+        theirs = CrossEncoder(str(tmp_path / "run/model"), device="cpu")
         assert np.ptp(scores) > 0
         template = str(loaded.model.templates["rerank"])
         assert ("document: {document} ; query: {query} ;{end}" in template) == (

@@ -231,7 +231,8 @@ def test_alternatives_are_read_once(tmp_path):
         inner = "".join(f"<mc:Choice>{choice}</mc:Choice>" for choice in choices)
         return f"<mc:AlternateContent>{inner}<mc:Fallback>{fallback}</mc:Fallback></mc:AlternateContent>"
 
-    box, old = p("In a box."), p("In an old box.")
+    box = p("In a box.")
+    old = p("In an old box.")
     body = p(run("Around. ") + f"<w:r>{alternatives(box, fallback=old)}</w:r>")
     assert texts(read(tmp_path, body)) == ["In a box.", "Around."]
     body = p(run("Around. ") + f"<w:r>{alternatives('', p(' '), fallback=old)}</w:r>")

@@ -477,7 +477,9 @@ def test_a_file_that_is_named_twice_or_found_again_is_read_once(tmp_path, monkey
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(name)
     (tmp_path / "empty").mkdir()
-    skipped, said, paths = [], [], ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
+    skipped = []
+    said = []
+    paths = ["b.txt", "-", str(tmp_path), "./b.txt", "*.txt", "empty", "-"]
     read = [
         (Path(name).name, named) for name, named in files_at(paths, skipped, report=said.append)
     ]
