@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
@@ -38,7 +39,7 @@ from runnel.text.folders import Root
         ("notes/aa.md", str(Path("notes", "a.md"))),
         ("unlike", None),
         ("", None),
-        ("x" * 5000 + "/a", None),
+        (repeat("x", 5000) + "/a", None),
     ],
 )
 def test_a_path_that_does_not_exist_is_told_near_names(tmp_path, monkeypatch, given_name, near):
@@ -254,7 +255,7 @@ def test_errors_of_the_system_that_safetensors_reports_as_text(tmp_path, full_di
 
 def test_a_partial_file_is_not_written_through_a_link(tmp_path, monkeypatch):
     (tmp_path / "mine").write_bytes(b"mine")
-    monkeypatch.setattr(files, "token_hex", lambda size: "00" * size)
+    monkeypatch.setattr(files, "token_hex", lambda size: repeat("00", size))
     (tmp_path / "out.00000000.partial").symlink_to("mine")
     with pytest.raises(FileExistsError):
         write(tmp_path / "out", b"new")

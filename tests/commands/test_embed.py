@@ -7,11 +7,12 @@ import json
 import numpy as np
 import pytest
 from helpers.command_line import FakeEmbedder
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 
 from runnel.models.precision import quantize, value_ranges
 
-ROWS = [{"id": f"d{i}", "text": "word " * (i + 1)} for i in range(7)]
+ROWS = [{"id": f"d{i}", "text": repeat("word ", i + 1)} for i in range(7)]
 
 
 @pytest.fixture(autouse=True)
@@ -128,7 +129,7 @@ def test_embed_shards_one_after_another_are_the_whole(run, fake, tmp_path, count
 
 
 def test_a_shard_has_the_line_numbers_and_columns_of_the_file(run, fake, tmp_path):
-    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "one two three"}\n' * 4 + "{]\n")
+    (tmp_path / "in.jsonl").write_text(repeat('{"id": 1, "text": "one two three"}\n', 4) + "{]\n")
     done = run("embed", "in.jsonl", "--to", "rows.npy", "--shard", "3/3")
     assert done.code == 1 and "in.jsonl, line 5: not valid JSON" in done.err
     # a shard's first line has no column names

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.stub_endpoint import serve
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel.commands.find import FileOptions
@@ -303,7 +304,7 @@ def test_what_was_used_longest_ago_is_removed(find, tmp_path, monkeypatch):
     )
 
 
-ENTRY = f"{'0' * 32}-{'1' * 32}.safetensors"
+ENTRY = f"{repeat('0', 32)}-{repeat('1', 32)}.safetensors"
 USERS_FILES = {
     "notes": lambda folder: (folder / "notes.txt").write_text("mine"),
     "a file like an entry": lambda folder: (folder / "model.safetensors").write_text("mine"),

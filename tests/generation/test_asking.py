@@ -9,6 +9,7 @@ import time
 import pytest
 from helpers.places import answering, place
 from helpers.stub_endpoint import serve
+from helpers.texts import repeat
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -52,7 +53,7 @@ PIECES += [". ", "e.g. ", '"', "```", "# ", "。", "*", ":"]
         ["", "<think>", "\n<think>It is [1] or [9], NO ANSWER.</think>\n\n", "<think></think>"]
     ),
 )
-@example(["[" + "1" * 200, ". ", "[1]"], 3, "")
+@example(["[" + repeat("1", 200), ". ", "[1]"], 3, "")
 def test_the_parts_in_which_an_answer_arrives_do_not_matter(
     parts: list[str], size: int, reasoning: str
 ) -> None:
@@ -104,7 +105,7 @@ def test_a_sentence_without_a_source_is_marked(reply: str, text: str) -> None:
 
 
 def test_long_numbers_are_no_citations() -> None:
-    text = f"Two [{'1' * 5000}] [1234567] [1, 7654321] [999999]."
+    text = f"Two [{repeat('1', 5000)}] [1234567] [1, 7654321] [999999]."
     one = checked(text, 7)
     assert (one.text, one.cited, one.removed) == (
         text.replace(" [999999]", "") + NO_SOURCE,

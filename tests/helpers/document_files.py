@@ -8,6 +8,8 @@ from math import cos, radians, sin
 from pathlib import Path
 from typing import NamedTuple
 
+from helpers.texts import repeat
+
 OPEN_XML, RELATIONS = "http://schemas.openxmlformats.org", "officeDocument/2006/relationships"
 Piece = tuple[float | None, float, float, str]
 Line = str | Sequence[Piece] | None
@@ -61,8 +63,8 @@ def pdf(
                 f"<< /Title ({title}) /Parent {first} 0 R {near}/Dest [{5 + 2 * page} 0 R /Fit] >>"
             )
     extra = (
-        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{'11' * 32}> /U <{'22' * 32}> >> /ID"
-        " [<00> <00>]"
+        f"/Encrypt << /Filter /Standard /V 1 /R 2 /P -4 /O <{repeat('11', 32)}>"
+        f" /U <{repeat('22', 32)}> >> /ID [<00> <00>]"
         if encrypted
         else ""
     )

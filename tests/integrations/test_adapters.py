@@ -12,6 +12,7 @@ import haystack
 import numpy as np
 import pytest
 from haystack.core.serialization import component_from_dict, component_to_dict
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from langchain_core import documents as langchain
 from llama_index.core import schema as llama_index
@@ -205,7 +206,7 @@ def index(tmp_path_factory):
 def test_vectors_are_those_of_the_embedder_with_its_prompts(adapter, tmp_path):
     # has a prompt for queries
     embedder = Embedder(tiny_model(tmp_path))
-    long = "the cat sat on the mat " * 9
+    long = repeat("the cat sat on the mat ", 9)
     np.testing.assert_array_equal(adapter.query(embedder, "a cat"), embedder.encode_query("a cat"))
     np.testing.assert_array_equal(
         adapter.texts(embedder, ["a cat", "a dog"]), embedder.encode_document(["a cat", "a dog"])
@@ -238,7 +239,7 @@ def test_a_blank_text_of_a_batch_has_a_vector_of_its_own_and_one_note(adapter, t
 
 def test_texts_are_ranked_as_by_the_reranker(adapter, model, tmp_path):
     reranker = Reranker(model)
-    long = {"long": "the cat sat on the mat " * 9}
+    long = {"long": repeat("the cat sat on the mat ", 9)}
     ranked = adapter.rerank(reranker, "dog", TEXTS)
     assert ranked == [
         (list(TEXTS)[int(hit.id)], hit.score, META)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import write_tokenizer
 from helpers.tokenizers_for_tests import build, published_file
 from safetensors.torch import load_file, save_file
@@ -150,10 +151,11 @@ def test_gpt_neox_is_fetched_once(
     def download(repository: str, file: str) -> str:
         asked.append((repository, file))
         stored = offline_cache / "models--EleutherAI--gpt-neox-20b"
-        snapshot = stored / "snapshots" / ("0" * 40)
+        commit = repeat("0", 40)
+        snapshot = stored / "snapshots" / commit
         snapshot.mkdir(parents=True)
         (stored / "refs").mkdir()
-        (stored / "refs" / "main").write_text("0" * 40)
+        (stored / "refs" / "main").write_text(commit)
         return shutil.copy(published_file("gpt_neox_20b"), snapshot / file)
 
     monkeypatch.setattr("huggingface_hub.hf_hub_download", download)

@@ -303,19 +303,27 @@ def refused(read: Callable[[str], object], folder: Path) -> str:
     return str(caught.value)
 
 
+def change(folder: Path, path: Keys, value: Any) -> None:
+    """Change a value of Runnel's part of a folder's config, or take it out."""
+    config = json.loads((folder / "config.json").read_text())
+    *above, last = ("runnel", *path)
+    at = config
+    for name in above:
+        at = at[name]
+    if value is ABSENT:
+        del at[last]
+    else:
+        at[last] = value
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 @pytest.mark.parametrize(
     ("path", "value"),
     CHANGES,
     ids=lambda part: ".".join(part) if isinstance(part, tuple) else repr(part)[:20],
 )
 def test_a_hostile_config_is_refused(folder: Path, path: Keys, value: Any) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    at = config
-    path = ("runnel", *path)
-    for name in path[:-1]:
-        at = at[name]
-    at.pop(path[-1]) if value is ABSENT else at.update({path[-1]: value})
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, path, value)
     for read in (load_model, describe_model):
         assert str(folder) in refused(read, folder)
 
@@ -404,13 +412,7 @@ def test_a_damaged_encoder_is_refused_by_one_error(
 ) -> None:
     """Whichever room reads it; no other one is tried."""
     folder = shutil.copytree(encoder_folder, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    at = config
-    path = ("runnel", *path)
-    for name in path[:-1]:
-        at = at[name]
-    at.pop(path[-1]) if value is ABSENT else at.update({path[-1]: value})
-    (folder / "config.json").write_text(json.dumps(config))
+    change(folder, path, value)
     for load in (Embedder.load, load_model):
         with pytest.raises(CheckpointError, match=re.escape(str(folder))):
             load(str(folder), "float32", "cpu")

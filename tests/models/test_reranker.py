@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 from helpers.tiny_training import BACKBONES, training_model
 
@@ -18,10 +19,10 @@ from runnel.models.recurrent.graph import make_pair
 from runnel.text.templates import Template
 
 DOCUMENTS = [
-    "The cat sat on the mat. " * 30,
+    repeat("The cat sat on the mat. ", 30),
     "A river runs to the sea.",
     "dog",
-    "the clause is executed finally " * 5,
+    repeat("the clause is executed finally ", 5),
 ]
 QUERY = "does the river run to the sea"
 

@@ -18,10 +18,11 @@ from runnel.lab.training.forward import make_item, sentence_scores
 from runnel.text.sentences import UNITS
 
 QUERY = "does the river run to the sea"
-DOCUMENT = (
-    "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\nThe dog sat on the"
-    " cat.\n\n" * 6
+PARAGRAPHS = (
+    "The cat sat on the mat. A river runs to the sea. Is the clause executed?\n\n"
+    "The dog sat on the cat.\n\n"
 )
+DOCUMENT = PARAGRAPHS * 6
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["match", "papers"])

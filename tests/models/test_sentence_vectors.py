@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ SENTENCES = [
     "The finally clause is executed. ",
     "A dog ran. ",
 ]
-LONG = "The " + "cat dog river sea mat " * 20 + "sat. "  # more tokens than can be read at once
+LONG = f"The {repeat('cat dog river sea mat ', 20)}sat. "  # more tokens than can be read at once
 QUERY = "the river"
 
 
@@ -179,7 +180,7 @@ def test_units_and_spans_of_ones_own_and_long_queries(retriever: SentenceRetriev
     ]
     assert retriever.score(QUERY, "") == [] and list(retriever.scan(QUERY, [])) == []
     text = "".join(SENTENCES)
-    long = "A river runs to the sea. " * 8
+    long = repeat("A river runs to the sea. ", 8)
     scores = [
         [s.score for s in retriever.score(query, text)]
         for query in (long, long + "cat?", long[:25])
@@ -228,7 +229,7 @@ DOCUMENTS = [
     "The cat sat on the mat. A dog ran.",
     "A river runs to the sea.",
     "",
-    "The river. " * 20,
+    repeat("The river. ", 20),
     "A river runs to the sea.",
 ]
 ASKED = "where does the river run"

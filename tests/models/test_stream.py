@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +24,7 @@ SENTENCES = [
     "x",
     "café ",
 ]
-LONG = "The " + "cat dog river sea mat " * 15 + "sat. "
+LONG = "The " + repeat("cat dog river sea mat ", 15) + "sat. "
 
 
 def tiny(kind: str, folder: Path, seed: int = 0) -> Model:
@@ -76,7 +77,7 @@ def test_a_stream_equals_the_whole_wherever_it_is_cut_and_saved(
             "".join(SENTENCES[i] for i in (1, 2, 0, 3, 1, 0, 1, 2, 0, 1)) + "The clause is exe",
             "cuted!  ",
         ),  # to the one before
-        (5, "The cat sat on. " * 3 + "The finall", "y"),  # all are one again
+        (5, repeat("The cat sat on. ", 3) + "The finall", "y"),  # all are one again
     ],
 )
 def test_a_last_word_that_gets_fewer_tokens_moves_the_ends_of_passages(
@@ -95,7 +96,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path: Path) -> None:
 
 
 def test_an_empty_stream_has_no_embedding(embedder: Embedder, tmp_path: Path) -> None:
-    for empty in (" \n", "\u200b", "\0 \ufeff" * 40):
+    for empty in (" \n", "\u200b", repeat("\0 \ufeff", 40)):
         for stream in (embedder.stream(), embedder.stream(prompt="query: ")):
             stream.feed(empty).save(tmp_path / "stream")
             for one in (stream, embedder.load_stream(tmp_path / "stream")):

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import write_tokenizer
 from helpers.tiny_transformers import LONGEST, write_transformer
 from safetensors.torch import load_file, save_file
@@ -126,13 +127,13 @@ def test_minilm_in_every_precision(dtype: str, least: float) -> None:
     texts = [
         "A river.",
         "Wer reitet so spät durch Nacht und Wind?",
-        "dog " * 200,
+        repeat("dog ", 200),
         *TEXTS,
-        "x" * 300,
+        repeat("x", 300),
         "日本語のテキスト 🙂",
     ]
     assert (ours.encode(texts) * theirs.encode(texts)).sum(axis=1).min() > least
-    long = "The quick brown fox jumps over the lazy dog. " * 60
+    long = repeat("The quick brown fox jumps over the lazy dog. ", 60)
     with pytest.raises(
         InputError, match=r"the text has 602 tokens.*reads at most 256; cut it with max_tokens="
     ):

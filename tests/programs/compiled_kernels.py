@@ -154,4 +154,7 @@ def own() -> None:
 
 
 if __name__ == "__main__":
-    through_fla() if sys.argv[1:] == ["fla"] else own()
+    if sys.argv[1:] == ["fla"]:
+        through_fla()
+    else:
+        own()

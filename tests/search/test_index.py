@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.stored_documents import passages_of
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 
 from runnel import Document, Embedder
@@ -21,7 +22,7 @@ from runnel.search.index import Index
 
 TEXTS = {
     "river": "A river runs to the sea. The river is executed finally.",
-    "cat": "The cat sat on the mat. The dog sat on the cat. " * 12,
+    "cat": repeat("The cat sat on the mat. The dog sat on the cat. ", 12),
     "clause": "The finally clause is executed on the mat.",
 }
 
@@ -74,7 +75,7 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
         "nothing": "there is no such document"
     }
     assert "river" not in {hit.id for hit in index.search("river")} and len(index) == 2
-    log = "The cat sat on the mat. " * 2500  # more than 16,384 tokens
+    log = repeat("The cat sat on the mat. ", 2500)  # more than 16,384 tokens
     index.add([Document("log", log)])
     # costs the last passage and the new tokens
     changes = index.add([Document("log", log + "The dog sat.")])

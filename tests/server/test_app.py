@@ -15,6 +15,7 @@ import openai
 import pytest
 from helpers.children import GIVE_UP_S, wait_for
 from helpers.serving import serving
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
 
 from runnel import Embedder, Index
@@ -241,7 +242,7 @@ def test_pages_and_metrics_about_the_server(server, tiny):
 
 def test_bodies_have_a_limit(tiny):
     with serving(tiny, name="tiny", max_body_bytes=100_000) as client:
-        large = json.dumps({"input": "a" * 100_000}).encode()
+        large = json.dumps({"input": repeat("a", 100_000)}).encode()
         # with a length, in chunks
         for content in (
             large,
@@ -259,7 +260,7 @@ def test_bodies_have_a_limit(tiny):
         assert client.post(
             "/embed", content=large, headers={"content-type": "application/json"}
         ).json()["error_type"]
-        assert client.post("/v1/embeddings", json={"input": "a" * 90_000}).status_code == 200
+        assert client.post("/v1/embeddings", json={"input": repeat("a", 90_000)}).status_code == 200
         wait_for(lambda: not held_in(client))  # forgotten just after the response is sent
 
 
@@ -319,7 +320,7 @@ def test_answers_that_a_client_does_not_read_are_bounded(tiny, monkeypatch):
     with serving(tiny, name="tiny", max_body_bytes=limit) as client, ExitStack() as stack:
         unread = guard_of(client)._unread
         address = (client.base_url.host, client.base_url.port)
-        monkeypatch.setattr(client.app, "openapi", lambda: {"large": "a" * size})
+        monkeypatch.setattr(client.app, "openapi", lambda: {"large": repeat("a", size)})
         for number in range(10):  # pipelined, too
             connection = stack.enter_context(socket.socket())
             # else the system keeps a whole answer

@@ -7,6 +7,7 @@ import numpy as np
 import openai
 import pytest
 from helpers.serving import serving
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, write_tokenizer
 from helpers.tiny_transformers import write_transformer
 
@@ -16,7 +17,7 @@ TEXTS = [
     "A tuple cannot be changed.",
     "Rain fell 🌧 on the roof.",
     "x",
-    "The train leaves at noon. " * 200,
+    repeat("The train leaves at noon. ", 200),
 ]
 TOLERANCE = 1e-5  # other texts in a step change the order of sums
 
@@ -162,7 +163,7 @@ def test_texts_longer_than_a_transformer_reads_are_cut_unless_the_request_says_n
     write_tokenizer(tmp_path)
     embedder = Embedder.load(tmp_path, "float32", "cpu", pooling="mean")
     longest = embedder.model.backbone.longest_text
-    texts = ["the cat sat on the mat " * 20, "the dog"]
+    texts = [repeat("the cat sat on the mat ", 20), "the dog"]
     cut = embedder.encode(texts, max_tokens=longest)
     with serving(embedder.model) as server:
         for body in ({}, {"truncate": True}, {"truncate": None}):

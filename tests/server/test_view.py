@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 
 from runnel.files import decode
 from runnel.models.scored import Scored, SecondLook
@@ -33,9 +34,9 @@ def view_of(sentences, scores, answers=None):
         "",
         "a",
         "One.\n\nTwo.\n",
-        "x" * 10_001,
-        "word " * 5000,
-        "line\n" * 3000,
+        repeat("x", 10_001),
+        repeat("word ", 5000),
+        repeat("line\n", 3000),
         "  code\n    more\n\n\nEnd.",
     ],
 )

@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.texts import repeat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -152,8 +153,9 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
         "/a/[b]/c": ("/a", "[b]/c"),
     }
     assert {path: fixed_part(path) for path in split} == split
-    many = parse("*a" * 40 + "b")  # compared in no time
-    assert not many.matches("a" * 250, folder=False) and many.matches("a" * 200 + "b", folder=False)
+    many = parse(repeat("*a", 40) + "b")  # compared in no time
+    assert not many.matches(repeat("a", 250), folder=False)
+    assert many.matches(repeat("a", 200) + "b", folder=False)
 
 
 @needs_git
@@ -224,7 +226,7 @@ def test_links_are_not_followed_to_folders_and_an_index_is_skipped_or_refused_by
     (tree / "folder_link").symlink_to(tree / "deep")
     assert names(tree) == ["a.txt", "to_file.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     assert names(tree, tree / "folder_link" / "drafts") == ["folder_link/drafts/d.md"]
-    (tree / "long.txt").symlink_to("x" * 300)
+    (tree / "long.txt").symlink_to(repeat("x", 300))
     errors = []
     assert len(names(tree, on_error=errors.append)) == 5
     assert [error.filename for error in errors] == [str(tree / "long.txt")]

@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from helpers.texts import repeat
 from helpers.tokenizers_for_tests import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -38,8 +39,8 @@ SENTENCES = [
     "He said “Go.” Then he went.",
     "One\u00a0two,  three;\tfour.",
     " ".join(f"Word{n}" for n in range(50)) + ".",
-    "So, " + "  ".join(f"word{n}" for n in range(120)) + ", and\n" + "on " * 49 + "\nit went.",
-    "First line " * 25 + "\n" + "second line\n" + "third \t line " * 30 + ".",
+    f"So, {'  '.join(f'word{n}' for n in range(120))}, and\n{repeat('on ', 49)}\nit went.",
+    repeat("First line ", 25) + "\nsecond line\n" + repeat("third \t line ", 30) + ".",
 ]
 GAPS = st.sampled_from([" ", "\n", "  \n", "\n\n", "\t"])
 

@@ -6,6 +6,7 @@ import time
 import unicodedata
 
 import pytest
+from helpers.texts import repeat
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
@@ -185,10 +186,10 @@ def test_what_differs_is_always_said(quote, text):
     ("quote", "text", "named"),
     [
         (" \n", "a", "empty"),
-        ("a" * (LONGEST_QUOTE + 1), "a", "20,001"),
+        (repeat("a", LONGEST_QUOTE + 1), "a", "20,001"),
         (None, "a", "quote is None"),
         ("a", b"a", "b'a'"),
-        ("a" * 150 + "-a", "a" * 10_000, "too repetitive"),
+        (repeat("a", 150) + "-a", repeat("a", 10_000), "too repetitive"),
     ],
     ids=["empty", "long", "none", "bytes", "repetitive"],
 )
@@ -202,9 +203,9 @@ def test_refused(quote, text, named, monkeypatch):
     "quote",
     [
         "emperor penguins breed in winter",
-        "line 15555: the quick brown fox " * 600,
-        "x " * 9_999,
-        "ab" * 9_999 + "-b",
+        repeat("line 15555: the quick brown fox ", 600),
+        repeat("x ", 9_999),
+        repeat("ab", 9_999) + "-b",
     ],
     ids=["other words", "a line again and again", "a letter again and again", "one word"],
 )

@@ -37,21 +37,21 @@ def test_the_notation_is_written_as_it_was_read(pieces):
 
 
 @pytest.mark.parametrize(
-    ("notation", "named"),
+    ("read", "notation", "named"),
     [
-        ("{querry}", r"\{querry\}.*\{query\}"),
-        ("{token:}", r"\{token:\}"),
-        ("a { b", r"'\{' at character 2"),
-        ("a } b", r"'\}'"),
-        ("{query}{query}", "twice"),
-        ({"template": "{query}", "max_tokens": 3}, "max_tokens"),
-        ({}, 'expected an object with the text "template"'),
-        ({"template": 3}, 'expected an object with the text "template"'),
+        (Template.parse, "{querry}", r"\{querry\}.*\{query\}"),
+        (Template.parse, "{token:}", r"\{token:\}"),
+        (Template.parse, "a { b", r"'\{' at character 2"),
+        (Template.parse, "a } b", r"'\}'"),
+        (Template.parse, "{query}{query}", "twice"),
+        (Template.from_dict, {"template": "{query}", "max_tokens": 3}, "max_tokens"),
+        (Template.from_dict, {}, 'expected an object with the text "template"'),
+        (Template.from_dict, {"template": 3}, 'expected an object with the text "template"'),
     ],
 )
-def test_mistakes(notation, named):
+def test_mistakes(read, notation, named):
     with pytest.raises(InputError, match=named):
-        Template.from_dict(notation) if isinstance(notation, dict) else Template.parse(notation)
+        read(notation)
 
 
 @NAMES

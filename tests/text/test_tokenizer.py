@@ -10,6 +10,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tokenizers
+from helpers.texts import repeat
 from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, small_pieces
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -34,7 +35,7 @@ BLANKS = [
     " ",
     "  ",
     "   ",
-    " " * 90,
+    repeat(" ", 90),
     "\n",
     "\n\n",
     "\r\n",
@@ -97,7 +98,7 @@ def assert_equal(got: Encoded, expected: Encoded) -> None:
 @example(text="", sizes=[1])
 @example(text="x ΄ y", sizes=[1])
 @example(text="a.  \n b", sizes=[3])
-@example(text=" " * 300 + "-" * 200, sizes=[9])
+@example(text=repeat(" ", 300) + repeat("-", 200), sizes=[9])
 def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
     tokenizer = build(name)
     expected = whole(tokenizer, text)
@@ -138,12 +139,12 @@ def test_any_cutting_gives_the_ids_of_one_call(name, text, sizes):
 def test_long_texts_batches_and_special_tokens_which_are_ordinary_text(name):
     tokenizer = build(name)
     stream = tokenizer.stream()
-    stream.feed("the quick brown fox jumps over the lazy dog. " * 20)
+    stream.feed(repeat("the quick brown fox jumps over the lazy dog. ", 20))
     assert (len(stream.text) < 20) == (name != "scripts")
     for unit in ("a", "a b ", "a,b", "===", "今天", " ", "\n") if name == "bert_like" else ():
         text = (unit * 50_000)[:50_001]
         assert_equal(tokenizer.encode(text), whole(tokenizer, text))
-    texts = ["", "the dog", " ", "long words " * 5000, "[SEP] x", "\n", "quick"]
+    texts = ["", "the dog", " ", repeat("long words ", 5000), "[SEP] x", "\n", "quick"]
     batch = tokenizer.encode_batch(iter(texts))
     assert len(batch) == len(texts)
     for text, encoded in zip(texts, batch, strict=True):
@@ -200,7 +201,7 @@ def test_markers_names_and_texts_that_are_refused():
         stream.feed,
     ):
         with pytest.raises(InputError, match=r"U\+D800 .* at character 70000"):
-            encode("a" * 70_000 + "\ud800")
+            encode(repeat("a", 70_000) + "\ud800")
         with pytest.raises(InputError, match=r"the text is 3; expected text \(str\)"):
             encode(3)
     assert (stream.text, stream.position) == ("", 0)

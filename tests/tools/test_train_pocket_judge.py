@@ -22,10 +22,11 @@ from tools.train_pocket import export, judge
 from tools.train_pocket.judge_fit import Look, fit, looks
 
 POCKET = BUILT_IN["pocket"]
-TEXT = (
+SENTENCES = (
     "A cat sat on the mat. The river runs to the sea. The finally clause is executed. A dog runs."
-    " The sea is far. The cat runs on. " * 2
+    " The sea is far. The cat runs on. "
 )
+TEXT = SENTENCES + SENTENCES
 
 
 def page(name):

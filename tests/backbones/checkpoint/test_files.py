@@ -30,11 +30,8 @@ def write(folder: Path, *names: str) -> Path:
     folder.mkdir(exist_ok=True)
     for name in names:
         tensors = {name: torch.zeros(2)}
-        (
-            save_file(tensors, folder / name)
-            if name.endswith(".safetensors")
-            else torch.save(tensors, folder / name)
-        )
+        save = save_file if name.endswith(".safetensors") else torch.save
+        save(tensors, folder / name)
     return folder
 
 

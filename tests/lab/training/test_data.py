@@ -512,7 +512,7 @@ def test_training_scores_exactly_the_units_of_a_row(tmp_path, tokenizer, lengths
     """Neither sentences nor clauses: the authors' units end inside sentences, and have no white
     space at their ends.
     """
-    units = [f"keeper {n} saw the dog. She sat on, and on" + ";" * (n % 2) for n in range(20)]
+    units = [f"keeper {n} saw the dog. She sat on, and on{';' if n % 2 else ''}" for n in range(20)]
     labels = [int(n in (7, 8)) for n in range(20)]
     (example,) = read_released(
         tmp_path, tokenizer, made := released(tokenizer, units, sentence_labels=labels)

@@ -162,6 +162,9 @@ def test_tables_plain_documents_and_folders_guard(tmp_path):
 )
 def test_a_test_set_that_guards_nothing_is_an_error(tmp_path, name, content, message):
     path = tmp_path / name
-    path.mkdir() if content is None else path.write_text(content)
+    if content is None:
+        path.mkdir()
+    else:
+        path.write_text(content)
     with pytest.raises(InputError, match=message):
         Decontaminator([path])

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.texts import repeat
 from helpers.tiny import tiny_encoder
 from helpers.tiny_training import BACKBONES, DOCUMENTS, QUERY, render_document, training_model
 from torch import Tensor, nn
@@ -154,8 +155,8 @@ def test_bad_input(
 
 TEXTS = [
     "A river runs to the sea.",
-    "The cat sat on the mat. A dog ran. " * 4,
-    "The " + "cat dog river sea mat " * 12 + "sat.",
+    repeat("The cat sat on the mat. A dog ran. ", 4),
+    "The " + repeat("cat dog river sea mat ", 12) + "sat.",
 ]
 
 

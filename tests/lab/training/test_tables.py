@@ -11,6 +11,7 @@ import pytest
 from datasets import Dataset
 from helpers.evidence_examples import examples
 from helpers.qa_files import write_rows
+from helpers.texts import repeat
 from helpers.tiny import tiny_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,9 +62,9 @@ def test_labels(piece: str, before: int, after: int, expected: list[int]) -> Non
 
 
 def test_white_space_code_points_and_places_of_windows() -> None:
-    text = "Yes." + "\n" * 40 + "The cat sat on the mat."
+    text = "Yes." + repeat("\n", 40) + "The cat sat on the mat."
     assert positives(0, 44, text) == positives(0, 4, text) == [0]
-    text = "\U0001f40d" * 30 + "! The cat sat."
+    text = repeat("\U0001f40d", 30) + "! The cat sat."
     start = text.index("cat")
     assert positives(start, start + 3, text) == [1]
     bounds = np.arange(0, 1001, 10)
@@ -158,7 +159,7 @@ def test_long_documents_are_cut_to_windows_of_the_mixed_lengths(
     tmp_path: Path, model: Model, caplog
 ) -> None:
     given = examples(60, sentences=(30, 31))
-    far = "The cat sat on the mat. " * 40
+    far = repeat("The cat sat on the mat. ", 40)
     given.append(Evidence("dog", far, ((0, 22), (24 * 39, 24 * 40 - 1)), "far"))
     with caplog.at_level(logging.INFO, "runnel"):
         data = SentenceData.write(tmp_path / "a.arrow", model, given, tokens=(40, 90), seed=1)
