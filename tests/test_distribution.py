@@ -55,9 +55,8 @@ def tracked() -> set[str]:
 
 
 def build(target: str, source: Path, to: Path, **environment: str) -> Path:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)]
     subprocess.run(
-        command,
+        [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(to)],
         cwd=source,
         env=os.environ | environment,
         check=True,
@@ -91,8 +90,7 @@ def test_wheels_from_the_tree_and_from_the_sources_have_the_same_bytes(tmp_path:
         assert {
             name.partition("/")[2] for name in archive.getnames() if "/src/" not in name
         } == BESIDE
-    unpacked = tmp_path / first.name.removesuffix(".tar.gz")
-    sources = {"from-tree": ROOT, "from-sources": unpacked}
+    sources = {"from-tree": ROOT, "from-sources": tmp_path / first.name.removesuffix(".tar.gz")}
     wheels = [
         build("wheel", source, tmp_path / name, SOURCE_DATE_EPOCH="1700000000")
         for name, source in sources.items()
@@ -158,10 +156,9 @@ def test_the_base_is_installed_without_torch_and_finds(tmp_path: Path) -> None:
     alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: str) -> str:
-        done = subprocess.run(
+        return subprocess.run(
             command, cwd=tmp_path, env=alone, check=True, capture_output=True, text=True
-        )
-        return done.stdout
+        ).stdout
 
     assert run(python, "-c", has_torch) == "False\n"
     (tmp_path / "a.pdf").write_bytes(pdf([["The tenant pays the rent."]]))

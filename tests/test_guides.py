@@ -193,8 +193,7 @@ def test_the_figure_of_the_engine_is_what_the_engine_does(monkeypatch):
         return torch.zeros(len(ids), backbone.hidden_size)
 
     monkeypatch.setattr(backbone, "step", step)
-    engine = Engine(backbone, step_tokens=1024)
-    engine.run(
+    Engine(backbone, step_tokens=1024).run(
         [Request(torch.ones(length, dtype=torch.int64).numpy()) for length in lengths.values()]
     )
     assert read == [list(step.values()) for step in steps]

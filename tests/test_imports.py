@@ -207,8 +207,7 @@ STATEMENTS = {
 
 def test_what_needs_torch_says_which_extra_installs_it():
     program = WITHOUT_TORCH + "".join(TRY.format(statement) for statement in STATEMENTS)
-    lines = run_python(program).splitlines()
-    for line, extra in zip(lines, STATEMENTS.values(), strict=True):
+    for line, extra in zip(run_python(program).splitlines(), STATEMENTS.values(), strict=True):
         assert line.startswith("MissingDependency ") and "'torch'" in line
         assert line.endswith(f"run `{install_command(extra)}`")
 

@@ -19,9 +19,8 @@ WIDTH, VOCABULARY = 6, 30
 def data(length: int) -> tuple[np.ndarray, torch.Tensor, torch.Tensor]:
     """Ids, hidden vectors, and a weight for each id."""
     generator = torch.Generator().manual_seed(length)
-    ids = torch.randint(0, VOCABULARY, (length,), generator=generator).numpy()
     return (
-        ids,
+        torch.randint(0, VOCABULARY, (length,), generator=generator).numpy(),
         torch.randn(length, WIDTH, generator=generator),
         torch.rand(VOCABULARY, generator=generator) + 0.1,
     )

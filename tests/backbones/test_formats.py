@@ -104,10 +104,9 @@ SOURCES: dict[str, tuple[Tensors, dict[str, Any]]] = {  # tensors and a config t
 def test_only_matrices_take_the_dtype(folder: str, small: str) -> None:
     """Those of Mamba-1 and Mamba-2: checkpoint/test_load.py."""
     backbone = load_backbone(GOLDEN / folder, "bfloat16", "cpu")
-    low = {
+    assert {
         name for name, parameter in backbone.named_parameters() if parameter.dtype == torch.bfloat16
-    }
-    assert low == {name for name in backbone.state_dict() if not re.search(small, name)}
+    } == {name for name in backbone.state_dict() if not re.search(small, name)}
 
 
 # ---- Mamba-2 and Mamba-3 -------------------------------------------------------------------------

@@ -116,8 +116,7 @@ def test_the_shipped_experiment_compares_five_families_of_equal_size():
         "llama",
     ]
     assert len(experiment.settings.seeds) == 3 and max(active) <= 1.05 * min(active)
-    tables = [shape.total - shape.active for shape in experiment.shapes]
-    assert set(tables) == {30522 * 64}
+    assert {shape.total - shape.active for shape in experiment.shapes} == {30522 * 64}
 
 
 def test_figures_over_seeds(finished, tmp_path):

@@ -48,8 +48,7 @@ def test_the_work_of_chunks_of_ssd_and_of_padding():
     assert ssd_flops(backbone, q) == standard_flops(backbone, q) + 2 * (products + states)
     grown = ssd_flops(backbone, 4096) / ssd_flops(backbone, 512)
     assert grown == pytest.approx(8)  # linear in the text: chunks stay at 256 tokens
-    documents = ((10, 20, 40), (5,))
-    found = work("bert-base", documents, 2)
+    found = work("bert-base", ((10, 20, 40), (5,)), 2)
     flops = found["flops"]["2 x parameters, attention"]
     count = partial(standard_flops, describe_subject("bert-base"))
     assert flops == {

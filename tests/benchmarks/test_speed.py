@@ -41,9 +41,8 @@ def test_how_close_is_the_same(dtype, found, passed):
 
 
 def test_failures_are_answers():
-    full = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")
     errors = {
-        "out_of_memory": full,
+        "out_of_memory": RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
         "missing": BackendUnavailable("m"),
         "refused": InputError("m"),
         "error": ValueError("m"),
@@ -161,8 +160,7 @@ def test_slow_cells_are_left_out_and_say_so(fake_workers):
     """At 1000 tokens/s: 64 takes 0.064 s, 8192 takes 8.2 s, 65536 would take 66 s; BERT grows with
     the square.
     """
-    report = bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2)
-    found = figures(report)
+    found = figures(bench(lengths=(64, 8192, 65536), others=("bert",), slow_s=20.0, rounds=2))
     # long cells are measured once
     assert found["runnel", "bf16", 1, 8192]["tokens_per_s"]["runs"] == 1
     assert found["runnel", "bf16", 1, 64]["tokens_per_s"]["runs"] == 2

@@ -10,8 +10,7 @@ QUESTION = "who was the keeper of the mill"
 
 
 def first_citing(messages):
-    excerpts = messages[1]["content"].split("\n\n")[1:-1]
-    for excerpt in excerpts:
+    for excerpt in messages[1]["content"].split("\n\n")[1:-1]:
         if "Anna Berg" in excerpt:
             return (
                 f'Anna Berg {excerpt[: excerpt.index("]") + 1]}; "the keeper of the mill was Anna'

@@ -116,9 +116,9 @@ def test_a_second_question_reads_nothing_but_itself_until_the_cache_is_emptied(
     other = json.loads(find("a.md", "--json", "-k", 1, query="where did the cat sit").out)
     assert len(other["sentences"]) == 1 and "a.md" not in reading
     assert json.loads(again.out)["sentences"][0]["headings"][0] == "The house"
-    shown = find("a.md", "--explain", "-k", 1).out.splitlines()[1]
     assert re.fullmatch(
-        r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}", shown
+        r"    score -?\d+\.\d\d = -?\d+\.\d\d average sentence( [-+] \d+\.\d\d [a-z ]+){5}",
+        find("a.md", "--explain", "-k", 1).out.splitlines()[1],
     )
     done = find("a.md", "--explain", model="recurrent")
     assert done.code == 2 and "no parts" in done.err

@@ -240,8 +240,7 @@ def test_watch_follows_changes_until_ctrl_c(run, folder, monkeypatch, caplog, na
         "runnel: stopped watching",
     )
     assert "rows.jsonl" in notes[1]
-    told = [line.partition(": ")[2].rpartition(", ")[0] for line in done.out.splitlines()]
-    assert told == [
+    assert [line.partition(": ")[2].rpartition(", ")[0] for line in done.out.splitlines()] == [
         "2 added; 2 documents",
         "1 added, 2 unchanged, 1 failed; 3 documents",
         "1 added, 3 unchanged; 4 documents",

@@ -65,11 +65,9 @@ def test_models_that_read_passages_or_whole_texts_and_a_file_of_weights(run, tmp
     write_transformer(tmp_path / "bert", "bert")
     shown = lines(run("info", tmp_path / "model"))
     other = lines(run("info", tmp_path / "bert"))
-    wanted = (
-        "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
-    )
     assert (
-        shown["state per sequence"] == wanted
+        shown["state per sequence"]
+        == "none: reads documents in passages of 12 tokens, a short text of up to 22 tokens as one"
         and "attention in a text of 12 tokens" in shown["work per token"]
     )
     assert (

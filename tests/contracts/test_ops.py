@@ -209,8 +209,7 @@ def test_packing_and_splitting_change_nothing(name: str, backend: str, dtype: to
         )
     )
     def check(pieces: list[list[int]]) -> None:
-        lengths = tuple(sum(p) for p in pieces)
-        inputs, cu, state = _generate(name, dtype, lengths)
+        inputs, cu, state = _generate(name, dtype, tuple(sum(p) for p in pieces))
         whole, whole_end = operator.call(inputs, cu, state, backend)
         for s, (start, stop) in enumerate(pairwise(cu.tolist())):
             carried = None if state is None else state[s : s + 1]

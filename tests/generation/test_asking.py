@@ -240,8 +240,7 @@ def test_an_excerpt_cannot_forge_another_one() -> None:
         f" {seen}]\n\nQuestion: Who?"
     )
     user, mark = prompt(forged)
-    lines = re.findall(rf"^\[.*{mark}.*$", user, re.M)
-    assert lines == [
+    assert re.findall(rf"^\[.*{mark}.*$", user, re.M) == [
         f"[1] {mark} numbers.txt:1",
         f"[end {mark}]",
         f"[2] {mark} b.txt:1",

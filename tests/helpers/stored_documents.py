@@ -58,11 +58,10 @@ def seen(store: Any, words: str) -> tuple[Any, ...]:
     near = store.nearest(unit(1, 1, 1, 1), 9999, [])
     lexical = store.lexical(words, 9999, [])
     texts = {(one.document, one.number): passages[one.document, one.number].text for one in near}
-    found = {(one.document, one.number) for one in lexical}
     return (
         store.documents(list(store.content_hashes())),
         texts,
-        found,
+        {(one.document, one.number) for one in lexical},
         store.last_commit().documents,
     )
 

@@ -145,9 +145,8 @@ def _encoder(tokenizer: Tokenizer) -> Model:
     backbone = Encoder(
         EncoderConfig(tokenizer.vocab_size, _WIDTH, _LAYERS, **sizes, begin_id=tokenizer.begin_id)
     )
-    features = TokenFeatures(tokenizer.vocab_size, _WIDTH)
     heads = {
-        "features": features,
+        "features": TokenFeatures(tokenizer.vocab_size, _WIDTH),
         "embed": PlainMeanVector(),
         "sentences": HeldHead(VectorScore(_WIDTH, size=8)),
     }

@@ -56,8 +56,7 @@ def checkpoint(case: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for path in (GOLDEN / name).iterdir():
         if path.suffix in (".bin", ".pth"):
-            tensors = torch.load(path, weights_only=True)
-            torch.save(enlarged(tensors, key, rows), folder / path.name)
+            torch.save(enlarged(torch.load(path, weights_only=True), key, rows), folder / path.name)
         elif path.suffix == ".safetensors" and path.stem != "expected":
             save_file(
                 enlarged(load_file(path), key, rows), folder / path.name, metadata={"format": "pt"}
@@ -116,8 +115,7 @@ def test_texts_and_templates_stand_between_the_markers(case: str, tmp_path: Path
     embedder.save(tmp_path / "saved")
     again = Embedder.load(tmp_path / "saved", dtype="float32")
     np.testing.assert_array_equal(again.encode(TEXT), vector)
-    files = {path.name for path in (tmp_path / "saved").iterdir()}
-    assert files & {LIBRARY_FILE, WORLD_FILE} == {
+    assert {path.name for path in (tmp_path / "saved").iterdir()} & {LIBRARY_FILE, WORLD_FILE} == {
         WORLD_FILE if name == "rwkv_world" else LIBRARY_FILE
     }
 

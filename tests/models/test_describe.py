@@ -105,8 +105,7 @@ def test_what_is_told_without_reading_is_what_loads(
         one = describe_checkpoint(str(path))
         assert (one.checkpoint, one.folder, list(one.files)) == (path, path.parent, [path.name])
     for name in ("float32", "bfloat16", "float64"):
-        dtype = getattr(torch, name)
-        found = load_checkpoint(GOLDEN / folder, dtype=dtype)
+        found = load_checkpoint(GOLDEN / folder, dtype=getattr(torch, name))
         assert facts.layout == found.layout and facts.backbone.config == found.backbone.config
         parameters = dict(found.backbone.named_parameters())
         assert facts.parameters == sum(p.numel() for p in parameters.values())

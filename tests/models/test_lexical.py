@@ -239,8 +239,7 @@ def test_a_score_of_a_document_needs_no_other_and_is_a_share(table: WordTable):
 
 
 def test_a_long_document_takes_no_loop_over_its_sentences(table: WordTable):
-    rng = np.random.default_rng(0)
-    numbers = rng.integers(4, len(PIECES), size=300_000)
+    numbers = np.random.default_rng(0).integers(4, len(PIECES), size=300_000)
     began = time.process_time()
     sentence_features(
         numbers,

@@ -52,8 +52,7 @@ def test_scores_are_those_of_a_plain_loop(tokenizer, tmp_path, name, begin):
     memory = reranker.remember(DOCUMENTS, tmp_path / "memory", dtype="fp32")
     np.testing.assert_allclose(reranker.score(QUERY, memory), expected, atol=1e-4)
     again = Reranker.load(GOLDEN / name, "float64", "cpu", head="likelihood")
-    small = again.model.new_engine(step_tokens=5)
-    again.model.engine = small
+    again.model.engine = again.model.new_engine(step_tokens=5)
     np.testing.assert_allclose(again.score(QUERY, memory), expected, atol=1e-4)
     assert [hit.id for hit in reranker.rank(QUERY, memory)] == [
         str(place) for place in np.argsort(-np.array(expected))

@@ -103,13 +103,12 @@ def test_other_backbones_remember_too(
 
 
 def test_models_and_precisions_share_a_folder(reranker: Reranker, tmp_path: Path) -> None:
-    other = Reranker(tiny_model(tmp_path / "other", seed=5))
-    for one in (reranker, other):
+    for one in (reranker, Reranker(tiny_model(tmp_path / "other", seed=5))):
         for dtype in ("fp32", "int8"):
             for _ in range(2):
-                memory = one.remember(DOCUMENTS, tmp_path / "memory", dtype)
                 assert np.array_equal(
-                    one.score(QUERY, memory), one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype))
+                    one.score(QUERY, one.remember(DOCUMENTS, tmp_path / "memory", dtype)),
+                    one.score(QUERY, one.remember(DOCUMENTS, dtype=dtype)),
                 )
     assert len([*(tmp_path / "memory").iterdir()]) == 4 * len(DOCUMENTS)
     sizes = {
@@ -220,8 +219,7 @@ def test_a_template_may_have_the_query_first(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, papers_heads=True)
     model.templates["rerank"] = Template.parse("{begin}{query}{end}{document}{end}")
     reranker = Reranker(model)
-    together = reranker.score(QUERY, DOCUMENTS)
-    for document, score in zip(DOCUMENTS, together, strict=True):
+    for document, score in zip(DOCUMENTS, reranker.score(QUERY, DOCUMENTS), strict=True):
         ids = {
             "query": model.tokenizer.encode(QUERY).ids,
             "document": model.tokenizer.encode(document).ids,

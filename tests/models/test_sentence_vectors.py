@@ -257,9 +257,8 @@ def test_a_score_is_the_weighted_sum_of_its_features(reranker: Reranker) -> None
         error = (torch.from_numpy(one.passage_sums(model.backbone)) - sums).abs().amax(1)
         assert len(sums) > 2 and bool((error <= sums.abs().amax(1) / 127 * 3 + 1e-4).all())
     ask = model.backbone(torch.tensor([2, *ids[0], 3]))[0].mean(0)
-    nearest = float(F.cosine_similarity(sums, ask[None]).max())
     features = [
-        nearest,
+        float(F.cosine_similarity(sums, ask[None]).max()),
         float(F.cosine_similarity(sums.sum(0), ask, dim=0)),
         static_bm25(ids[1], ids[0], table),
     ]

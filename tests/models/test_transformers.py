@@ -61,9 +61,8 @@ def write(folder: Path, architecture: str, kind: str = "Model", **changes: Any) 
         ("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1") if architecture in ENCODERS else None
     )
     if frame := frames.get(architecture, default):
-        special = [("[CLS]", 2), ("[SEP]", 3)]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single=frame[0], pair=frame[1], special_tokens=special
+            single=frame[0], pair=frame[1], special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )
     tokenizer.enable_truncation(17)  # published files often have these on
     tokenizer.enable_padding(length=30)
@@ -164,9 +163,9 @@ def test_vectors_are_those_of_the_library(tmp_path: Path, architecture: str) -> 
             ]
             np.testing.assert_allclose(vector, expected / expected.norm(), atol=1e-5)
     embedder.save(tmp_path / "saved")
-    again = Embedder.load(tmp_path / "saved", "float32", "cpu")
     np.testing.assert_array_equal(
-        again.encode_document(TEXTS[:2]), embedder.encode_document(TEXTS[:2])
+        Embedder.load(tmp_path / "saved", "float32", "cpu").encode_document(TEXTS[:2]),
+        embedder.encode_document(TEXTS[:2]),
     )
 
 

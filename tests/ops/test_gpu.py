@@ -378,11 +378,10 @@ def test_own_kernels_in_the_interpreter():
     """
     cases = "selective_scan-narrow or mlstm-odd"
     tests = "values_and_state or gradients_equal or nothing_to_do or strided"
-    contract = str(HERE.parent / "contracts" / "test_ops.py")
     out = run_apart(
         "-m",
         "pytest",
-        contract,
+        str(HERE.parent / "contracts" / "test_ops.py"),
         "-q",
         "-p",
         "no:cacheprovider",

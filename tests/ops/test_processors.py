@@ -34,10 +34,9 @@ def start(
     folder: Path, environment: dict[str, str], *arguments: str
 ) -> subprocess.CompletedProcess[str]:
     variables = os.environ | PATHS | {"NUMBA_CACHE_DIR": str(folder)} | environment
-    root = PROGRAMS.parents[1]
     return subprocess.run(
         [sys.executable, *arguments],
-        cwd=root,
+        cwd=PROGRAMS.parents[1],
         env=variables,
         capture_output=True,
         text=True,

@@ -171,8 +171,7 @@ def test_a_file_whose_name_is_not_utf_8_is_left_out_and_named(index, folder, cap
     with open(bad, "w") as file:
         file.write("The cat.")
     for _ in range(2):  # repeatable
-        changes = index.add_files([folder])
-        [(name, reason)] = changes.failed.items()
+        [(name, reason)] = index.add_files([folder]).failed.items()
         assert os.fsencode(name) == os.fsencode(folder) + b"/bad\xff\xfename.txt"
         assert reason == f"{name} has a name that is not UTF-8; rename the file"
         assert len(index) == 5

@@ -51,10 +51,9 @@ def test_the_vectors_of_the_embedder_are_stored_and_only_what_has_changed_is_rea
     for name, text in TEXTS.items():
         passages = [rows[key] for key in sorted(rows) if key[0] == name and key[1] >= 0]
         assert "".join(row.text for row in passages) == text
-        spans = [(row.start, row.end) for row in passages]
         np.testing.assert_allclose(
             np.stack([row.vector for row in passages]),
-            embedder.encode_spans(text, spans),
+            embedder.encode_spans(text, [(row.start, row.end) for row in passages]),
             atol=2e-5,
         )
         np.testing.assert_allclose(rows[name, -1].vector, embedder.encode_document(text), atol=2e-5)

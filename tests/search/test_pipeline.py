@@ -210,8 +210,7 @@ def documents(**changed: str):
 
 @pytest.fixture(params=["lance", "qdrant"])
 def remembering(request, place_of, encoder):
-    place = place_of(request.param)
-    store = place.create(new_settings(encoder))
+    store = place_of(request.param).create(new_settings(encoder))
     with Index(store, encoder) as made:
         made.add(documents())
         yield made

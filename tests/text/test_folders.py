@@ -44,10 +44,9 @@ def git(root, *arguments):
         "GIT_CONFIG_SYSTEM": os.devnull,
         "XDG_CONFIG_HOME": str(root),
     }
-    done = subprocess.run(
+    return subprocess.run(
         ["git", "-C", root, *arguments], capture_output=True, check=True, env=environment
-    )
-    return done.stdout.decode()
+    ).stdout.decode()
 
 
 def grow(folder, tree, rules):
@@ -257,8 +256,7 @@ def test_what_cannot_be_read_is_reported(tree, damage, monkeypatch):
     with pytest.raises(ReadError, match=r"deep.*Permission denied"):
         names(tree)
     errors = []
-    found = names(tree, on_error=errors.append)
-    assert found == (
+    assert names(tree, on_error=errors.append) == (
         ["a.txt"]
         if damage == "folder"
         else ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]

@@ -55,10 +55,9 @@ def test_sentences_are_joined_as_by_the_authors_code(parts, lead):
     joined, kept = as_read(text, "clauses")
     assert kept is not None and len(kept) == len(joined)
     # nltk leaves the whitespace in a sentence, and leaves out what is between two
-    theirs = join_as_the_authors(
+    assert joined == join_as_the_authors(
         [p for s, _ in parts for p in re.split(r"(?<=[?!])\s+", s.strip())]
     )
-    assert joined == theirs
     for at, character in zip(kept.tolist(), joined, strict=True):
         assert text[at] == character or (character == " " and text[at].isspace())
     assert as_read(text, "sentence") == (text, None)

@@ -225,8 +225,7 @@ def test_time_is_linear(unit: str) -> None:
 
 def test_what_text_introduces() -> None:
     listed = "Pens need care. For a trip every guest must bring:\n\n- a towel\n- soap. Not much of it.\n\nWe eat at 8."
-    kinds = [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
-    assert numbers(listed) == kinds
+    assert numbers(listed) == [TEXT, TEXT, INTRODUCED, INTRODUCED, INTRODUCED, TEXT]
     assert numbers(listed.replace(":", ".")) == [TEXT] * 6
     lines = "Life expectancy at birth:\n\nfor men:\n81.8 years\n\nfor women:\n86.3 years\n\nIt rises each year."
     assert numbers(lines) == [TEXT, INTRODUCED, INTRODUCED, TEXT]

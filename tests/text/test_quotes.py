@@ -121,10 +121,9 @@ def test_other_words_signs_and_accents_are_no_typography_but_a_line_break_in_chi
 
 def test_all_places_are_returned_in_order_and_texts_without_words_have_none():
     verified = verify_quote("The dog barked", "The dog barked. The  dog\nbarked. the dog barked.")
-    places = [
+    assert [
         (place.start, place.end, place.match, place.case_differs) for place in verified.places
-    ]
-    assert places == [
+    ] == [
         (0, 14, "exact", False),
         (16, 31, "normalized", False),
         (33, 47, "normalized", True),

@@ -45,8 +45,7 @@ def page(name):
 @pytest.mark.parametrize("form", ["judge", "pair"])
 def test_training_makes_what_answers_win(tmp_path, monkeypatch, form):
     model = judging_encoder(tmp_path)
-    retriever = SentenceRetriever(model)
-    asked = list(judge.read_asked(retriever, [page("a"), page("b")], parts=True))
+    asked = list(judge.read_asked(SentenceRetriever(model), [page("a"), page("b")], parts=True))
     assert len(asked) == 4
     for one in asked:
         assert len(one.answers) and not set(one.answers) & set(one.others.tolist()), (

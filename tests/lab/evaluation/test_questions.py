@@ -149,12 +149,11 @@ def test_rows_ids_several_files_and_pages(asked):
 
 
 def test_the_expected_place_must_be_shown(asked):
-    index = FakeIndex(
-        {"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"}
-    )
     answers = asked(
         *(("cat red", "a", {"text": text}) for text in ("four CAT\n red", "one cat", "five ox")),
-        index=index,
+        index=FakeIndex(
+            {"a": "One cat. Two cat red. Three cat red. Four cat red. Five ox.", "b": "ox"}
+        ),
     )
     assert [(a.rank, a.place, a.sentence) for a in answers] == [
         (1, 1, 3),

@@ -93,10 +93,9 @@ def test_groups_by_length_and_position():
 
 
 def test_calibration():
-    found = summary(
+    rows = summary(
         judged([(0, 3)], [1.5, 0.5, -30, 0.2]), judged([], [2.1, 1.2, -1, -0.5], name="none")
-    )
-    rows = found["calibration"]
+    )["calibration"]
     assert [(r["score"], r["sentences"], r["answers"]) for r in rows] == [
         (2, 1, 0),
         (1, 2, 1),
@@ -143,10 +142,9 @@ def test_a_sentence_alone_is_scored_without_the_others(tmp_path):
 def test_recall_by_position():
     """Of two spans of one question, the first tenth's is found at 1 and the last one's at 4."""
     one = judged([(0, 3), (41, 42)], [4, 3, 2, 1])
-    found = summary(
+    assert summary(
         one, judged([(2, 6)], [1, 2, 3, 4], name="b"), metrics=("Recall@1", "Recall@5", "MRR")
-    )
-    assert found["recall_by_position"] == [
+    )["recall_by_position"] == [
         {"from": 0.0, "to": 0.1, "spans": 2, "metrics": {"Recall@1": 0.5, "Recall@5": 1.0}},
         {"from": 0.9, "to": 1.0, "spans": 1, "metrics": {"Recall@1": 0.0, "Recall@5": 1.0}},
     ]

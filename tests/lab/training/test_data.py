@@ -158,8 +158,7 @@ def test_rows_of_mine(tmp_path):
         {"query": "q", "pos": ["a", "b", "a"], "neg": ["c"], "prompt": "p: "},
         {"query": "r", "pos": ["d"], "id": 5},
     ]
-    path = write(tmp_path / "x.jsonl", *rows)
-    assert list(read_triples(path)) == [
+    assert list(read_triples(write(tmp_path / "x.jsonl", *rows))) == [
         Triple("q", ("a", "b"), ("c",), instruction="p: "),
         Triple("r", ("d",), (), "5"),
     ]
@@ -233,8 +232,7 @@ def test_evidence(tmp_path):
         },
         {"query": "s", "document": "abc", "evidence": [[0, 1]], "units": [[0, 2], [2, 3]]},
     ]
-    found = list(read_evidence(write(tmp_path / "e.jsonl", *rows)))
-    assert found == [
+    assert list(read_evidence(write(tmp_path / "e.jsonl", *rows))) == [
         Evidence("q", "a 🜨 c", ((0, 1), (2, 3)), "1"),
         Evidence("s", "abc", ((0, 1),), units=((0, 2), (2, 3))),
     ]
@@ -408,8 +406,7 @@ def test_the_examples_of_the_page(tmp_path):
         for one in read_exchanges(tmp_path / "answers.jsonl", "answer", Decontaminator([]))
     ] == ["ANSWER: 15 years"]
     assert read_evidence(tmp_path / "evidence.jsonl").__next__().spans == ((17, 36),)
-    others = {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}
-    for name in files.keys() - others:
+    for name in files.keys() - {"evidence.jsonl", "answers.jsonl", "corpus.jsonl", "queries.jsonl"}:
         triples = list(
             read_triples(
                 tmp_path / name,
@@ -451,8 +448,7 @@ def test_the_other_formats_of_the_page(tmp_path, monkeypatch):
         exec(program, {})
     by_id = Triple("q", ("a text",), ("another",))
     titled = Triple("q", ('positive_passages "text',), ('negative_passages "text',))
-    found = [list(read_triples(f"{name}.jsonl")) for name in "abcde"]
-    assert found == [
+    assert [list(read_triples(f"{name}.jsonl")) for name in "abcde"] == [
         [Triple("q", ("p",), ("n",))],
         [titled],
         [Triple("q", ('"p',), ("n",))],

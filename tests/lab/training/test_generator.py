@@ -112,8 +112,7 @@ def test_the_loss_and_its_gradients_are_those_of_plain_torch_at_any_split_and_pa
         assert sum(rows) == sum(tokens - start for tokens, start in ROWS) and max(rows) == 4, (
             "no logits of prompts, few at a time"
         )
-        apart = torch.cat([module([item])[0] for item in items])
-        for losses in (together, apart):
+        for losses in (together, torch.cat([module([item])[0] for item in items])):
             torch.testing.assert_close(losses, expected, rtol=1e-9, atol=1e-9)
             torch.testing.assert_close(gradients(module, losses), wanted, rtol=1e-7, atol=1e-9)
 

@@ -274,8 +274,7 @@ def test_rows_with_fewer_negatives(tmp_path, caplog):
 
 
 def test_random_negatives_are_other_documents(tmp_path):
-    rows = rows_of(tmp_path, TRIPLES, negatives=3, negative_source="random")
-    for row in rows:
+    for row in rows_of(tmp_path, TRIPLES, negatives=3, negative_source="random"):
         drawn = {row[f"negative_{i}"] for i in (1, 2, 3)}
         assert len(drawn) == 3 and drawn <= {f"p{i}" for i in range(5)} - {row["positive"]}
     with pytest.raises(InputError, match="negative of"):

@@ -70,12 +70,11 @@ def write_evidence(path: Path, documents: int = 40) -> None:
         document = "".join(sentences)
         for place in draw.sample(range(K - 1), 2):
             start = sum(map(len, sentences[: place + 1]))
-            span = [start, start + len(sentences[place + 1])]
             row = {
                 "id": f"{number}-{place}",
                 "question": f"what of {words[place]}",
                 "document": document,
-                "evidence": [span],
+                "evidence": [[start, start + len(sentences[place + 1])]],
             }
             rows.append(row)
     write_rows(path, rows)
@@ -240,9 +239,8 @@ def test_calibration_makes_the_sum_of_probabilities_the_number_of_answers(caplog
 def test_training_reads_as_inference_reads(data, tmp_path):
     model = load_start(layer_recipe(data))
     reader = SentenceRetriever.load(data / "layers", "float32")
-    examples = read_evidence(data / "few.jsonl")
     read, _, aside = read_vector_data(
-        reader.scorer, examples, tmp_path / "documents", 0, write=True
+        reader.scorer, read_evidence(data / "few.jsonl"), tmp_path / "documents", 0, write=True
     )
     rows = LayerData([read, aside], model)
     items = [rows[index][1] for index in range(len(rows))]
@@ -276,9 +274,8 @@ def test_layers_learn_and_all_else_stays(data, tmp_path):
     start, end = (load_model(folder, "float32") for folder in (data / "layers", summary.model))
     before = start.backbone.state_dict()
     after = end.backbone.state_dict()
-    changed = {
+    assert {
         name.partition(".")[0] for name in before if not torch.equal(before[name], after[name])
-    }
-    assert changed == {"sentence_layers"}
+    } == {"sentence_layers"}
     heads = start.heads.state_dict(), end.heads.state_dict()
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])

@@ -159,9 +159,8 @@ def test_own_answers_and_choices(tmp_path):
 
 
 def point(units, question="Where?", answer=("in the attic",), kind="sentence"):
-    ids = list(range(50))
     return {
-        "input_ids": ids,
+        "input_ids": list(range(50)),
         "full_text_sentences": units,
         "question": question,
         "answer": list(answer),
