@@ -2,8 +2,6 @@
 from the same sources; workflows, hooks and a citation that agree with the Makefile and the package;
 and the container recipe."""
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

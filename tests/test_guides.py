@@ -2,8 +2,6 @@
 commands, extras and links exist.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import platform
@@ -65,8 +63,7 @@ def write(path, content):
 def call(run, command):
     program, *arguments = shlex.split(command, comments=True)
     assert program == "runnel"
-    done = run(*arguments)
-    assert done.code == 0, done.err
+    done = run(*arguments).ok()
     return done.out
 
 

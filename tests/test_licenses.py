@@ -6,8 +6,6 @@ able to replace it, and nothing of it may be copied into the package. Only metad
 the licenses of libraries inside a wheel, unless it states them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 from importlib.metadata import Distribution, PackageNotFoundError, distribution

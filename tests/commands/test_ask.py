@@ -34,8 +34,7 @@ def mill(tmp_path):
 
 
 def test_an_answer_with_its_sources(run, fake, stub, mill):
-    ended = run("ask", QUESTION, mill, "-k", 1)
-    assert ended.code == 0
+    ended = run("ask", QUESTION, mill, "-k", 1).ok()
     assert (
         ended.out
         == f'Anna Berg [1]; "the keeper of the mill was Anna Berg".\n\n[1] {mill}:1  characters'
@@ -88,10 +87,8 @@ def test_improbable_sentences_are_not_asked_about(run, fake, stub, mill):
     message = "no sentence has a score of 99 or more; the language model was not asked"
     assert (ended.code, ended.out, ended.err, stub.asked) == (1, "", f"runnel: {message}\n", [])
     assert json.loads(run("ask", QUESTION, mill, "--min-score", 99, "--json").out)["answer"] is None
-    ended = run("ask", QUESTION, mill, "--min-score", "20%")
-    assert (
-        ended.code == 2
-        and "the scores of pocket are not probabilities; give --min-score as a score" in ended.err
+    run("ask", QUESTION, mill, "--min-score", "20%").refused(
+        "the scores of pocket are not probabilities; give --min-score as a score", code=2
     )
     fake.find.calibrated = True
     # the sentence has six of the words

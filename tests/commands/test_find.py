@@ -26,8 +26,7 @@ Nobody knew why the dog barked.
 
 def test_find_shows_place_score_and_sentence_in_context(run, fake, terminal, tmp_path, monkeypatch):
     (tmp_path / "a.txt").write_text(TEXT)
-    done = run("find", "why the dog barked", "a.txt", "--top-k", 2)
-    assert done.code == 0
+    done = run("find", "why the dog barked", "a.txt", "--top-k", 2).ok()
     first, second = done.out.split("\n 2. ")
     assert first.startswith(" 1. a.txt:6  characters ")
     assert "The dog barked all night." in first and "»Nobody knew why the dog barked.«" in first
@@ -298,9 +297,8 @@ def test_places_are_links_on_a_terminal_and_a_name_cannot_end_one(
     assert link.endswith("/b.pdf#page=2")  # an editor shows no PDF
     assert not links(run("find", "dog", "-", stdin="One dog.").out)
     monkeypatch.setenv("RUNNEL_EDITOR_URI", "code")
-    done = run("find", "one dog", "a.txt")
-    assert (
-        done.code == 2 and "RUNNEL_EDITOR_URI is 'code'; expected a link such as vscode" in done.err
+    run("find", "one dog", "a.txt").refused(
+        "RUNNEL_EDITOR_URI is 'code'; expected a link such as vscode", code=2
     )
     monkeypatch.delenv("RUNNEL_EDITOR_URI")
     (tmp_path / HOSTILE).write_text("One dog.")

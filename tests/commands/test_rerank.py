@@ -113,5 +113,4 @@ def test_shards_of_a_run_are_the_run(run, fake, task, tmp_path, count):
 )
 def test_rerank_input_that_does_not_fit(run, fake, task, tmp_path, file, content, message):
     (tmp_path / file).write_text(content)
-    done = run(*task)
-    assert done.code == 1 and message in done.err
+    run(*task).refused(message)

@@ -40,6 +40,16 @@ class Ended:
     out: str
     err: str
 
+    def ok(self) -> Ended:
+        """Assert that the command did what it was asked to."""
+        assert self.code == 0, self.err
+        return self
+
+    def refused(self, *parts: str, code: int = 1) -> None:
+        """Assert that the command failed with an error that has these parts."""
+        assert self.code == code, self.err
+        assert all(part in self.err for part in parts), self.err
+
 
 @pytest.fixture
 def run(

@@ -1,7 +1,5 @@
 """Every operator at a few shapes, for the contract of `tests/contracts/test_ops.py`."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 One request at a time is answered, so that "write only if there is none" is as atomic as S3's.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 import threading

@@ -6,8 +6,6 @@ is compiled, in a process whose NUMBA_CACHE_DIR is its own: numba's cache does n
 replaced.
 """
 
-from __future__ import annotations
-
 from types import ModuleType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Documents with made-up vectors, for tests of the stores."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Long texts of one short text."""
 
-from __future__ import annotations
-
 
 def repeat(text: str, times: int) -> str:
     """Return a text that says `text` again and again, without anything between."""

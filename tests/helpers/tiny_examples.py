@@ -1,7 +1,5 @@
 """Tiny runs of shipped recipes: random models, and made-up examples."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Callable

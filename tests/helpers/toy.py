@@ -4,8 +4,6 @@ with gains of 1 at first.
 It is what docs/contributing.md asks for of `model.py`, and no more.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

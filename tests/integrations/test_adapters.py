@@ -1,8 +1,6 @@
 """The modules for LangChain, LlamaIndex and Haystack: each call is one of runnel; then what one
 library alone asks for, and what all say where their library is missing."""
 
-from __future__ import annotations
-
 import asyncio
 import importlib
 import sys

@@ -2,8 +2,6 @@
 D.
 """
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import mteb

@@ -2,8 +2,6 @@
 killed on the way.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

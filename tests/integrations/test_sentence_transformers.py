@@ -2,8 +2,6 @@
 training, saved and loaded.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 from pathlib import Path

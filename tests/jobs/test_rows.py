@@ -2,8 +2,6 @@
 them, in order.
 """
 
-from __future__ import annotations
-
 import io
 
 import pytest

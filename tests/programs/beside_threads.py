@@ -6,8 +6,6 @@ replaced. `wrong` counts results of threads that differ from those read alone, i
 is of those read alone.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sys

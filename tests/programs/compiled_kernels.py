@@ -10,8 +10,6 @@ of real calls. Results are never looked at. Prints one line per kernel: its name
 registers it spills per thread.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -6,8 +6,6 @@ Prints a JSON object. The folder NUMBA_CACHE_DIR must be empty, because kernels 
 source to compile again.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 import re

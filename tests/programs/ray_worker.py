@@ -2,8 +2,6 @@
 file is there.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

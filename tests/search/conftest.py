@@ -1,7 +1,5 @@
 """Fixtures for tests of the index."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 

@@ -2,8 +2,6 @@
 committed.
 """
 
-from __future__ import annotations
-
 import shutil
 from contextlib import suppress
 from dataclasses import replace

@@ -2,8 +2,6 @@
 files that did not change.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

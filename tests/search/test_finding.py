@@ -2,8 +2,6 @@
 counts.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import weakref

@@ -1,7 +1,5 @@
 """The index under a URI of an object storage, on a local S3 server."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

@@ -2,8 +2,6 @@
 remembered, what each costs.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

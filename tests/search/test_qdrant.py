@@ -1,7 +1,5 @@
 """The index in Qdrant: the same answers as LanceDB's, and what a crash leaves is mended."""
 
-from __future__ import annotations
-
 import threading
 import traceback
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """All stores keep the same promises."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

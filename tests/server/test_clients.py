@@ -9,11 +9,9 @@ import huggingface_hub
 import numpy as np
 import openai
 import pytest
-from helpers.serving import serving
 from helpers.texts import repeat
 
 from runnel import Reranker, SentenceRetriever
-from runnel.models.embedder import Embedder
 from runnel.models.precision import quantize
 
 TEXTS = [
@@ -28,23 +26,6 @@ DOCUMENTS = [
     "Rain fell.",
 ]
 TOLERANCE = 1e-5  # other texts in a step change the order of sums
-
-
-@pytest.fixture(scope="module")
-def embedder():
-    return Embedder.load("pocket")
-
-
-@pytest.fixture(scope="module")
-def server(embedder):
-    with serving(embedder.model) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def openai_client(server):
-    with openai.OpenAI(base_url=f"{server.base_url}/v1", api_key="none", max_retries=0) as one:
-        yield one
 
 
 def post(server, path, body, ignored=""):

@@ -1,7 +1,5 @@
 """Kinds of sentences: what leads to an answer, and what never is one."""
 
-from __future__ import annotations
-
 import time
 from unittest.mock import patch
 

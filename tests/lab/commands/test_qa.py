@@ -81,8 +81,7 @@ def test_a_judge_with_prompts_of_the_users_own(run, stub, mills, tmp_path):
         system, user = (message["content"] for message in body["messages"])
         assert system == "Mine." and user.startswith("Mine {0}.\n\nTrue answer: ")
     write_rows(own, ["[judging]", 'system = "Mine."', 'free = "Right?"', 'choice = "Right?"'])
-    refused = run(*BM25, "--prompts", own)
-    assert refused.code == 1 and "judging.free, lacks the field {" in refused.err
+    run(*BM25, "--prompts", own).refused("judging.free, lacks the field {")
 
 
 def test_several_sets_and_their_means(run, stub, tmp_path):
