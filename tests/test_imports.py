@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.document_files import pdf
+from helpers.files import write_files
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -167,9 +168,14 @@ def test_base_dependencies_are_enough(tmp_path):
     }
     assert {"transformers", "lancedb", "torch"} <= hidden
     assert not hidden & {"pypdfium2", "typer", "yaml"}
-    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
-    (tmp_path / "a.pdf").write_bytes(pdf([["One dog barked."]]))
-    (tmp_path / "a.html").write_text("<p>One dog barked.</p>")
+    write_files(
+        tmp_path,
+        {
+            "a.txt": "One dog barked.\nOne cat slept.\n",
+            "a.pdf": pdf([["One dog barked."]]),
+            "a.html": "<p>One dog barked.</p>",
+        },
+    )
     commands = (
         ["find", "dog", "a.txt", "a.pdf", "a.html"],
         ["embed", "a.txt", "--to", "a.npy"],
@@ -233,8 +239,13 @@ def run_commands(commands, folder, before=""):
 
 
 def test_a_command_that_needs_torch_ends_with_one_line(tmp_path):
-    (tmp_path / "a.txt").write_text("One dog barked.\nOne cat slept.\n")
-    (tmp_path / "pairs.csv").write_text("query,document\nwho barked,One dog barked.\n")
+    write_files(
+        tmp_path,
+        {
+            "a.txt": "One dog barked.\nOne cat slept.\n",
+            "pairs.csv": "query,document\nwho barked,One dog barked.\n",
+        },
+    )
     commands = [
         (["find", "dog", "a.txt", "-m", "pocket-mamba2"], 2, "recurrent"),
         (["embed", "a.txt", "--to", "a.npy", "--device", "cuda"], 1, "recurrent"),

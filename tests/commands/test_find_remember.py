@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from helpers.files import write_files
 from helpers.stub_endpoint import serve
 from helpers.texts import repeat
 from helpers.tiny import tiny_encoder, tiny_model
@@ -223,9 +224,14 @@ def test_an_entry_that_is_not_what_was_stored_is_read_anew_with_a_note(find, tmp
 
 
 def test_what_is_not_remembered_is_said(find, tmp_path):
-    (tmp_path / "rows.jsonl").write_text('{"id": "x", "text": "A river runs."}\n')
-    (tmp_path / "table.csv.gz").write_bytes(gzip.compress(b"id,text\ny,The cat sat.\n"))
-    (tmp_path / "empty.txt").write_text(" ")
+    write_files(
+        tmp_path,
+        {
+            "rows.jsonl": '{"id": "x", "text": "A river runs."}\n',
+            "table.csv.gz": gzip.compress(b"id,text\ny,The cat sat.\n"),
+            "empty.txt": " ",
+        },
+    )
     done = find("-", "rows.jsonl", "table.csv.gz", "empty.txt", "--remember", stdin="The sea.")
     noted = (
         "standard input is not",

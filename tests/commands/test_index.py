@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.children import PROGRAMS
+from helpers.files import write_files
 
 from runnel.errors import InputError
 from runnel.files import WriterLock
@@ -29,9 +30,7 @@ RIVER = (
 
 @pytest.fixture
 def folder(tmp_path):
-    (tmp_path / "notes" / "deep").mkdir(parents=True)
-    (tmp_path / "notes" / "heart.txt").write_text(HEART)
-    (tmp_path / "notes" / "deep" / "river.md").write_text(RIVER)
+    write_files(tmp_path, {"notes/heart.txt": HEART, "notes/deep/river.md": RIVER})
     return tmp_path
 
 

@@ -14,6 +14,7 @@ import pytest
 from helpers import exams, synthesis
 from helpers.children import GIVE_UP_S
 from helpers.command_line import FakeEmbedder
+from helpers.files import write_files
 from helpers.judged_tasks import ToyEmbedder
 from helpers.stub_endpoint import serve
 
@@ -101,13 +102,17 @@ def files(tmp_path, beir):
         for n in range(9)
         for c in ("red", "blue")
     )
-    (tmp_path / "pairs.csv").write_text("query,positive\n" + pairs)
-    (tmp_path / "queries.tsv").write_text("q1\tword cat\nq2\tword dog\nq3\tcat\n")
-    (tmp_path / "run.trec").write_text(
-        "".join(f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7))
+    write_files(
+        tmp_path,
+        {
+            "pairs.csv": "query,positive\n" + pairs,
+            "queries.tsv": "q1\tword cat\nq2\tword dog\nq3\tcat\n",
+            "run.trec": "".join(
+                f"q{q} Q0 d{n} {n + 1} {-n} x\n" for q in (1, 2, 3) for n in range(7)
+            ),
+            "books/long.txt": synthesis.story(400),
+        },
     )
-    (tmp_path / "books").mkdir()
-    (tmp_path / "books" / "long.txt").write_text(synthesis.story(400), encoding="utf-8")
     return tmp_path
 
 

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
 from helpers.stored_documents import passages_of
 
 from runnel.errors import InputError
@@ -117,9 +118,14 @@ def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(ind
         ["plain.txt"],
     )
     assert len(index) == 4
-    (folder / "new.txt").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    (folder / "broken.pdf").write_bytes(b"%PDF-1.4 cut off")
-    (folder / "empty.txt").write_text("")
+    write_files(
+        folder,
+        {
+            "new.txt": b"\x89PNG\r\n\x1a\n\0\0",
+            "broken.pdf": b"%PDF-1.4 cut off",
+            "empty.txt": "",
+        },
+    )
     changes = index.add_files([folder])
     assert names(changes.failed, folder) == ["broken.pdf", "new.txt"]
     assert names(changes.empty, folder) == ["empty.txt"] and "empty.txt" not in caplog.text
@@ -128,16 +134,24 @@ def test_globs_say_which_files_are_indexed_and_unreadable_files_are_reported(ind
 
 
 def test_files_that_are_no_documents_or_have_no_rows_are_only_noted(index, folder, caplog):
-    (folder / "lines.tsv").write_text("one line, taken for the name of a column\n")
-    (folder / "names.csv").write_text("id,text\n")
+    write_files(
+        folder,
+        {
+            "lines.tsv": "one line, taken for the name of a column\n",
+            "names.csv": "id,text\n",
+        },
+    )
     with Index.create(folder / "deep" / "library", index.embedder) as other:
         other.add_files([folder / "plain.txt"])
         other.optimize()  # of its files none is read or noted
     caplog.clear()
-    (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
-    (folder / "deep" / "program").write_bytes(b"\x7fELF\0\0")
-    (folder / "questions.jsonl").write_text(
-        '{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n'
+    write_files(
+        folder,
+        {
+            "picture.png": b"\x89PNG\r\n\x1a\n\0\0",
+            "deep/program": b"\x7fELF\0\0",
+            "questions.jsonl": '{"question": "where is the cat", "file": "plain.txt", "text": "on the mat"}\n',
+        },
     )
     changes = index.add_files([folder])
     assert len(changes.added) == 5 and not changes.failed

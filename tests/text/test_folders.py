@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from helpers.files import write_files
 from helpers.texts import repeat
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -94,9 +95,7 @@ def tree(tmp_path):
 
 
 def test_files_come_before_folders_by_name_and_keep_the_name_they_were_given(tree, monkeypatch):
-    (tree / "deep" / ".hidden").mkdir()
-    (tree / "deep" / ".hidden" / "e.txt").write_text("")
-    (tree / ".f.txt").write_text("")
+    write_files(tree, {"deep/.hidden/e.txt": "", ".f.txt": ""})
     assert names(tree) == ["a.txt", "deep/b.md", "deep/c.txt", "deep/drafts/d.md"]
     monkeypatch.chdir(tree)
     files = find_files(["deep/drafts", ".", tree / "a.txt", ".f.txt", "deep/.hidden"])
@@ -159,8 +158,7 @@ def test_a_path_may_be_a_glob(tree, monkeypatch):
 
 @needs_git
 def test_rules_above_a_named_folder_hold_in_a_repository_unless_they_ignore_it(tree):
-    (tree / ".gitignore").write_text("*\n")
-    (tree / "deep" / ".gitignore").write_bytes(b"\xef\xbb\xbf*.txt\r\n\xff\r\n")
+    write_files(tree, {".gitignore": "*\n", "deep/.gitignore": b"\xef\xbb\xbf*.txt\r\n\xff\r\n"})
     assert names(tree) == []
     assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
     (tree / "deep" / ".gitignore").unlink()
@@ -177,8 +175,13 @@ def test_ignore_files_hold_over_those_of_git_in_all_repositories(tree):
     (tree / ".ignore").write_text("c.txt\n!a.txt\n")
     assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
     git(tree, "init", "-q")
-    (tree / ".gitignore").write_text("*.txt\n")
-    (tree / "deep" / ".gitignore").write_text("!c.txt\n")  # further in, and yet weaker
+    write_files(
+        tree,
+        {
+            ".gitignore": "*.txt\n",
+            "deep/.gitignore": "!c.txt\n",  # further in, and yet weaker
+        },
+    )
     assert names(tree) == ["a.txt", "deep/b.md", "deep/drafts/d.md"]
     assert names(tree, tree / "deep") == ["deep/b.md", "deep/drafts/d.md"]
     git(tree, "init", "-q", "deep")
@@ -211,8 +214,7 @@ def test_a_repository_inside_another_has_its_own_rules_and_a_linked_tree_those_o
         "empty",
     )
     git(tree / "deep", "worktree", "add", "-q", "../linked")
-    (tree / "linked" / "drafts").write_text("")
-    (tree / "linked" / "e.md").write_text("")
+    write_files(tree, {"linked/drafts": "", "linked/e.md": ""})
     assert names(tree, tree / "linked") == ["linked/e.md"]
 
 

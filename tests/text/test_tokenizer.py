@@ -10,6 +10,7 @@ import unicodedata
 import numpy as np
 import pytest
 import tokenizers
+from helpers.files import write_files
 from helpers.texts import repeat
 from helpers.tokenizers_for_tests import BUILDERS, PUBLISHED, build, small_pieces
 from hypothesis import example, given, settings
@@ -250,8 +251,7 @@ def test_damaged_folders_are_refused(tmp_path):
         (good, "[]", "tokenizer_config.json"),
         (good, "{", "config"),
     ):
-        (tmp_path / "tokenizer.json").write_text(tokenizer)
-        (tmp_path / "tokenizer_config.json").write_text(config)
+        write_files(tmp_path, {"tokenizer.json": tokenizer, "tokenizer_config.json": config})
         with pytest.raises(CheckpointError, match=file):
             read_tokenizer(tmp_path)
 
@@ -304,8 +304,13 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
         (tmp_path / file).write_text(
             json.dumps({"bos_token": "<s>", "eos_token": "\n\n", "add_bos_token": True})
         )
-    (tmp_path / "added_tokens.json").write_text(json.dumps({"\n\n": 65530, "<s>": 1}))
-    (tmp_path / "tokenizer.json").write_text(build("neox_like")._source)  # somebody's conversion
+    write_files(
+        tmp_path,
+        {
+            "added_tokens.json": json.dumps({"\n\n": 65530, "<s>": 1}),
+            "tokenizer.json": build("neox_like")._source,  # somebody's conversion
+        },
+    )
     tokenizer = read_tokenizer(tmp_path)
     assert (tokenizer.begin_id, tokenizer.end_id, tokenizer.vocab_size, tokenizer.adds_space) == (
         0,
@@ -322,8 +327,7 @@ def test_what_other_programs_register_and_line_ends_of_windows_change_nothing(tm
     with pytest.raises(InputError, match="rwkv_vocab"):
         build("neox_like").save(tmp_path)
     windows = vocabulary("\r\n", "the ").replace("\n", "\r\n").encode()
-    (tmp_path / "windows").mkdir()
-    (tmp_path / "windows" / "rwkv_vocab_v20230424.txt").write_bytes(windows)
+    write_files(tmp_path, {"windows/rwkv_vocab_v20230424.txt": windows})
     tokenizer = read_tokenizer(tmp_path / "windows")
     assert tokenizer.encode("the \r\n").ids.tolist() == [258, 257]
     tokenizer.save(tmp_path / "copy")

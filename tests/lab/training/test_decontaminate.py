@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from helpers.files import write_files
 from helpers.qa_files import write_rows
 
 from runnel.errors import InputError
@@ -128,12 +129,15 @@ def test_tables_plain_documents_and_folders_guard(tmp_path):
     )
     folder = tmp_path / "tests" / "deep"
     folder.mkdir(parents=True)
-    (folder / "a.txt").write_text(
-        "Annual report for 2024\n\nThe heron stands in the river all day.\n"
-    )
-    (folder / "b.md").write_text(f"Query\tanswer\n\n{LONG}\n")
-    (folder / "c.html").write_bytes(
-        "<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode("cp1252")
+    write_files(
+        folder,
+        {
+            "a.txt": "Annual report for 2024\n\nThe heron stands in the river all day.\n",
+            "b.md": f"Query\tanswer\n\n{LONG}\n",
+            "c.html": "<!doctype html><p>Der Käfer sitzt auf einem grünen Blatt.</p>".encode(
+                "cp1252"
+            ),
+        },
     )
     guard = Decontaminator([tmp_path / "tests"])
     found = (
